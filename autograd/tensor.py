@@ -28,6 +28,8 @@ class TensorMethods:
     __slots__ = ()
     __array_ufunc__ = None  # makes `array * tensor` call Tensor.__rmul__ instead of building an array of Tensors
     data: Array
+    requires_grad: bool
+    node: Any
     grad: Array | None
 
     # The array
@@ -87,6 +89,23 @@ class TensorMethods:
     def numpy(self) -> Array:
         """Return the values as a NumPy array, which on a CPU shares memory with the Tensor."""
         return npx.to_host(self.data)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """Return the values for another library, without a copy: `torch.from_dlpack(tensor)`.
+
+        The values of a graph, and of a leaf with `requires_grad`, are marked read-only; PyTorch ignores the mark.
+        """
+        is_needed = self.requires_grad or self.node is not None
+        return (npx.read_only(self.data) if is_needed else self.data).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        """Return the kind and number of the device, as DLPack counts them."""
+        return self.data.__dlpack_device__()
+
+    @classmethod
+    def from_dlpack(cls, array: Any, requires_grad: bool = False) -> Self:
+        """Return a Tensor that shares the memory of an array of another library, such as a PyTorch tensor."""
+        return cls(npx.from_dlpack(array), requires_grad)  # type: ignore[call-arg]
 
     # Arithmetic
 

@@ -4,10 +4,11 @@ from models.architectures.blocks import DecoderLayer, EncoderLayer, SequenceMode
 from models.architectures.encoder import Encoder
 from models.architectures.encoder_decoder import DecoderState, Transformer
 from models.config import TransformerConfig
+from models.layers import GRU, LSTM, Bidirectional, Convolution, RestrictedSelfAttention
 from models.layers import CrossAttention, Dropout, Embedding, FeedForward, LayerNorm, Linear, Residual, SelfAttention
 from models.layers import LearnedPositions, RotaryPositions, Sinusoids, SinusoidsInHalves, sinusoids
 from models.module import Module, Parameter
 from models.parameters import FlatParameters
 from models.presets import PRESETS
-from models.registry import ACTIVATIONS, ARCHITECTURES, NORMS, POSITIONS, architecture
+from models.registry import ACTIVATIONS, ARCHITECTURES, CELLS, NORMS, POSITIONS, architecture
 from models.cache import DecodingState

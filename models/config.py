@@ -9,7 +9,7 @@ from models.flops import training_flops
 from models.init import SCHEMES, shapes_only
 from models.layers.norm import PLACEMENTS
 from models.presets import PRESETS
-from models.registry import ACTIVATIONS, ARCHITECTURES, NORMS, POSITIONS
+from models.registry import ACTIVATIONS, ARCHITECTURES, CELLS, NORMS, POSITIONS
 from npx.ranges import Range
 
 VOCABULARY = Range(int, "[1, 16777216]")
@@ -57,19 +57,26 @@ class TransformerConfig:
         embedding_init: "normal" (default), N(0, D^-0.5), or "xavier".
         initialization: of all other matrices, "xavier" (default) or "uniform_unit_scaling".
         target_space: whether a learned vector is added to every source embedding. Default False.
-        decoder_start: first input of the decoder, the embedding of "bos" (default) or "zeros".
+        decoder_start: first input of the decoder, the embedding of "bos" (default) or "pad", or "zeros".
         tying: "all": one matrix is source embedding, target embedding and output projection; "output": the last two
             are one; "none"; "auto" (default): "all", or "output" with `src_vocab_size`.
+        scale_embedding: whether embeddings are multiplied by sqrt(D). Default True.
+        output_bias: whether the output projection has a bias. Default False.
         normalization: a name in NORMS. Default "layer_norm".
+        attention_window: number of positions that self-attention is restricted to. Default None: all.
+        cell: recurrent layer of the architecture rnn, a name in CELLS. Default "lstm".
+        kernel_width: width of the convolutions of convs2s and bytenet. Default 3.
         activation: a name in ACTIVATIONS. Default "relu".
         architecture: a name in ARCHITECTURES. Default "encoder_decoder".
         token_types: number of token types of an encoder, whose learned vectors are added to embeddings. Default 0.
         embedding_norm: whether an encoder normalizes the sum of embedding and positions. Default False.
         pooler: whether an encoder has a tanh layer after the first token, to predict labels of texts. Default False.
-        pad_id, bos_id, eos_id: ids of the special tokens, all different. Default 0, 1, 2.
+        pad_id, bos_id, eos_id: ids of the special tokens, all different. Default 0, 1, 2. With decoder_start "pad",
+            bos_id is never read and may be pad_id.
         unk_id: id of the unknown token, for word dropout. Default 3.
         src_vocab_size: number of source token ids, if the source has a vocabulary of its own. Default None.
         n_outputs: the model predicts only ids below this number. Default: vocab_size.
+        suppressed_ids: ids that a search never chooses, besides pad_id and bos_id. Default: none.
 
     Raises ValueError, naming the field, for a model that cannot be built.
     """
@@ -177,9 +184,9 @@ class TransformerConfig:
     )
     decoder_start: str = key(
         "bos",
-        "First input of the decoder: the embedding of the beginning-of-sentence token (bos), or a zero vector, as in"
-        " tensor2tensor (zeros). A language model ignores it.",
-        choices=("bos", "zeros"),
+        "First input of the decoder: the embedding of the beginning-of-sentence token (bos), a zero vector, as in"
+        " tensor2tensor (zeros), or the embedding of padding, as in Marian (pad). A language model ignores it.",
+        choices=("bos", "zeros", "pad"),
     )
     tying: str = key(
         "auto",
@@ -187,9 +194,26 @@ class TransformerConfig:
         " paper; only with a shared vocabulary), the last two (output), or none; auto: all if possible, else output.",
         choices=("auto", "all", "output", "none"),
     )
+    scale_embedding: bool = key(True, "Multiply embeddings by sqrt(d_model), as in the paper.")
+    output_bias: bool = key(False, "Add a bias to the output projection (none in the paper), as in Marian.")
     normalization: str = key("layer_norm", "Kind of normalization layer.", choices=NORMS)
+    attention_window: int | None = key(
+        None,
+        "Restrict self-attention to a window of this many positions, for the architectures encoder_decoder and decoder"
+        " (restricted self-attention, paper section 4).",
+        within=LENGTH,
+        unset="no limit",
+    )
+    cell: str = key("lstm", "Recurrent layer of the architecture rnn.", choices=CELLS)
+    kernel_width: int = key(3, "Width of the convolutions of convs2s and bytenet, in positions.", within="[1, 1024]")
     activation: str = key("relu", "Activation of the feed-forward networks.", choices=ACTIVATIONS)
-    architecture: str = key("encoder_decoder", "Architecture of the model.", choices=ARCHITECTURES)
+    architecture: str = key(
+        "encoder_decoder",
+        "Architecture of the model: Transformer (encoder_decoder), language model (decoder), an encoder of labels"
+        " (encoder), or an encoder-decoder of other layers, recurrent (rnn) or convolutional (convs2s, bytenet). These"
+        " three ignore d_ff, activation and norm; rnn and bytenet also positions.",
+        choices=ARCHITECTURES,
+    )
     token_types: int = key(
         0,
         "Encoder only: number of token types, whose learned vectors are added to the embeddings and tell two texts"
@@ -208,6 +232,7 @@ class TransformerConfig:
     n_outputs: int | None = None
     unk_id: int = 3
     src_vocab_size: int | None = None
+    suppressed_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         v = self.vocab_size
@@ -218,12 +243,17 @@ class TransformerConfig:
             if not (type(value) is int and 0 <= value < v):
                 raise ValueError(f"{name}: expected a whole number below vocab_size = {v}; got {value!r}")
         names, ids = ", ".join(special), special.values()
-        if len({*ids}) < len(ids):  # search must tell them apart
+        needed = {name: i for name, i in special.items() if (name, self.decoder_start) != ("bos_id", "pad")}
+        if len({*needed.values()}) < len(needed):  # search must tell them apart
             raise ValueError(f"{names}: expected different ids; got {', '.join(map(str, ids))}")
         n = self.n_outputs
         if n is not None and not (type(n) is int and max(ids) < n <= v):
             lowest = f"{max(ids) + 1}, above {names}"
             raise ValueError(f"n_outputs: expected a whole number between {lowest}, and {v}; got {n!r}")
+        object.__setattr__(self, "suppressed_ids", tuple(self.suppressed_ids))  # JSON has lists
+        for i in self.suppressed_ids:
+            if not (type(i) is int and 0 <= i < v and i != self.eos_id):
+                raise ValueError(f"suppressed_ids: expected ids below vocab_size = {v} other than eos_id; got {i!r}")
         check(self)
         if self.src_vocab_size is not None:
             self._check_source_vocabulary(max(ids))
@@ -236,6 +266,11 @@ class TransformerConfig:
                 f"try {self.d_model // self.n_heads * self.n_heads or self.n_heads}, or set d_k and d_v"
             )
 
+        if self.architecture in ("rnn", "bytenet") and self.d_model % 2:
+            raise ValueError(
+                f"d_model: expected an even number for {self.architecture}, some of whose layers have half the width; "
+                f"got {self.d_model}; try {self.d_model + 1}"
+            )
         if POSITIONS[self.positions].rotary_base and self.key_size % 2:
             raise ValueError(
                 f"d_k: expected an even number with {self.positions} positions; got {self.key_size}; "
@@ -248,6 +283,12 @@ class TransformerConfig:
             )
         if self.positions == "t5":
             self._check_buckets()
+        relative = self.positions if self.positions in ("alibi", "shaw", "t5") else ""
+        others = {"n_kv_heads": self.n_kv_heads, "qk_norm": self.qk_norm, f"positions = {relative}": relative}
+        if self.attention_window is not None and (given := [name for name, value in others.items() if value]):
+            raise ValueError(
+                f"attention_window: expected none with {given[0]}; got {self.attention_window}; try only one"
+            )
 
     def _check_buckets(self) -> None:
         """Raise ValueError unless buckets for both directions reach the distance from which there is only one."""

@@ -5,7 +5,7 @@ backward. Attention adds the matmuls q k^T and p v, which grow with the length o
 norms, activations and the optimizer are not counted.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from models.layers.experts import Experts
@@ -23,7 +23,7 @@ def training_flops(model: Any, source_tokens: int, target_tokens: int, length: i
     """
     architecture = model.config.architecture
     if architecture not in FORMULAS:
-        raise ValueError(f"training_flops: expected architecture {' or '.join(FORMULAS)}; got {architecture!r}")
+        raise ValueError(f"training_flops: expected architecture {', '.join(FORMULAS)}; got {architecture!r}")
     return FLOPS_PER_MULTIPLICATION * FORMULAS[architecture](model, source_tokens, target_tokens, length)
 
 
@@ -38,34 +38,37 @@ def matrix_size(*modules: Module) -> int:
     return matrices - tables + sum(bias.multiplications for bias in biases)
 
 
-def attention_size(config: Any, length: int) -> int:
-    """Return the multiplications of q k^T and p v for each query, of one attention in each layer."""
-    return config.n_layers * config.n_heads * (config.key_size + config.value_size) * length
+def attention_size(attentions: Iterable[Any], length: int) -> int:
+    """Return the multiplications of q k^T and p v for each query, over these attention layers."""
+    return sum(a.n_heads * (a.d_k + a.d_v) * min(length, getattr(a, "window", length)) for a in attentions)
 
 
 def encoder_decoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
-    """Return the multiplications of a forward pass of a Transformer."""
-    attention = attention_size(model.config, length)
-    memory_projections = matrix_size(*(layer.cross_attention.key_value for layer in model.decoder))  # of source tokens
-    source = matrix_size(*model.encoder) + memory_projections + attention
-    target = matrix_size(*model.decoder) + model.output_embedding.size - memory_projections + 2 * attention
-    return source_tokens * source + target_tokens * target
+    """Return the multiplications of a forward pass of an encoder-decoder."""
+    attentions = model.attentions()
+    memory_projections = matrix_size(*(a.key_value for a in attentions["cross"]))  # of source tokens
+    source = matrix_size(*model.encoder) + memory_projections + attention_size(attentions["encoder"], length)
+    target = matrix_size(*model.decoder) + model.output_embedding.size - memory_projections
+    target += attention_size([*attentions["decoder"], *attentions["cross"]], length)
+    return round(source_tokens * model.expansion) * source + target_tokens * target
 
 
 def decoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
     """Return the multiplications of a forward pass of a language model."""
     weights = matrix_size(*model.layers, model.embedding)
-    return (source_tokens + target_tokens) * (weights + attention_size(model.config, length))
+    attention = attention_size([layer.attention for layer in model.layers], length)
+    return (source_tokens + target_tokens) * (weights + attention)
 
 
 def encoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
     """Return the multiplications of a forward pass of an encoder that predicts a label for every token."""
     weights = matrix_size(*model.layers) + model.output_embedding.size
-    return (source_tokens + target_tokens) * (weights + attention_size(model.config, length))
+    return (source_tokens + target_tokens) * (
+        weights + attention_size([layer.attention for layer in model.layers], length)
+    )
 
 
 FORMULAS: dict[str, Callable[[Any, int, int, int], int]] = {
-    "encoder_decoder": encoder_decoder,
-    "decoder": decoder,
-    "encoder": encoder,
-}
+    "encoder_decoder": encoder_decoder, "rnn": encoder_decoder, "convs2s": encoder_decoder,
+    "bytenet": encoder_decoder, "decoder": decoder, "encoder": encoder,
+}  # fmt: skip

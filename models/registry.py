@@ -1,4 +1,4 @@
-"""Registries of what a configuration names: norms, activations, position schemes and architectures."""
+"""Registries of what a configuration names: norms, activations, position schemes, cells and architectures."""
 
 from typing import Any
 
@@ -8,5 +8,6 @@ from npx.registry import Registry
 NORMS: Registry[Any] = Registry("normalization")  # (d_model, eps): (..., D) -> (..., D), layers/norm.py
 ACTIVATIONS: Registry[Any] = Registry("activation")  # (d_model, d_ff): (..., D) -> (..., F), layers/feed_forward.py
 POSITIONS: Registry[Any] = Registry("positions")  # (d_model, max_positions): as NORMS, layers/positions.py
+CELLS: Registry[Any] = Registry("cell")  # (d_in, d_hidden): (..., D) -> (..., H), layers/recurrent.py
 ARCHITECTURES: Registry[Any] = Registry("architecture")  # (config, seed, dtype): a model, architectures/
 architecture = ARCHITECTURES.register

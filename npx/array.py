@@ -24,6 +24,7 @@ NO_TARGETS: GradientTargets = (None,) * 4  # no kernel has more gradients
 host = np
 DEVICES = ("cpu", "cuda")
 UPLOAD_ERROR = "CUDA graph: expected all data of the step to be on the device; got an upload from the host"
+CUDA_DEVICE = 2  # kDLCUDA of DLPack
 _device = "cpu"
 _cupy: ModuleType | None = None  # imported by use_device("cuda") only
 uploads_allowed = True  # host arrays may be copied to a GPU; False while a CUDA graph is captured (cuda/graphs.py)
@@ -123,6 +124,29 @@ def from_host(x: np.ndarray) -> Array:
 def to_host(x: Array) -> np.ndarray:
     """Return an array of either engine as a NumPy array, copied only if it is on a GPU."""
     return x.get() if _cupy is not None and isinstance(x, _cupy.ndarray) else np.asarray(x)
+
+
+def from_dlpack(x: Any) -> Array:
+    """Return an array that shares the memory of an array of another library, on its device.
+
+    Raises what the library raises, and ValueError for an array on a GPU that is not in use.
+    """
+    kind = int(x.__dlpack_device__()[0])
+    if kind != CUDA_DEVICE:
+        return np.from_dlpack(x)
+    if _cupy is None:
+        raise ValueError(
+            'from_dlpack: expected an array on the CPU; got one on a GPU; try npx.use_device("cuda") first'
+        )
+    return _cupy.from_dlpack(x)
+
+
+def read_only(x: Array) -> Array:
+    """Return a view of an array that cannot be written. CuPy has no such views and returns one that can."""
+    view = x.view()
+    if isinstance(view, np.ndarray):
+        view.flags.writeable = False
+    return view
 
 
 def zeros(shape: Any, dtype: Any = np.float32) -> Array:

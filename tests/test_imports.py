@@ -29,6 +29,7 @@ LIBRARIES = {
     "cupy_backends": {"npx"},
     "mpi4py": {"npx"},
 }  # library -> packages that may import it
+UNPICKLER = "train/formats/torch_file.py"  # reads PyTorch's files; it rejects names of functions
 FORBIDDEN = {"torch", "tensorflow", "jax", "pickle", "cPickle", "dill", "joblib", "shelve", "marshal"}
 
 files = pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -150,7 +151,8 @@ def test_libraries_are_imported_only_in_their_packages(path):
     names = imported(path)
     for library, packages in LIBRARIES.items():
         assert library not in names or package_of(path) in packages, f"{library} belongs in {', '.join(packages)}"
-    assert not names & FORBIDDEN
+    allowed = {"pickle"} if str(path.relative_to(ROOT)) == UNPICKLER else set()
+    assert not names & FORBIDDEN - allowed
 
 
 @files

@@ -1,5 +1,7 @@
 """The architectures, registered by name in ARCHITECTURES. Each module that registers one is imported here."""
 
+from models.architectures.convolutional import ByteNet, ConvS2S
 from models.architectures.decoder import LanguageModel
 from models.architectures.encoder import Encoder
 from models.architectures.encoder_decoder import Transformer
+from models.architectures.recurrent import RecurrentModel

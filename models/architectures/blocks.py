@@ -8,16 +8,18 @@ import npx
 from autograd import Tensor, checkpoint, neural, no_grad
 from autograd import operations as ops
 from autograd.contract import check_ids
+from autograd.operations import concatenate
 from models.cache import KeyValueCache
 from models.config import TransformerConfig
-from models.init import scaled, scheme
+from models.init import full, scaled, scheme
 from models.layers.attention import Attention, CrossAttention, SelfAttention
 from models.layers.basic import Dropout, Embedding
 from models.layers.experts import Experts, collect_balance_losses
 from models.layers.feed_forward import FeedForward
 from models.layers.norm import Norm, Residual, deep_norm_factors
 from models.layers.positions import Positions, Sinusoids, Start
-from models.module import Module
+from models.layers.restricted_attention import RestrictedSelfAttention
+from models.module import Module, Parameter
 from models.registry import NORMS, POSITIONS
 
 A = TypeVar("A", bound=Attention)
@@ -76,6 +78,14 @@ class DecoderLayer(Layer):
         x = self.cross_attention_residual(x, lambda y: self.cross_attention(y, memory, spec, cross_cache))
         return self.feed_forward_residual(x, self.feed_forward)
 
+    def new_cache(self, rows: int, dtype: Any) -> KeyValueCache:
+        """Return an empty cache of target positions for `rows` sequences."""
+        return self.attention.new_cache(rows, dtype)
+
+    def new_source_cache(self, memory: Tensor) -> KeyValueCache:
+        """Return the keys and values of the memory (R, S, D)."""
+        return self.cross_attention.new_cache(memory)
+
 
 def causal_spec(x: Tensor, packing: npx.Packing | None = None) -> npx.AttentionSpec:
     """Return the spec of causal self-attention over x (B, T, D), or packed (N, D); with T = 1 it needs no mask."""
@@ -90,8 +100,8 @@ def norm_factors(c: TransformerConfig, stack: str) -> tuple[float, float]:
     return deep_norm_factors(stack, c.n_layers) if c.norm == "deepnorm" else (1.0, 1.0)
 
 
-def make_attention(cls: type[A], c: TransformerConfig, stack: str, **positions: Any) -> A:
-    """Build an attention layer. positions: its `rotary_base` and `score_bias`, if any."""
+def make_attention(cls: type[A], c: TransformerConfig, stack: str, **options: Any) -> A:
+    """Build an attention layer. options: its `rotary_base`, `score_bias` and `window`, if any."""
     return cls(
         *(c.d_model, c.n_heads, c.d_k, c.d_v),
         bias=c.attention_bias,
@@ -101,15 +111,17 @@ def make_attention(cls: type[A], c: TransformerConfig, stack: str, **positions: 
         qk_norm=c.normalization if c.qk_norm else None,
         eps=c.layer_norm_eps,
         value_gain=norm_factors(c, stack)[1],
-        **positions,
+        **options,
     )
 
 
 def make_self_attention(c: TransformerConfig, stack: str, causal: bool) -> SelfAttention:
     """Build a self-attention layer with its relative positions, if any."""
     positions = POSITIONS[c.positions]
-    score_bias = positions.make_score_bias(c, causal)
-    return make_attention(SelfAttention, c, stack, rotary_base=positions.rotary_base, score_bias=score_bias)
+    options = {"rotary_base": positions.rotary_base, "score_bias": positions.make_score_bias(c, causal)}
+    if c.attention_window is not None:
+        return make_attention(RestrictedSelfAttention, c, stack, window=c.attention_window, **options)
+    return make_attention(SelfAttention, c, stack, **options)
 
 
 def make_feed_forward(c: TransformerConfig, stack: str) -> Module:
@@ -196,6 +208,7 @@ class SequenceModel(Module):
         with npx.keyed(seed, 0):
             self.embedding = self.make_embedding(config.vocab_size)
             self.projection = None if config.tying != "none" else self.make_embedding(config.vocab_size).weight
+            self.output_bias = Parameter(full(0, config.vocab_size)) if config.output_bias else None
             with scheme(config.initialization):
                 self.build(config)
         for p in self.parameters():
@@ -204,7 +217,7 @@ class SequenceModel(Module):
     def make_embedding(self, vocab_size: int) -> Embedding:
         """Build an embedding as configured."""
         c = self.config
-        return Embedding(vocab_size, c.d_model, c.pad_id, c.embedding_init)
+        return Embedding(vocab_size, c.d_model, c.pad_id, c.embedding_init, c.scale_embedding)
 
     def make_positions(self) -> Positions:
         """Build a positional encoding as configured."""
@@ -240,7 +253,7 @@ class SequenceModel(Module):
 
     def vocabulary_parameters(self) -> list[str]:
         """Return the names of the parameters with a row for each token of a vocabulary."""
-        names = ("embedding.weight", "source_embedding.weight", "projection")
+        names = ("embedding.weight", "source_embedding.weight", "projection", "output_bias")
         return [name for name, _ in self.named_parameters() if name in names]
 
     def label_parameters(self) -> list[str]:
@@ -275,7 +288,8 @@ class SequenceModel(Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Project (..., D) to logits (..., V)."""
-        return neural.linear(hidden, self.output_embedding.transpose())
+        bias = None if self.output_bias is None else self.output_bias[: self.config.n_outputs]
+        return neural.linear(hidden, self.output_embedding.transpose(), bias)
 
     def step(self, tokens: npx.Array, state: Any) -> npx.Array:
         """Return the logits (R, V), an array, of the token after `tokens` (R,), and advance the state by a position."""
@@ -291,7 +305,12 @@ class SequenceModel(Module):
         hidden: the last layer's output (B, T, D), or both packed. Padding does not count.
         """
         smoothing = npx.LabelSmoothing(label_smoothing, smoothing_classes, self.config.pad_id)
-        total = neural.linear_cross_entropy(hidden, self.output_embedding, tgt_ids, smoothing)
+        rows = self.output_embedding
+        if self.output_bias is not None:  # as a last column of the weights, for inputs that end with 1
+            rows = concatenate(rows, self.output_bias[: len(rows)].reshape((-1, 1)), axis=1)  # (V, D + 1)
+            ones = Tensor(npx.ones((*hidden.shape[:-1], 1), hidden.dtype))
+            hidden = concatenate(hidden, ones, axis=-1)
+        total = neural.linear_cross_entropy(hidden, rows, tgt_ids, smoothing)
         return total * (1 / float(loss_normalizer))
 
     def training_loss(

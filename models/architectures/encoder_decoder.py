@@ -1,6 +1,6 @@
 """The Transformer: encoder, decoder, and the model that connects them (paper section 3)."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import npx
@@ -15,10 +15,11 @@ from models.architectures.blocks import (
     make_layers,
     record_weights,
 )
-from models.cache import DecodingState, KeyValueCache, RowArray, SharedState
+from models.cache import DecodingState, RowArray, SharedState
 from models.config import TransformerConfig
 from models.init import uniform
 from models.layers.attention import Attention
+from models.layers.norm import Norm
 from models.module import Module, Parameter, evaluation_mode
 from models.registry import architecture
 from npx import host
@@ -50,9 +51,8 @@ class TargetSpace(Module):
         return x + self.weight
 
 
-@architecture("encoder_decoder")
-class Transformer(SequenceModel):
-    """The encoder-decoder of the paper. `model(src_ids, tgt_ids)` returns logits (B, T, V).
+class EncoderDecoder(SequenceModel):
+    """Base class of encoder-decoders. `model(src_ids, tgt_ids)` returns logits (B, T, V).
 
     Args:
         config: a TransformerConfig.
@@ -61,17 +61,27 @@ class Transformer(SequenceModel):
 
     Ids are integer arrays: `src_ids` (B, S), each row tokens, EOS, padding; `tgt_ids` (B, T), beginning with BOS.
         Anything else raises ValueError.
+
+    Subclasses define `make_encoder(c)` and `make_decoder(c)`, which create the layers. An encoder layer is called as
+    `EncoderLayer`, and a decoder layer, which also has `new_cache` and `new_source_cache`, as `DecoderLayer`
+    (blocks.py). A stack with other connections overrides `run_encoder` or `run_decoder`.
     """
 
     examples = "pairs"
+    expansion = 1.0  # positions that the encoder computes for each source token
+    make_encoder: Callable[[TransformerConfig], list[Any]]
+    make_decoder: Callable[[TransformerConfig], list[Any]]
 
     def build(self, c: TransformerConfig) -> None:
         self.source_embedding = None if c.shares_source else self.make_embedding(c.src_vocab_size or c.vocab_size)
         self.source_positions, self.target_positions = self.make_positions(), self.make_positions()
-        self.encoder = make_layers(lambda: EncoderLayer(c), c)
-        self.decoder = make_layers(lambda: DecoderLayer(c), c)
-        self.encoder_norm, self.decoder_norm = make_final_norm(c), make_final_norm(c)
+        self.encoder, self.decoder = self.make_encoder(c), self.make_decoder(c)
+        self.encoder_norm, self.decoder_norm = self.make_final_norm(c), self.make_final_norm(c)
         self.target_space = TargetSpace(c.d_model) if c.target_space else None
+
+    def make_final_norm(self, c: TransformerConfig) -> Norm | None:
+        """Build the norm after the last layer of a stack; by default there is none."""
+        return None
 
     def forward(self, src_ids: Any, tgt_ids: Any) -> Tensor:
         """Return logits (B, T, V) for source ids (B, S) and decoder input ids (B, T), which begin with BOS."""
@@ -168,9 +178,13 @@ class Transformer(SequenceModel):
         """Encode checked ids on the device, (B, S) or packed (N,)."""
         embedding = self.source_embedding or self.embedding
         x = self.embed(self.source_positions, embedding, src_ids, spec.q_packing or 0, self.target_space)
+        return self.run_encoder(x, spec), spec
+
+    def run_encoder(self, x: Tensor, spec: npx.AttentionSpec) -> Tensor:
+        """Return the memory of embedded sources, (B, S, D) or packed (N, D)."""
         for layer in self.encoder:
             x = layer(x, spec)
-        return (self.encoder_norm(x) if self.encoder_norm else x), spec
+        return self.encoder_norm(x) if self.encoder_norm else x
 
     def decode(self, tgt_ids: Any, memory: Tensor, spec: npx.AttentionSpec) -> Tensor:
         """Return the decoder's output (B, T, D) for decoder input ids (B, T)."""
@@ -190,13 +204,24 @@ class Transformer(SequenceModel):
                 raise ValueError(f"target ids: expected {n_sources} rows, one per source; got {rows}")
         start = state.length if state else spec.q_packing or 0
         mask_start = None
-        if self.config.decoder_start == "zeros":
+        if self.config.decoder_start == "pad":
+            tgt_ids = npx.where(tgt_ids == self.config.bos_id, self.config.pad_id, tgt_ids)
+        elif self.config.decoder_start == "zeros":
             is_token = (tgt_ids != self.config.bos_id)[..., None]
             mask_start = lambda x: x * is_token.astype(x.dtype)  # noqa: E731
         x = self.embed(self.target_positions, self.embedding, tgt_ids, start, mask_start)
+        x = self.run_decoder(x, memory, spec, state)
+        if state:
+            state.length += tgt_ids.shape[1]
+        return x
+
+    def run_decoder(
+        self, x: Tensor, memory: Tensor | None, spec: npx.AttentionSpec, state: "DecoderState | None"
+    ) -> Tensor:
+        """Return the decoder's output for embedded targets, of the same shape. The arguments are those of `_decode`."""
         for i, layer in enumerate(self.decoder):
             # Padding needs no mask: it follows the tokens, so the causal mask hides it from them.
-            x = layer(x, memory, spec, *((state.layers[i], state.source.layers[i]) if state else ()))
+            x = layer(x, memory, spec, *(state.caches(i) if state else ()))
         return self.decoder_norm(x) if self.decoder_norm else x
 
     # Decoding (models/search/protocol.py)
@@ -205,11 +230,15 @@ class Transformer(SequenceModel):
         """Return the first tokens (B,), BOS, and the decoding state of source ids (B, S)."""
         with no_grad():
             memory, spec = self.encode(src_ids)
-            layers = [layer.attention.new_cache(len(memory), memory.dtype) for layer in self.decoder]
-            source_layers = [layer.cross_attention.new_cache(memory) for layer in self.decoder]
+            layers = [layer.new_cache(len(memory), memory.dtype) for layer in self.decoder]
+            source_layers = self.new_source_caches(memory)
         assert spec.kv_lengths is not None
         state = DecoderState(layers, SourceState(spec.kv_lengths, source_layers))
         return host.full(len(memory), self.config.bos_id), state
+
+    def new_source_caches(self, memory: Tensor) -> list[DecodingState]:
+        """Return what the layers compute from the memory (R, S, D) alone; by default one cache for each layer."""
+        return [layer.new_source_cache(memory) for layer in self.decoder]
 
     def hidden_states(self, ids: npx.Array, state: "DecoderState") -> Tensor:
         """Return the decoder's output (R, T, D) for the next ids (R, T) of a state."""
@@ -234,11 +263,15 @@ class Transformer(SequenceModel):
         return self.inspect(src_ids, tgt_ids, (kind,)).maps[kind]
 
     def attentions(self) -> dict[str, list[Attention]]:
-        """Return the attention of each layer, by kind."""
+        """Return the attention of each layer that has it, by kind."""
+        sources = {
+            "cross": ("cross_attention", self.decoder),
+            "encoder": ("attention", self.encoder),
+            "decoder": ("attention", self.decoder),
+        }
         return {
-            "cross": [layer.cross_attention for layer in self.decoder],
-            "encoder": [layer.attention for layer in self.encoder],
-            "decoder": [layer.attention for layer in self.decoder],
+            kind: [getattr(layer, name) for layer in layers if hasattr(layer, name)]
+            for kind, (name, layers) in sources.items()
         }
 
     def inspect(self, src_ids: Any, tgt_ids: Any, kinds: Iterable[str] = ATTENTION_KINDS) -> Inspection:
@@ -268,21 +301,44 @@ def row_lengths(mask: npx.Array) -> npx.Array:
     return (mask * host.arange(1, mask.shape[1] + 1)).max(axis=1, initial=0)
 
 
-class SourceState(SharedState):
-    """The encoded sources during decoding: their lengths, and each layer's keys and values of the memory."""
+@architecture("encoder_decoder")
+class Transformer(EncoderDecoder):
+    """The encoder-decoder of the paper. `model(src_ids, tgt_ids)` returns logits (B, T, V).
 
-    def __init__(self, lengths: npx.Array, layers: list[KeyValueCache]) -> None:
+    Args:
+        config: a TransformerConfig.
+        seed: of the initialization. Default 0.
+        dtype: of the parameters. Default float32.
+
+    Ids are integer arrays: `src_ids` (B, S), each row tokens, EOS, padding; `tgt_ids` (B, T), beginning with BOS.
+        Anything else raises ValueError.
+    """
+
+    def make_encoder(self, c: TransformerConfig) -> list[EncoderLayer]:
+        return make_layers(lambda: EncoderLayer(c), c)
+
+    def make_decoder(self, c: TransformerConfig) -> list[DecoderLayer]:
+        return make_layers(lambda: DecoderLayer(c), c)
+
+    def make_final_norm(self, c: TransformerConfig) -> Norm | None:
+        return make_final_norm(c)
+
+
+class SourceState(SharedState):
+    """The encoded sources during decoding: their lengths, and what each layer computed from the memory."""
+
+    def __init__(self, lengths: npx.Array, layers: list[Any]) -> None:
         super().__init__(len(lengths))
         self.lengths, self.layers = RowArray(lengths), layers
 
 
 class DecoderState(DecodingState):
-    """The decoding state: each layer's keys and values of the target positions, and the source."""
+    """The decoding state: `length` decoded positions, the cache of each layer, and the source."""
 
-    def __init__(self, layers: list[KeyValueCache], source: SourceState) -> None:
+    def __init__(self, layers: list[Any], source: SourceState) -> None:
         self.layers, self.source = layers, source
+        self.length = 0
 
-    @property
-    def length(self) -> int:
-        """Number of positions decoded so far."""
-        return self.layers[0].length
+    def caches(self, i: int) -> tuple[Any, Any]:
+        """Return the caches of layer i: that of the target positions, and that of the source."""
+        return self.layers[i], self.source.layers[i]

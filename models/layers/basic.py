@@ -35,22 +35,23 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """Rows of a table times sqrt(D) (paper section 3.4). ids (...) -> (..., D).
+    """Rows of a table times sqrt(D) (paper section 3.4), by default. ids (...) -> (..., D).
 
     Args:
         rows: number V of rows.
         d_model: width D.
         pad_id: the row that is initially zero, with `init` "normal". Default 0.
         init: "normal" (default), N(0, D^-0.5), or "xavier", Xavier uniform over (V, D).
+        scaled: whether to multiply by sqrt(D). Default True.
 
     `forward(ids, added, drop)` also adds the array `added`, if given, and applies dropout `drop`.
     """
 
-    def __init__(self, rows: int, d_model: int, pad_id: int = 0, init: str = "normal") -> None:
+    def __init__(self, rows: int, d_model: int, pad_id: int = 0, init: str = "normal", scaled: bool = True) -> None:
         self.weight = Parameter(  # (V, D)
             uniform(rows, d_model) if init == "xavier" else normal(rows, d_model, d_model**-0.5, zero_row=pad_id)
         )
-        self.scale = d_model**0.5
+        self.scale = d_model**0.5 if scaled else 1.0
 
     def forward(self, ids: npx.Array, added: npx.Array | None = None, drop: npx.Drop | None = None) -> Tensor:
         return neural.embedding(self.weight, ids, scale=self.scale, added=added, drop=drop)

@@ -1,6 +1,6 @@
 """Search for the most probable output of a model, sampling from it, and the probability of a given output."""
 
-from models.search.alignment import align
+from models.search.alignment import align, check_alignable
 from models.search.beam import SearchStep, beam_search
 from models.search.ensemble import Ensemble
 from models.search.forced import forced_log_probabilities

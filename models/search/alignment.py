@@ -22,9 +22,18 @@ def align(model: Any, src_ids: Any, outputs: Sequence[Sequence[int]]) -> list[li
     inputs = host.full((len(outputs), max([1, *map(len, outputs)])), config.pad_id)  # (B, T)
     for row, output in zip(inputs, outputs, strict=True):
         row[: max(1, len(output))] = [config.bos_id, *output[:-1]]
+    check_alignable(model)
     members = model.members if isinstance(model, Ensemble) else [model]
     maps = [member.inspect(src_ids, inputs, ("cross",)).maps["cross"][-1] for member in members]  # (B, H, T, S)
     weights = sum(layer.mean(axis=1) for layer in maps)
     is_token = (src_ids != config.pad_id) & (src_ids != config.eos_id)
     best = host.where(is_token[:, None], weights, -host.inf).argmax(axis=2)
     return [row[: len(output)].tolist() for row, output in zip(best, outputs, strict=True)]
+
+
+def check_alignable(model: Any) -> None:
+    """Raise ValueError for a model, or a member of an Ensemble, without attention to the source."""
+    for member in model.members if isinstance(model, Ensemble) else [model]:
+        if not member.attentions()["cross"]:
+            got = f"{member.config.architecture}, which has none"
+            raise ValueError(f"alignments: expected a model with attention to the source; got {got}; try rnn")

@@ -70,6 +70,7 @@ def beam_search(
     n_best: int = 1,
     early_stopping: bool = True,
     full_beam: bool = False,
+    finish_in_beam: bool = False,
     observe: Callable[[SearchStep], object] | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the `n_best` hypotheses of greatest score for each sentence, best first (section 6.1).
@@ -87,6 +88,8 @@ def beam_search(
         early_stopping: stop a sentence as soon as no live hypothesis can enter its `n_best`. Default True. With False
             the search continues to the length limit and has the same result.
         full_beam: keep `beam` live hypotheses, as tensor2tensor does. Default False (see below).
+        finish_in_beam: with `full_beam`, rank only those that end among the `beam` most probable continuations, as
+            fairseq, transformers and CTranslate2 do. Default False.
         observe: called with each step; may raise to end the search. Default None.
 
     Each step keeps the `beam` most probable continuations of a sentence. Those that end in EOS are ranked by score, the
@@ -124,6 +127,8 @@ def beam_search(
             token, value = ids[row, order % width], values[row, order % width]
             ended = (total > -host.inf) & (token == config.eos_id)
             open_ended = (total > -host.inf) & ~ended
+            if finish_in_beam:
+                ended[:, beam:] = False
             live = open_ended & (open_ended.cumsum(axis=1) <= beam)
 
             has_ended, divisor = ended.any(axis=1), length_penalty(length, alpha, penalty)

@@ -22,7 +22,7 @@ PENALTIES = ("paper", "length")
 class SearchModel(Protocol):
     """What search needs of a model. Its R rows are hypotheses, at the start one for each source."""
 
-    config: Any  # with pad_id, bos_id, eos_id
+    config: Any  # with pad_id, bos_id, eos_id, and suppressed_ids, if any
     training: bool
 
     def train(self, mode: bool = True) -> Any: ...
@@ -69,6 +69,7 @@ def check_search(
     max_extra: int = 50,
     n_best: int = 1,
     full_beam: bool = False,
+    finish_in_beam: bool = False,
 ) -> None:
     """Raise ValueError, naming the option, for invalid options of a search."""
     for name, value in (("beam", beam), ("max_extra", max_extra), ("n_best", n_best)):
@@ -79,8 +80,9 @@ def check_search(
         raise ValueError(f"alpha: expected a number between -10 and 10; got {alpha}; try 0.6, as in the paper")
     if penalty not in PENALTIES:
         raise ValueError(f"penalty: expected one of {', '.join(PENALTIES)}; got {penalty!r}")
-    if not isinstance(full_beam, bool):
-        raise ValueError(f"full_beam: expected True or False; got {full_beam!r}")
+    for name, value in (("full_beam", full_beam), ("finish_in_beam", finish_in_beam)):
+        if not isinstance(value, bool):
+            raise ValueError(f"{name}: expected True or False; got {value!r}")
 
 
 def check_integer(name: str, value: Any, minimum: int) -> None:
@@ -89,14 +91,20 @@ def check_integer(name: str, value: Any, minimum: int) -> None:
         raise ValueError(f"{name}: expected a whole number >= {minimum}; got {value!r}")
 
 
+def never_chosen(config: Any) -> tuple[int, ...]:
+    """Return the ids that a search never chooses, without repetitions."""
+    return tuple(dict.fromkeys((config.pad_id, config.bos_id, *getattr(config, "suppressed_ids", ()))))
+
+
 def top_continuations(logits: npx.Array, k: int, config: Any, position: int) -> tuple[npx.Array, npx.Array]:
     """Return the log-probabilities (R, k) and ids (R, k) of the k most probable next tokens of every row, on the host.
 
-    PAD and BOS keep their probability but are never chosen. FloatingPointError for NaN or infinite logits.
+    PAD, BOS and `config.suppressed_ids` keep their probability but are never chosen. FloatingPointError for NaN or
+    infinite logits.
     """
     if logits.dtype.itemsize < 4:
         logits = logits.astype(npx.float32)
-    values, ids = npx.top_k(logits, k, (config.pad_id, config.bos_id))
+    values, ids = npx.top_k(logits, k, never_chosen(config))
     values = npx.to_host(values).astype(host.float64)
     if not (values[:, 0] > -host.inf).all():
         raise FloatingPointError(f"search: expected finite logits; got NaN or infinity at output position {position}")

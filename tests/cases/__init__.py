@@ -15,5 +15,6 @@ from tests.cases import (
     operations,
     relative_positions,
     rms_norm,
+    sequences,
 )
 from tests.cases.base import CASES, EDGES, ENTRIES, LAYERS, REGISTRY_NAMES, Call, case_settings, check, check_drawn

@@ -47,6 +47,7 @@ NAMES = {
 ENTRIES = [f"{kind} {name}" for kind, names in NAMES.items() for name in names]
 CASES: dict[str, st.SearchStrategy["Call"]] = {}
 EDGES: dict[str, Callable[[], Iterable["Call"]]] = {}
+UNDERIVED: set[str] = set()  # entries of whose edges no inputs are derived
 REAL = -npx.inf, npx.inf  # the domain of functions that are finite everywhere
 # Multiples of the examples of the profile, which are 20 in ci. Layers and models get few: they cost 20 times as much to
 # check, their operations have cases of their own, and their edges alone detect every mutant.
@@ -96,11 +97,11 @@ def check(entry: str, data: Any) -> None:
 
 
 def check_edges(entry: str) -> None:
-    """Check the hand-picked calls; the first, an ordinary one from which others are derived, comes last."""
+    """Check the hand-picked calls; the first, an ordinary one from which others may be derived, comes last."""
     first, *others = EDGES[entry]()
     for call in others:
         check_call(entry, call, derive=call.derive)
-    check_call(entry, first, derive=True)
+    check_call(entry, first, derive=entry not in UNDERIVED)
 
 
 def check_drawn(entry: str, data: Any) -> None:
@@ -156,10 +157,15 @@ def case(function):
     return function
 
 
-def edges(entry, domain=None):
-    """Register a generator of hand-picked calls of an entry. domain: for calls that declare none."""
+def edges(entry, domain=None, derive=True):
+    """Register a generator of hand-picked calls of an entry. domain: for calls that declare none.
+
+    derive: whether other inputs are derived from the first call; False for a layer of operations that have such checks.
+    """
 
     def register(function):
+        if not derive:
+            UNDERIVED.add(entry)
         EDGES[entry] = lambda: (replace(call, domain=call.domain or domain) for call in function())
         return function
 

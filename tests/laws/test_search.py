@@ -112,8 +112,11 @@ def test_a_beam_as_wide_as_the_search_space_finds_the_optimum(seed, alpha, penal
         np.testing.assert_allclose([h.score for h in hypotheses], [score[t] for t in best], rtol=1e-5, atol=1e-5)
 
 
-def full_beam_search(model, row, beam, alpha, penalty, limit):
-    """Return the best tokens by the rule of tensor2tensor's beam_search, with lists, until the limit."""
+def full_beam_search(model, row, beam, alpha, penalty, limit, finish_in_beam):
+    """Return the best tokens by the rule of tensor2tensor's beam_search, with lists, until the limit.
+
+    finish_in_beam: by the rule of transformers, by which only those that end among the `beam` best have finished.
+    """
     live, finished = [([], 0.0)], []
     for length in range(1, limit + 1):
         grown = []
@@ -124,22 +127,25 @@ def full_beam_search(model, row, beam, alpha, penalty, limit):
                 grown.append(([*tokens, token], total))
         grown = sorted(grown, key=lambda pair: -pair[1])[: 2 * beam]
         divisor = length_penalty(length, alpha, penalty)
-        finished += [(tokens[:-1], total / divisor) for tokens, total in grown if tokens[-1] == EOS]
+        ranked = grown[:beam] if finish_in_beam else grown
+        finished += [(tokens[:-1], total / divisor) for tokens, total in ranked if tokens[-1] == EOS]
         live = [pair for pair in grown if pair[0][-1] != EOS][:beam]
     return max(finished, key=lambda pair: pair[1])[0] if finished else live[0][0]
 
 
-@given(seeds, alphas, penalties, st.integers(1, 4), st.sampled_from([-1.0, 0.0, 3.0]))
+@given(seeds, alphas, penalties, st.integers(1, 4), st.sampled_from([-1.0, 0.0, 3.0]), st.booleans())
 @settings(max_examples=30, deadline=None)
-def test_a_full_beam_equals_a_plain_loop(seed, alpha, penalty, beam, end_bias):
+def test_a_full_beam_equals_a_plain_loop(seed, alpha, penalty, beam, end_bias, finish_in_beam):
     rng = np.random.default_rng(seed)
     model = MarkovModel(7, seed, end_bias=end_bias)
     src = sources(rng, 3, 2, 7)
     options = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": 3, "full_beam": True}
+    options["finish_in_beam"] = finish_in_beam
     for early_stopping in (True, False):
         results = beam_search(model, src, early_stopping=early_stopping, **options)
         for row, (best, *_) in zip(src, results, strict=True):
-            assert best.tokens == full_beam_search(model, row, beam, alpha, penalty, source_length(row) + 3)
+            limit = source_length(row) + 3
+            assert best.tokens == full_beam_search(model, row, beam, alpha, penalty, limit, finish_in_beam)
 
 
 def test_a_full_beam_keeps_its_size_and_the_tree_says_what_was_dropped():

@@ -64,6 +64,7 @@ def test_defaults_match_the_paper():
     assert defaults(Adam) == {"beta1": 0.9, "beta2": 0.98, "eps": 1e-9, "weight_decay": 0.0, "eps_inside": False}
     assert defaults(NoamSchedule) == {"warmup_steps": 4000, "lr_scale": 1.0}
     search = {"beam": 4, "alpha": 0.6, "penalty": "paper", "max_extra": 50, "n_best": 1, "full_beam": False}
+    search |= {"finish_in_beam": False}
     assert defaults(check_search) == search and defaults(beam_search).items() >= search.items()
     assert (
         defaults(Transformer.loss)["label_smoothing"] == 0.1
@@ -203,7 +204,7 @@ def test_tensor2tensor_adds_epsilon_before_the_bias_correction(monkeypatch):
 def loss_of_three_updates(text, out, *settings):
     tables_ = tables(text, max_steps=3, adam_eps=1e-3)
     del tables_["data"]["valid_src"], tables_["data"]["valid_tgt"]
-    c = RunConfig.from_dict(tables_, [f"model.variant={V2}", *settings, "train.log_every=3"])
+    c = RunConfig.from_dict(tables_, [f"model.variant={V2}", *settings, "train.log_every=3", "train.patience=0"])
     train(c, out, progress=False)
     return next(e["loss"] for e in RunFolder(out).metrics() if e["kind"] == "train")
 

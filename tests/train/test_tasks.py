@@ -163,7 +163,7 @@ def test_a_user_defined_task_is_trained_saved_and_loaded(tmp_path, monkeypatch, 
 def test_an_architecture_that_does_not_fit_the_task_is_rejected(tmp_path, monkeypatch):
     values = tables(tmp_path)
     values["model"]["architecture"] = "decoder"
-    with pytest.raises(UserError, match="model.architecture: expected encoder_decoder for the task translation; got d"):
+    with pytest.raises(UserError, match="model.architecture: expected encoder_decoder .* the task translation; got d"):
         train(RunConfig.from_dict(values), tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
 

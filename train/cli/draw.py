@@ -87,7 +87,7 @@ def load_for_search(run: Path, overrides: dict[str, Any]) -> tuple[Any, Any, str
     model, tokenizer, config, origin = load_with_origin(run, "", warn)
     s = config.search
     search = {"beam": s.beam, "alpha": s.alpha, "penalty": s.penalty, "max_extra": s.max_extra}
-    search["full_beam"] = s.full_beam
+    search |= {"full_beam": s.full_beam, "finish_in_beam": s.finish_in_beam}
     return model, tokenizer, origin, search | overrides
 
 
@@ -96,6 +96,7 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
     from train.viewer.heads import draw_heads
     from train.viewer.inspection import (
         AXES,
+        check_heads,
         constrained_model,
         inspect,
         inspect_encoder,
@@ -115,11 +116,13 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
         inspect_one = inspect_text if model.examples == "text" else inspect_encoder
         draw_heads(inspect_one(model, tokenizer, sentence), sentence, out, origin, ["text"])
         return
+    kinds = [kind] if kind else [name for name in AXES if model.attentions()[name]] or ["cross"]
+    check_heads(model, kinds)
     src = source_ids(model, tokenizer, sentence)
     best = translate(constrained_model(model, tokenizer, sentence), src, search)[0]
     print(output_text(tokenizer, sentence, best.tokens))
     inspection = inspect(model, tokenizer, src, best.tokens)
-    draw_heads(inspection, sentence, out, origin, [kind] if kind else tuple(AXES))
+    draw_heads(inspection, sentence, out, origin, kinds)
 
 
 def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any]) -> None:
@@ -202,10 +205,12 @@ def draw_confusion_of(run: Path, out: Path) -> None:
 def draw_roles_of(run: Path, out: Path, sentences: int) -> None:
     """Draw where the heads look on the validation text, and the effect of ablating each."""
     from train.run.checkpoint import load_with_origin
+    from train.viewer.inspection import check_heads
     from train.viewer.roles import EvaluationText, draw_roles, measure_roles
 
     model, tokenizer, config, origin = load_with_origin(run, "", warn)
     task = pairs_task(run, config)
+    check_heads(model)
     text = EvaluationText(task, open_corpus(run, "valid", config, tokenizer), config, tokenizer, sentences)
 
     def report(n_done: int, n_heads: int) -> None:

@@ -33,6 +33,8 @@ from train.cli import embed  # noqa: F401
 from train.cli import score  # noqa: F401
 from train.cli import score_trees  # noqa: F401
 from train.cli import average  # noqa: F401
+from train.cli import import_model  # noqa: F401
+from train.cli import export_model  # noqa: F401
 from train.cli import info  # noqa: F401
 from train.cli import draw  # noqa: F401
 from train.cli import serve  # noqa: F401

@@ -27,6 +27,23 @@ def print_help(ctx: typer.Context) -> None:
 
 
 @tables.command(
+    epilog=f"{RESUME} --scale small measures lengths and widths up to 256. Measurements of time need a machine without"
+    " other work."
+)
+def table1(
+    out: Out,
+    scale: Annotated[str, typer.Option(metavar="full|small", help="Range of lengths and widths.")] = "full",
+    quiet: Quiet = False,
+) -> None:
+    """Measure the kinds of layers of Table 1 on the CPU; write table1.md, table1.json and table1.png."""
+    from train.experiments.table1 import SCALES, run_table1
+
+    check_scale(scale, SCALES)
+    run_table1(out, scale, progress=not quiet)
+    print((out / "table1.md").read_text("utf-8"), end="")
+
+
+@tables.command(
     epilog=f"{RESUME} --scale tiny trains all rows with an eighth of the widths and half of the layers: an hour and a"
     " half on one thread for Multi30k."
 )
@@ -224,12 +241,13 @@ def figures(
     from train.experiments.folder import open_table_folder
     from train.run.checkpoint import load_with_origin
     from train.viewer.heads import draw_figures
-    from train.viewer.inspection import inspect, source_ids
+    from train.viewer.inspection import check_heads, inspect, source_ids
     from train.viewer.picture import check
 
     check(out.parent / "figure3.svg")
     use_device(device)
     network, tokenizer, _, origin = load_with_origin(model, "translation", warn)
+    check_heads(network, ("encoder",))
     inspection = inspect(network, tokenizer, source_ids(network, tokenizer, input), [])
     tokens = inspection.source
     word = word or tokens[(len(tokens) - 1) // 2]

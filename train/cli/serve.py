@@ -74,6 +74,7 @@ def load_page(runs: list[Path]) -> Any:
     from train.run.folder import RunFolder
     from train.viewer.curves import by_name
     from train.viewer.examples import validation_sentences
+    from train.viewer.inspection import check_heads
     from train.viewer.server import Page
 
     try:
@@ -83,6 +84,8 @@ def load_page(runs: list[Path]) -> Any:
                 f"{runs[0]}: expected a translation model, a language model or a parser; got the task "
                 f"{config.data.task}; try another run"
             )
+        if model.examples == "pairs":
+            check_heads(model)
         examples = validation_sentences(runs[0], tokenizer, config)
         page = Page(by_name(runs), model, tokenizer, config, source, examples)
         page.warm_up()

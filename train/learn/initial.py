@@ -23,7 +23,7 @@ LISTED = 3  # parameters that a message lists
 # Keys of [model] on which the computation depends, but not the shapes of the weights.
 COMPUTATION_KEYS = (
     "n_heads", "norm", "positions", "position_distance", "activation", "normalization",
-    "layer_norm_eps", "decoder_start", "experts_per_token",
+    "layer_norm_eps", "decoder_start", "experts_per_token", "scale_embedding",
 )  # fmt: skip
 
 

@@ -327,6 +327,12 @@ class SearchSection:
         " continuations (tensor2tensor). Otherwise finished hypotheses count towards the beam.",
         may_change=True,
     )
+    finish_in_beam: bool = key(
+        False,
+        "With full_beam, only hypotheses that end among the `beam` best continuations are finished (fairseq,"
+        " transformers, CTranslate2). Otherwise those among the 2 x beam best are.",
+        may_change=True,
+    )
     max_extra: int = key(
         50,
         "Maximum length of an output: that of its source plus this many tokens.",

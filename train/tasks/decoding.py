@@ -17,6 +17,7 @@ from models.search import (
     Hypothesis,
     align,
     beam_search,
+    check_alignable,
     check_sampling,
     forced_log_probabilities,
     sample_outputs,
@@ -65,11 +66,17 @@ def decode_stream(
         options: keyword arguments of `search_lines`.
 
     The options are checked immediately, before the first line is read. Raises ValueError for an invalid one, UserError
-    for unequal numbers of lines and prefixes and for a prefix that is too long for the model.
+    for unequal numbers of lines and prefixes, for a prefix that is too long for the model, and for a model that cannot
+    be aligned.
     """
     if sampling is not None:
         check_sampling(**{name: value for name, value in sampling.items() if name != "seed"})
         options["width"] = sampling.get("samples", 1)
+    if alignments:
+        try:
+            check_alignable(model)
+        except ValueError as error:
+            raise UserError(str(error)) from None
     if prefixes is not None:
         lines = _check_count(lines, len(prefixes))
 

@@ -9,40 +9,48 @@ from typing import Any
 from train.errors import UserError
 from train.files import write_text
 from train.json_files import read_json
+from train.text.sentencepiece_tokenizer import TYPE as SENTENCEPIECE
+from train.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from train.text.tokenizer import REMEDY, Tokenizer
 
 SIDES = ("source", "target")
+SHARED = "shared"  # key of a file whose sides segment text differently, but number the subwords alike
+AnyTokenizer = Tokenizer | SentencePieceTokenizer
 
 
 class PairTokenizer:
     """Encodes sources with one tokenizer, and encodes and decodes targets with another.
 
-    Its file is a JSON object whose keys "source" and "target" each hold a Hugging Face tokenizer.json. It is used like
-    a `Tokenizer`: `encode_batch` takes sources and `decode_batch` target ids. `source` and `target` are the two
-    tokenizers, which every `Tokenizer` has too.
+    Its file is a JSON object whose keys "source" and "target" each hold a Hugging Face tokenizer.json, or a
+    SentencePiece tokenizer. It is used like a `Tokenizer`: `encode_batch` takes sources and `decode_batch` target ids.
+    `source` and `target` are the two tokenizers, which every `Tokenizer` has too.
 
     Args:
         source, target: the tokenizers. Raises UserError unless their special ids are equal.
         name: name of the file in error messages.
+        shared: whether both have the same vocabulary, so that one embedding serves both. Default False.
     """
 
-    def __init__(self, source: Tokenizer, target: Tokenizer, name: str = "tokenizer.json") -> None:
+    def __init__(
+        self, source: AnyTokenizer, target: AnyTokenizer, name: str = "tokenizer.json", shared: bool = False
+    ) -> None:
         if source.special != target.special:
             raise UserError(
                 f"{name}: expected equal special ids of source and target; got {tuple(source.special)} and "
                 f"{tuple(target.special)}; try {REMEDY}"
             )
-        self.source, self.target = source, target
+        self.source, self.target, self.shared = source, target, shared
         self.special = target.special
         self.pad_id, self.bos_id, self.eos_id, _ = self.special
-        self.src_vocab_size, self.vocab_size, self.n_outputs = source.vocab_size, target.vocab_size, target.n_outputs
+        self.src_vocab_size = None if shared else source.vocab_size
+        self.vocab_size, self.n_outputs = target.vocab_size, target.n_outputs
         self.digest = hashlib.sha256(f"{source.digest} {target.digest}".encode()).hexdigest()
         self.encode, self.encode_batch = source.encode, source.encode_batch
         self.decode, self.decode_batch = target.decode, target.decode_batch
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write both tokenizers to one file; equal tokenizers give equal bytes."""
-        specs = {side: getattr(self, side).spec for side in SIDES}
+        specs = {side: getattr(self, side).spec for side in SIDES} | ({SHARED: True} if self.shared else {})
         write_text(path, json.dumps(specs, ensure_ascii=False, indent=1) + "\n")
 
 
@@ -52,13 +60,21 @@ def load_tokenizer(path: str | PathLike[str], source_class: type[Tokenizer] = To
     source_class: the class of the tokenizer of the source, or of the only tokenizer.
     """
     specs: Any = read_json(path, "a Hugging Face tokenizer.json", REMEDY)
-    if not (isinstance(specs, dict) and specs.keys() == {*SIDES}):
+    if not (isinstance(specs, dict) and specs.keys() - {SHARED} == {*SIDES}):
         return source_class.load(path)
     for side in SIDES:
         if not isinstance(specs[side], dict) or not isinstance(specs[side].get("model"), dict):
             raise UserError(f"{path}: expected a tokenizer as '{side}'; got JSON without a 'model'; try {REMEDY}")
-    source, target = source_class(specs["source"], f"{path} (source)"), Tokenizer(specs["target"], f"{path} (target)")
-    return PairTokenizer(source, target, str(path))
+    classes = dict(zip(SIDES, (source_class, Tokenizer), strict=True))
+    source, target = (make_tokenizer(specs[side], f"{path} ({side})", classes[side]) for side in SIDES)
+    return PairTokenizer(source, target, str(path), specs.get(SHARED) is True)
+
+
+def make_tokenizer(spec: dict[str, Any], name: str, tokenizer_class: type[Tokenizer] = Tokenizer) -> AnyTokenizer:
+    """Return the tokenizer of one side. Raises UserError if it is damaged."""
+    if spec["model"].get("type") == SENTENCEPIECE:
+        return SentencePieceTokenizer.from_spec(spec, name)
+    return tokenizer_class(spec, name)
 
 
 def train_pair(files: Sequence[str], kind: str, vocab_size: int, pretokenizer: str) -> PairTokenizer:

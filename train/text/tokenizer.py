@@ -47,6 +47,7 @@ MIN_VOCAB_SIZE = len(SPECIALS) + len(ALPHABET)
 # Unicode's White_Space, spelled out because Python's \s also matches U+001C to U+001F.
 SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 SPACE = "\u2581"  # the sign for a space in a subword, as SentencePiece writes it
+SPECIAL_IDS = "special_ids"  # key of a tokenizer of another program, which lacks tokens with the names of SPECIALS
 REMEDY = "a copy of the file, or training the tokenizer again"  # for a damaged file
 _SPACE_RUN = re.compile(f"[{SPACES}]+")
 
@@ -92,14 +93,14 @@ class Tokenizer:
             spec = {**spec, "truncation": None, "padding": None, "model": {**spec["model"]}}
             if spec["model"].get("dropout"):
                 spec["model"]["dropout"] = None
-            engine = HuggingFaceTokenizer.from_str(json.dumps(spec))
+            engine = HuggingFaceTokenizer.from_str(json.dumps({k: v for k, v in spec.items() if k != SPECIAL_IDS}))
             engine.encode_special_tokens = True  # treat "</s>" in the text as text
         except (KeyboardInterrupt, SystemExit, MemoryError):
             raise
         except BaseException as error:  # a panic in the library is not an Exception
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UserError(f"{name}: expected a Hugging Face tokenizer.json; got '{reason}'; try {REMEDY}") from None
-        ids = [engine.token_to_id(token) for token in SPECIALS]
+        ids = spec.get(SPECIAL_IDS) or [engine.token_to_id(token) for token in SPECIALS]
         special_ids = [i for i in ids if i is not None]
         if len({*special_ids}) < len(SPECIALS):
             raise UserError(

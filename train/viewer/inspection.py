@@ -52,6 +52,13 @@ def all_heads(model: Any) -> list[Head]:
     return [Head(kind, layer, head) for kind in kinds for layer in range(layers) for head in range(heads)]
 
 
+def check_heads(model: Any, kinds: Iterable[str] = AXES) -> None:
+    """Raise UserError unless an encoder-decoder has attention of these kinds."""
+    if missing := [kind for kind in kinds if not model.attentions()[kind]]:
+        got = f"{model.config.architecture}, which has no such attention"
+        raise UserError(f"{missing[0]} heads: expected a model that has them; got {got}; try encoder_decoder")
+
+
 @contextmanager
 def ablate_heads(model: Any, heads: Iterable[Head]) -> Iterator[None]:
     """Ablate these heads within the block by zeroing their rows of W^O, so that their output does not count."""
@@ -172,7 +179,7 @@ def inspect(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int
         labels(tokenizer, src, "source"),
         target,
         ["begin", *target[:-1]],
-        {kind: np.stack([layer[0] for layer in maps]) for kind, maps in inside.maps.items()},
+        {kind: np.stack([layer[0] for layer in maps]) for kind, maps in inside.maps.items() if maps},
         layers[-1],
         np.stack([layer.argmax(axis=1) for layer in layers]),
         np.stack([np.exp(layer.max(axis=1)) for layer in layers]),

@@ -211,8 +211,8 @@ class Sentences:
             raise UserError(one_line(error)) from None
         if search["beam"] > MAX_BEAM:
             raise UserError(f"beam: expected at most {MAX_BEAM}; got {search['beam']}; try {MAX_BEAM}")
-        others = {"penalty": defaults.penalty, "max_extra": defaults.max_extra, "full_beam": defaults.full_beam}
-        return search | others
+        names = ("penalty", "max_extra", "full_beam", "finish_in_beam")
+        return search | {name: getattr(defaults, name) for name in names}
 
     def prefix(self, query: Mapping[str, Any]) -> list[int]:
         ids, c = query.get("prefix", []), self.model.config

@@ -1,0 +1,92 @@
+"""The recurrent encoder-decoder: LSTM or GRU layers with residual connections and attention (after Wu et al., 2016).
+
+As in GNMT, the first layer of the encoder reads in both directions, and the output of the first layer of the decoder
+attends to the source; all later layers read its context. Unlike there, the first layer does not read the context of the
+previous position, so that all positions of a layer are trained with one matmul for the input and attention; attention
+has several heads, as in the Transformer; residual connections begin at the second layer; and the context is added to
+the output, so that a decoder of one layer uses it.
+"""
+
+from typing import Any
+
+import npx
+from autograd import Tensor
+from autograd import operations as ops
+from models.architectures.blocks import Layer, make_attention
+from models.architectures.encoder_decoder import DecoderState, EncoderDecoder
+from models.cache import DecodingState, RowArray
+from models.config import TransformerConfig
+from models.layers.attention import CrossAttention
+from models.layers.basic import Dropout
+from models.layers.positions import Positions, RotaryPositions
+from models.layers.recurrent import Bidirectional, Recurrent
+from models.registry import CELLS, architecture
+
+
+class RecurrentEncoderLayer(Layer):
+    """A recurrent layer; the first one reads in both directions, the others have residual connections.
+
+    (B, S, D) -> (B, S, D), or packed (N, D).
+    """
+
+    def __init__(self, c: TransformerConfig, i: int) -> None:
+        cell: type[Recurrent] = CELLS[c.cell]
+        self.recurrent = cell(c.d_model, c.d_model) if i else Bidirectional(cell, c.d_model, c.d_model // 2)
+        self.dropout, self.has_residual = Dropout(c.dropout), i > 0
+
+    def forward(self, x: Tensor, spec: npx.AttentionSpec) -> Tensor:
+        y = self.recurrent(self.dropout(x), spec.q_packing, spec.kv_lengths)
+        return x + y if self.has_residual else y
+
+
+class RecurrentDecoderLayer(Layer):
+    """A recurrent layer. The first one has cross-attention, whose context (..., D) is an input of the others.
+
+    `forward(x, context, packing, cache)`: (B, T, D) -> (B, T, D), or packed (N, D).
+    """
+
+    def __init__(self, c: TransformerConfig, i: int) -> None:
+        self.recurrent: Recurrent = CELLS[c.cell]((2 if i else 1) * c.d_model, c.d_model)
+        self.dropout = Dropout(c.dropout)
+        if i == 0:
+            self.cross_attention = make_attention(CrossAttention, c, "decoder")
+
+    def forward(
+        self, x: Tensor, context: Tensor | None, packing: npx.Packing | None, cache: RowArray | None = None
+    ) -> Tensor:
+        if context is None:
+            return self.recurrent(self.dropout(x), packing, cache=cache)
+        return x + self.recurrent(self.dropout(ops.concatenate(x, context, axis=-1)), packing, cache=cache)
+
+    def new_cache(self, rows: int, dtype: Any) -> RowArray:
+        """Return the initial state of `rows` sequences."""
+        return self.recurrent.new_cache(rows, dtype)
+
+
+@architecture("rnn")
+class RecurrentModel(EncoderDecoder):
+    """A recurrent encoder-decoder with attention. `model(src_ids, tgt_ids)` returns logits (B, T, V)."""
+
+    def make_encoder(self, c: TransformerConfig) -> list[RecurrentEncoderLayer]:
+        return [RecurrentEncoderLayer(c, i) for i in range(c.n_layers)]
+
+    def make_decoder(self, c: TransformerConfig) -> list[RecurrentDecoderLayer]:
+        return [RecurrentDecoderLayer(c, i) for i in range(c.n_layers)]
+
+    def make_positions(self) -> Positions:
+        """Return an encoding that adds nothing: the recurrence knows the order."""
+        return RotaryPositions(self.config.d_model)
+
+    def new_source_caches(self, memory: Tensor) -> list[DecodingState]:
+        return [self.decoder[0].cross_attention.new_cache(memory)]
+
+    def run_decoder(
+        self, x: Tensor, memory: Tensor | None, spec: npx.AttentionSpec, state: DecoderState | None
+    ) -> Tensor:
+        context, source_cache = None, state.source.layers[0] if state else None
+        for i, layer in enumerate(self.decoder):
+            x = layer(x, context, spec.q_packing, state.layers[i] if state else None)
+            if context is None:
+                context = layer.cross_attention(x, memory, spec, source_cache)
+        assert context is not None
+        return x + context

@@ -1,0 +1,134 @@
+"""Convolutions over sequences: causal or centered, dilated, depthwise-separable; and gated linear units."""
+
+from typing import Any
+
+import npx
+from autograd import Tensor, differentiable
+from autograd.neural import recomputable
+from autograd.operations import logistic
+from models.cache import RowArray
+from models.init import uniform
+from models.layers.basic import Linear
+from models.module import Module, Parameter
+
+
+def tap_offsets(width: int, dilation: int, causal: bool) -> list[int]:
+    """Return the distances from a position to those that a convolution reads there, in increasing order.
+
+    The last one is 0 if `causal`; otherwise the middle one is, or of an even number the one after the middle.
+    """
+    zero = width - 1 if causal else width // 2
+    return [(tap - zero) * dilation for tap in range(width)]
+
+
+def has_neighbor(x: npx.Array, offset: int, packing: npx.Packing | None, lengths: npx.Array | None) -> npx.Array:
+    """Return for each row of x (B, T, ...), or packed (N, ...), whether its sentence has a position at `offset`."""
+    if packing is None:
+        position = npx.arange(x.shape[1]) + offset
+        end = x.shape[1] if lengths is None else npx.minimum(lengths, x.shape[1])[:, None]
+        return npx.broadcast_to((position >= 0) & (position < end), x.shape[:2]).reshape(-1)
+    position = packing.positions + offset
+    return (position >= 0) & (position < packing.counts[packing.flat_index // max(1, packing.max_length)])
+
+
+@differentiable
+def unfold(x, width, dilation=1, causal=False, packing=None, lengths=None):
+    """Return for each position the inputs at `tap_offsets` side by side, (..., D) -> (..., width D).
+
+    x (B, T, D), of which sentence b has `lengths[b]` positions (default: T), or packed (N, D). Positions outside of the
+    sentence are zeros.
+    """
+    size, offsets = x.shape[-1], tap_offsets(width, dilation, causal)
+    leading, n_rows = x.shape[:-1], npx.host.prod(x.shape[:-1], dtype=int)
+    exists = [has_neighbor(x, offset, packing, lengths)[:, None] for offset in offsets]
+    # Row r reads row r + offset, because the positions of a sentence are consecutive rows: (target, source) slices
+    slices = [
+        (
+            slice(max(0, -offset), max(0, n_rows - max(0, offset))),
+            slice(max(0, offset), max(0, n_rows + min(0, offset))),
+        )
+        for offset in offsets
+    ]
+
+    def compute():
+        rows, taps = x.reshape(n_rows, size), npx.zeros((n_rows, width, size), x.dtype)
+        for tap, (target, source) in enumerate(slices):
+            taps[target, tap] = rows[source] * exists[tap][target]
+        return taps.reshape(*leading, width * size)
+
+    def vjp(g):
+        taps, gx = g.reshape(n_rows, width, size), npx.zeros((n_rows, size), g.dtype)
+        for tap, (target, source) in enumerate(slices):
+            gx[source] += taps[target, tap] * exists[tap][target]
+        return (gx.reshape(*leading, size),)
+
+    return compute(), recomputable(vjp, compute) if npx.should_rematerialize(x) else vjp
+
+
+@differentiable
+def glu(x):
+    """a sigmoid(b) for the halves a, b of the last axis (Dauphin et al., 2017). x (..., 2 F); result (..., F)."""
+    if x.shape[-1] % 2:
+        raise ValueError(f"glu: expected an even number of columns; got {x.shape[-1]}; try (..., 2 F)")
+    a, b = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
+    s = npx.elementwise(logistic, b)
+    return a * s, lambda g: (npx.concatenate([g * s, g * a * s * (1 - s)], axis=-1),)
+
+
+class Convolution(Module):
+    """A convolution over a sequence, padded with zeros. (..., D) -> (..., F).
+
+    Args:
+        d_in, d_out: widths D and F.
+        width: number of positions that an output reads.
+        dilation: distance between neighboring ones of them. Default 1.
+        causal: read no later positions. Default False: read as many on both sides.
+        separable: a sum for each feature over the positions, then a matmul, instead of a matmul over both. Default
+            False.
+        gain: of the initialization of the matrix, Xavier uniform. Default 1.
+
+    `forward(x, packing, lengths)`: x (B, T, D), of which sentence b has `lengths[b]` positions (default: T), or packed
+    (N, D). `forward(x, cache=cache)` reads earlier positions from the cache, without a graph.
+    """
+
+    def __init__(
+        self,
+        d_in: int,
+        d_out: int,
+        width: int,
+        dilation: int = 1,
+        causal: bool = False,
+        separable: bool = False,
+        gain: float = 1.0,
+    ) -> None:
+        for name, value in (("width", width), ("dilation", dilation)):
+            if value < 1:
+                raise ValueError(f"convolution: expected a {name} of at least 1; got {value}; try {name}=3")
+        self.width, self.dilation, self.causal, self.d_in = width, dilation, causal, d_in
+        self.depthwise = Parameter(uniform(width, d_in)) if separable else None  # (width, D)
+        self.mix = Linear(d_in if separable else width * d_in, d_out, gain=gain)
+
+    def forward(
+        self,
+        x: Tensor,
+        packing: npx.Packing | None = None,
+        lengths: npx.Array | None = None,
+        cache: RowArray | None = None,
+    ) -> Tensor:
+        n_earlier = 0
+        if cache is not None:
+            n_earlier = cache.array.shape[1]
+            x = Tensor(npx.concatenate([cache.array, x.data], axis=1))
+            cache.array = x.data[:, x.shape[1] - n_earlier :]
+        taps = unfold(x, self.width, self.dilation, self.causal, packing, lengths)
+        if n_earlier:
+            taps = taps[:, n_earlier:]
+        if self.depthwise is not None:
+            taps = (taps.reshape(*taps.shape[:-1], self.width, self.d_in) * self.depthwise).sum(axis=-2)
+        return self.mix(taps)
+
+    def new_cache(self, rows: int, dtype: Any) -> RowArray:
+        """Return the zeros before the first position of `rows` sequences. ValueError unless the layer is causal."""
+        if not self.causal:
+            raise ValueError("convolution: expected a causal one for a cache; got a centered one; try causal=True")
+        return RowArray(npx.zeros((rows, (self.width - 1) * self.dilation, self.d_in), dtype))

@@ -1,0 +1,160 @@
+"""Restricted self-attention (paper section 4): each position attends to a window of r positions around it.
+
+The scores are computed in blocks of L = r queries, with the keys of the block and of its margins, so that memory and
+time grow with n r instead of n^2.
+"""
+
+from typing import Any
+
+import npx
+from autograd import Tensor, differentiable, neural
+from models.cache import KeyValueCache
+from models.layers.attention import SelfAttention
+from npx.kernels.attention_spec import rotate
+
+
+def window_margins(window: int, causal: bool) -> tuple[int, int]:
+    """Return how many positions before and after its own a position attends to: `window` in all, with its own."""
+    return (window - 1, 0) if causal else (window // 2, (window - 1) // 2)
+
+
+def window_mask(n_queries: int, n_keys: int, window: int, causal: bool) -> npx.Array:
+    """Return a boolean (T, S): whether each of the last T of S positions attends to each of them."""
+    before, after = window_margins(window, causal)
+    distance = npx.arange(n_keys) - npx.arange(n_keys - n_queries, n_keys)[:, None]
+    return (-before <= distance) & (distance <= after)
+
+
+class Blocks:
+    """Sequences (B, T, ...) cut into blocks of L positions, with margins shared by neighboring blocks."""
+
+    def __init__(self, shape: tuple[int, int], window: int, causal: bool) -> None:
+        (self.batch, self.length), (self.before, self.after) = shape, window_margins(window, causal)
+        self.size = window
+        self.n = -(-self.length // self.size)
+        width = self.size + self.before + self.after  # positions of a block with its margins
+        # A padded sequence has n + extra blocks; block b with its margins is the start of blocks b to b + extra
+        self.parts = [min(self.size, width - start) for start in range(0, width, self.size)]
+        self.width = width
+
+    def cut(self, x: npx.Array) -> npx.Array:
+        """Return the blocks (B n, L, ...) of x (B, T, ...), the last one padded with zeros."""
+        padded = self.pad(x, 0, self.n)
+        return padded.reshape(self.batch * self.n, self.size, *x.shape[2:])
+
+    def pad(self, x: npx.Array, before: int, n_blocks: int) -> npx.Array:
+        """Return x (B, T, ...) as (B, n_blocks, L, ...), after `before` zeros."""
+        padded = npx.zeros((self.batch, n_blocks * self.size, *x.shape[2:]), x.dtype)
+        padded[:, before : before + self.length] = x
+        return padded.reshape(self.batch, n_blocks, self.size, *x.shape[2:])
+
+    def cut_with_margins(self, x: npx.Array) -> npx.Array:
+        """Return the blocks of x (B, T, ...) with their margins, (B n, L + margins, ...)."""
+        padded = self.pad(x, self.before, self.n + len(self.parts) - 1)
+        parts = [padded[:, i : i + self.n, :size] for i, size in enumerate(self.parts)]
+        return npx.concatenate(parts, axis=2).reshape(self.batch * self.n, self.width, *x.shape[2:])
+
+    def join(self, blocks: npx.Array) -> npx.Array:
+        """Return the sequences (B, T, ...) of blocks (B n, L, ...): the inverse of `cut`."""
+        return blocks.reshape(self.batch, self.n * self.size, *blocks.shape[2:])[:, : self.length]
+
+    def add_with_margins(self, blocks: npx.Array) -> npx.Array:
+        """Return the sums (B, T, ...) over the blocks (B n, L + margins, ...): the gradient of `cut_with_margins`."""
+        total = npx.zeros((self.batch, self.n + len(self.parts) - 1, self.size, *blocks.shape[2:]), blocks.dtype)
+        blocks = blocks.reshape(self.batch, self.n, *blocks.shape[1:])
+        for i, size in enumerate(self.parts):
+            total[:, i : i + self.n, :size] += blocks[:, :, i * self.size : i * self.size + size]
+        flat = total.reshape(self.batch, -1, *blocks.shape[3:])
+        return flat[:, self.before : self.before + self.length]
+
+    def bias(self, lengths: npx.Array | None) -> npx.Array:
+        """Return the bias (B n, 1, L, L + margins) that masks keys outside of the window and of the sentence."""
+        query = npx.arange(self.size)[:, None]
+        key = npx.arange(self.width)  # from the first one of the margin
+        in_window = (query <= key) & (key <= query + self.before + self.after)  # (L, width)
+        position = npx.arange(self.n)[:, None] * self.size - self.before + key  # (n, width)
+        ends = npx.full((self.batch,), self.length, npx.int64) if lengths is None else npx.minimum(lengths, self.length)
+        exists = (position >= 0) & (position < ends[:, None, None])  # (B, n, width)
+        shape = (self.batch * self.n, 1, self.size, self.width)
+        bias = npx.mask_bias((in_window & exists[:, :, None]).reshape(shape))
+        assert bias is not None
+        return bias
+
+
+@differentiable
+def restricted_self_attention(qkv, heads, d_k, window, spec=npx.AttentionSpec(), drop=None):
+    """`self_attention` in which position t attends to `window` positions around t, or to the last ones if `causal`.
+
+    qkv (B, T, H * (2 d_k + d_v)), the queries of all heads first; result (B, T, H * d_v). Packed: (N, ...). The spec
+    must have no bias.
+    """
+    if spec.bias is not None:
+        raise ValueError("restricted attention: expected no bias; got one; try self_attention with npx.mask_bias")
+    packing = spec.q_packing
+    padded = npx.pad_packed(qkv, packing)
+    blocks = Blocks(padded.shape[:2], window, spec.causal)
+    sizes = d_k, d_k, padded.shape[-1] // heads - 2 * d_k
+    q, k, v = neural.split_heads(padded, heads, *sizes)
+    q, k = (rotate(part, 0, spec.rotary_base) for part in (q, k))
+    block_spec = npx.AttentionSpec(bias=blocks.bias(packing.counts if packing else spec.kv_lengths))
+    inputs = blocks.cut(q), blocks.cut_with_margins(k), blocks.cut_with_margins(v)
+    y, saved = npx.attention(*inputs, block_spec, drop)
+    leading, shape = qkv.shape[:-1], y.shape
+
+    def vjp(g):
+        g = npx.pad_packed(g, packing)
+        g = blocks.cut(g.reshape(*g.shape[:2], *shape[2:]))
+        gq, gk, gv = npx.attention_grad(g, saved)
+        gq, gk, gv = blocks.join(gq), blocks.add_with_margins(gk), blocks.add_with_margins(gv)
+        gq, gk = (rotate(part, 0, spec.rotary_base, inverse=True) for part in (gq, gk))
+        parts = [part.reshape(*part.shape[:2], -1) for part in (gq, gk, gv)]
+        return (npx.pack_padded(npx.concatenate(parts, axis=2), packing),)
+
+    joined = blocks.join(y)
+    joined = npx.pack_padded(joined.reshape(*joined.shape[:2], heads * sizes[2]), packing)
+    return joined.reshape(*leading, heads * sizes[2]), vjp
+
+
+class RestrictedSelfAttention(SelfAttention):
+    """`SelfAttention` to `window` positions: around the own one, or, if causal, the last ones. (B, T, D) -> (B, T, D).
+
+    Args:
+        window: number r of positions that a position attends to, with its own.
+
+    Other arguments: see `Attention`.
+    """
+
+    def __init__(self, *args: Any, window: int, **options: Any) -> None:
+        if window < 1:
+            raise ValueError(f"attention_window: expected at least 1; got {window}; try 8")
+        super().__init__(*args, **options)
+        if not self.is_merged or self.n_kv_heads != self.n_heads:
+            raise ValueError(
+                "attention_window: expected no window with n_kv_heads, qk_norm or relative positions; "
+                f"got {window}; try leaving one of them out"
+            )
+        self.window = window
+
+    def forward(
+        self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), cache: KeyValueCache | None = None
+    ) -> Tensor:
+        qkv = self.query_key_value(x)
+        if cache is None:
+            y = restricted_self_attention(qkv, self.n_heads, self.d_k, self.window, **self.options(spec))
+        else:
+            q, k, v = self.split(Tensor(qkv.data))
+            keys, values = cache.append(k.data, v.data)
+            n = min(keys.shape[1], x.shape[1] + self.window - 1)
+            if x.shape[1] > 1:
+                spec = self.with_window(spec, x.shape[1], n)
+            y = self.attend(q, Tensor(keys[:, -n:]), Tensor(values[:, -n:]), **self.options(spec))
+        return self.output(y)
+
+    def with_window(self, spec: npx.AttentionSpec, n_queries: int, n_keys: int) -> npx.AttentionSpec:
+        """Return the spec with a bias that masks what is outside of the window."""
+        return spec._replace(bias=npx.mask_bias(window_mask(n_queries, n_keys, self.window, spec.causal)))
+
+    def weights(
+        self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), cache: KeyValueCache | None = None
+    ) -> npx.Array:
+        return super().weights(x, self.with_window(spec, x.shape[1], x.shape[1]))

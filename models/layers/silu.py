@@ -1,0 +1,22 @@
+"""SiLU, also called swish (Ramachandran et al., 2017)."""
+
+import npx
+from autograd import Tensor, differentiable
+from autograd.operations import logistic
+from models.layers.basic import Linear
+from models.registry import ACTIVATIONS
+
+
+@differentiable
+def silu(x):
+    """x s with s = sigmoid(x); dy/dx = s (1 + x (1 - s))."""
+    s = npx.elementwise(logistic, x)
+    return x * s, lambda g: (npx.elementwise(lambda g, x, s: g * (s * (1 + x * (1 - s))), g, x, s),)
+
+
+@ACTIVATIONS.register("silu")
+class SiLU(Linear):
+    """silu(x W + b). (..., D) -> (..., F)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return silu(super().forward(x))

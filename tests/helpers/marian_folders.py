@@ -1,0 +1,122 @@
+"""Folders of tiny MarianMT models in Hugging Face's format, with random weights, written without transformers."""
+
+import json
+import math
+from functools import cache
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from train.formats.huggingface import CONFIG, GENERATION, TOKENIZER
+from train.formats.weights import SAFETENSORS
+from train.text.tokenizer import Tokenizer
+
+TEXT = ["a dog runs", "a cat sleeps", "two dogs sleep"]
+LAYERS = 1
+SIZES = {"d_model": 8, "encoder_ffn_dim": 12, "decoder_ffn_dim": 12}
+HEADS = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+
+
+def write_folder(folder, **options):
+    """Write a model with byte-level subwords; `options` are those of config.json. Returns its config."""
+    folder.mkdir(parents=True)
+    tokenizer = Tokenizer(tokenizer_spec(270))
+    tokenizer.save(folder / TOKENIZER)
+    values = {
+        "model_type": "marian", "vocab_size": tokenizer.vocab_size, "encoder_layers": LAYERS, "decoder_layers": LAYERS,
+        "activation_function": "swish", "scale_embedding": True, "pad_token_id": 0, "decoder_start_token_id": 0,
+        "eos_token_id": 2, "share_encoder_decoder_embeddings": True, "tie_word_embeddings": True, **SIZES, **HEADS,
+        **options,
+    }  # fmt: skip
+    write_json(folder / CONFIG, values)
+    write_json(folder / GENERATION, {"num_beams": 3, "length_penalty": 0.7, "bad_words_ids": [[0], [5]]})
+    save_file(tensors(values), folder / SAFETENSORS)
+    return values
+
+
+@cache
+def tokenizer_spec(vocab_size):
+    return Tokenizer.train_spec([TEXT], "bpe", vocab_size, "words")
+
+
+def write_json(path, content):
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def tensors(c, seed=0):
+    """Return the tensors of a model with this config.json."""
+    rng, d, f, v = np.random.default_rng(seed), c["d_model"], c["encoder_ffn_dim"], c["vocab_size"]
+    shapes = {"final_logits_bias": (1, v)}
+    if c["share_encoder_decoder_embeddings"]:
+        shapes["model.shared.weight"] = (v, d)
+    else:
+        shapes |= {f"model.{side}.embed_tokens.weight": (v, d) for side in ("encoder", "decoder")}
+    if not c["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = (v, d)
+    for side, attentions in (("encoder", ["self_attn"]), ("decoder", ["self_attn", "encoder_attn"])):
+        for i in range(c["encoder_layers"]):
+            layer = f"model.{side}.layers.{i}"
+            for attention in attentions:
+                for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+                    shapes |= {f"{layer}.{attention}.{part}.weight": (d, d), f"{layer}.{attention}.{part}.bias": (d,)}
+            shapes |= {f"{layer}.fc1.weight": (f, d), f"{layer}.fc1.bias": (f,)}
+            shapes |= {f"{layer}.fc2.weight": (d, f), f"{layer}.fc2.bias": (d,)}
+            for norm in (*(f"{attention}_layer_norm" for attention in attentions), "final_layer_norm"):
+                shapes |= {f"{layer}.{norm}.weight": (d,), f"{layer}.{norm}.bias": (d,)}
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+ACTIVATIONS = {
+    "swish": lambda x: x / (1 + np.exp(-x)),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: x * np.vectorize(lambda z: math.erfc(-z / math.sqrt(2)) / 2)(x),
+    "gelu_new": lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+}
+
+
+def reference_logits(w, c, src, tgt):
+    """Compute the logits (T, V) of one pair of sentences in plain NumPy, as modeling_marian.py does."""
+    d, heads, activation = c["d_model"], c["encoder_attention_heads"], ACTIVATIONS[c["activation_function"]]
+
+    def linear(x, name):
+        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    def norm(x, name):
+        centred = x - x.mean(-1, keepdims=True)
+        return centred / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    def attention(x, memory, name, causal):
+        q, k, v = (
+            linear(y, f"{name}.{p}_proj").reshape(len(y), heads, -1).transpose(1, 0, 2)
+            for y, p in ((x, "q"), (memory, "k"), (memory, "v"))
+        )
+        scores = q @ k.transpose(0, 2, 1) / np.sqrt(d / heads)
+        if causal:
+            scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)
+        p = np.exp(scores - scores.max(-1, keepdims=True))
+        y = (p / p.sum(-1, keepdims=True)) @ v
+        return linear(y.transpose(1, 0, 2).reshape(len(x), d), f"{name}.out_proj")
+
+    def embed(ids, table, side):
+        positions = w.get(f"model.{side}.embed_positions.weight")
+        if positions is not None:
+            return table[ids] * (np.sqrt(d) if c["scale_embedding"] else 1) + positions[: len(ids)]
+        angles = np.arange(len(ids))[:, None] / 10000 ** (2 * np.arange(d // 2) / d)
+        scale = np.sqrt(d) if c["scale_embedding"] else 1
+        return table[ids] * scale + np.concatenate([np.sin(angles), np.cos(angles)], 1)
+
+    w = {name: value.astype(float) for name, value in w.items()}
+    source = w.get("model.encoder.embed_tokens.weight", w.get("model.shared.weight"))
+    target = w.get("model.decoder.embed_tokens.weight", source)
+    x, y = embed(src, source, "encoder"), embed(tgt, target, "decoder")
+    for i in range(c["encoder_layers"]):
+        name = f"model.encoder.layers.{i}"
+        x = norm(x + attention(x, x, f"{name}.self_attn", False), f"{name}.self_attn_layer_norm")
+        x = norm(x + linear(activation(linear(x, f"{name}.fc1")), f"{name}.fc2"), f"{name}.final_layer_norm")
+    for i in range(c["decoder_layers"]):
+        name = f"model.decoder.layers.{i}"
+        y = norm(y + attention(y, y, f"{name}.self_attn", True), f"{name}.self_attn_layer_norm")
+        y = norm(y + attention(y, x, f"{name}.encoder_attn", False), f"{name}.encoder_attn_layer_norm")
+        y = norm(y + linear(activation(linear(y, f"{name}.fc1")), f"{name}.fc2"), f"{name}.final_layer_norm")
+    return y @ w.get("lm_head.weight", target).T + w["final_logits_bias"]

@@ -1,0 +1,104 @@
+"""Parity with transformers, if it is installed: models that it writes with random weights, imported and exported."""
+
+import json
+
+import numpy as np
+import pytest
+
+from models.search import beam_search, greedy_search
+from train.formats import export_run, import_folder
+from train.run.checkpoint import load_model
+
+pytestmark = pytest.mark.slow
+sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed (extra formats)")
+pytest.importorskip("transformers", reason="transformers is not installed; it writes the models")
+torch = pytest.importorskip("torch", reason="torch is not installed; transformers needs it")
+from transformers import MarianConfig, MarianMTModel, MarianTokenizer  # noqa: E402
+
+WORDS = "a the one dog cat bird house tree runs sleeps sings sees likes old small green".split()
+SENTENCES = [" ".join(np.random.default_rng(i).choice(WORDS, 6)) for i in range(400)]
+SHAPES = [
+    {"activation_function": "swish", "scale_embedding": True},
+    {"activation_function": "gelu", "tie_word_embeddings": False, "encoder_layers": 2, "decoder_layers": 2},
+    {"activation_function": "relu", "share_encoder_decoder_embeddings": False},
+    {"activation_function": "gelu_new", "share_encoder_decoder_embeddings": False, "tie_word_embeddings": False},
+]
+SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1}
+SIZES |= {f"{side}_{key}": n for side in ("encoder", "decoder") for key, n in (("ffn_dim", 24), ("attention_heads", 2))}
+LENGTH = 12  # tokens that are generated
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory):
+    """Return a SentencePiece model as bytes, and its pieces."""
+    folder = tmp_path_factory.mktemp("pieces")
+    (folder / "text").write_text("\n".join(SENTENCES))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(folder / "text"), model_prefix=str(folder / "m"), vocab_size=36, minloglevel=2
+    )
+    engine = sentencepiece.SentencePieceProcessor(model_file=str(folder / "m.model"))
+    names = [engine.id_to_piece(i) for i in range(engine.get_piece_size())]
+    return (folder / "m.model").read_bytes(), [name for name in names if not name.startswith("<")]
+
+
+def write_model(folder, pieces, options):
+    """Write a model with transformers, and its tokenizer; return it."""
+    vocabulary = {name: i for i, name in enumerate(["</s>", "<unk>", *pieces[1], "<pad>"])}
+    pad = len(vocabulary) - 1
+    torch.manual_seed(0)
+    special = {"pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": 0, "forced_eos_token_id": None}
+    config = MarianConfig(vocab_size=len(vocabulary), init_std=0.3, **special, **SIZES | options)
+    model = MarianMTModel(config).eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "bias" in name or "norm" in name:
+                p += torch.randn_like(p) * 0.1
+        model.final_logits_bias[0, 0] = 3
+    model.generation_config.bad_words_ids = [[pad]]
+    model.save_pretrained(folder)
+    is_separate = not config.share_encoder_decoder_embeddings
+    for name in ("vocab.json", *["target_vocab.json"] * is_separate):
+        (folder / name).write_text(json.dumps(vocabulary))
+    for name in ("source.spm", "target.spm"):
+        (folder / name).write_bytes(pieces[0])
+    settings = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": is_separate}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return model
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("options", SHAPES, ids=str)
+def test_imported_and_exported_models_equal_those_of_transformers(tmp_path, pieces, options):
+    theirs = write_model(tmp_path / "hf", pieces, options)
+    import_folder(tmp_path / "hf", tmp_path / "run", pytest.fail)
+    ours, tokenizer, _ = load_model(tmp_path / "run")
+    export_run(tmp_path / "run", "huggingface", tmp_path / "again", "float32", pytest.fail)
+    again, their_tokenizer = (cls.from_pretrained(tmp_path / "again") for cls in (MarianMTModel, MarianTokenizer))
+    lines = [*SENTENCES[:8], "Ünknown  words", ">>deu<< a dog"]
+    batch = their_tokenizer(lines, return_tensors="pt", padding=True)
+    assert [[*ids, 0] for ids in tokenizer.encode_batch(lines)] == their_tokenizer(lines).input_ids
+    src = batch.input_ids.numpy()
+    tgt = np.concatenate([np.full((len(lines), 1), tokenizer.pad_id), src[:, :4]], axis=1)
+    logits = ours(src, tgt).data
+    searches = [
+        ({"num_beams": 1}, greedy_search(ours, src, max_extra=LENGTH)),
+        (
+            {"num_beams": 4, "length_penalty": 0.6, "early_stopping": "never"},
+            [
+                best[0]
+                for best in beam_search(
+                    ours, src, alpha=0.6, penalty="length", full_beam=True, finish_in_beam=True, max_extra=LENGTH
+                )
+            ],
+        ),
+    ]
+    for model in (theirs, again.eval()):
+        with torch.no_grad():
+            expected = model(**batch, decoder_input_ids=torch.tensor(tgt)).logits.numpy()
+        np.testing.assert_allclose(logits, expected, atol=1e-5)
+        for settings, hypotheses in searches:
+            outputs = model.generate(**batch, do_sample=False, max_new_tokens=LENGTH, **settings).tolist()
+            finished = [i for i, ids in enumerate(outputs) if 0 in ids]
+            assert finished
+            for i in finished:
+                assert outputs[i][1 : outputs[i].index(0)] == hypotheses[i].tokens

@@ -1,0 +1,158 @@
+"""`export`: other formats hold the same model, and an imported model is exported as it was."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from models import TransformerConfig
+from tests.helpers.marian_folders import reference_logits, tokenizer_spec, write_folder
+from tests.helpers.small_models import build
+from train.cli import main
+from train.formats import import_folder
+from train.formats.huggingface import write_run
+from train.formats.marian import ACTIVATIONS
+from train.formats.marian_folder import marian_model
+from train.run.checkpoint import load_model
+from train.run.config import RunConfig
+from train.run.folder import RunFolder
+from train.text.tokenizer import Tokenizer
+
+TOKENIZER = Tokenizer(tokenizer_spec(270))
+V = TOKENIZER.vocab_size
+OPTIONS = {
+    "positions": ["sinusoidal", "sinusoidal_halves", "learned"],
+    "position_rates": [None, "paper", "tensor2tensor"],
+    "activation": ["relu", "gelu", "gelu_erf", "silu"],
+    "attention_bias": [False, True],
+    "output_bias": [False, True],
+    "scale_embedding": [False, True],
+    "target_space": [False, True],
+    "decoder_start": ["bos", "zeros", "pad"],
+    "tying": ["all", "output", "none"],
+}
+
+
+def small(**options):
+    sizes = {"d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 1, "dropout": 0.0, "max_positions": 12}
+    return TransformerConfig(V, **sizes | {"layer_norm_eps": 1e-5} | options)
+
+
+@settings(max_examples=12)
+@given(st.fixed_dictionaries({name: st.sampled_from(values) for name, values in OPTIONS.items()}))
+def test_marian_tensors_compute_our_logits(options):
+    """All logits but that of padding, which has no counterpart if the decoder begins with another input."""
+    model = build(small(**options), dtype="float32").eval()
+    converted = marian_model(model, TOKENIZER, "huggingface")
+    src, tgt = [7, 9, 30, 2], [1, 8, 30, 40, 9]
+    theirs = [converted.id(i) for i in src], [converted.pad_id, *(converted.id(i) for i in tgt[1:])]
+    logits = reference_logits(converted.tensors, json_config(model.config), *theirs)
+    ours = model(np.array([src]), np.array([tgt])).data[0][:, converted.order]
+    is_kept = np.arange(V) != (converted.pad_id if options["decoder_start"] != "pad" else V)
+    np.testing.assert_allclose(logits[:, is_kept], ours[:, is_kept], atol=1e-4, rtol=1e-4)
+
+
+def json_config(c):
+    """Return the keys of config.json that the reference reads."""
+    names = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
+    sizes = {"d_model": c.d_model, "encoder_attention_heads": c.n_heads, "encoder_layers": c.n_layers}
+    sizes |= {"decoder_layers": c.n_layers, "scale_embedding": c.scale_embedding}
+    return sizes | {"activation_function": names[c.activation]}
+
+
+def make_run(path, **options):
+    shape = small(**options)
+    model, config = shape.build(), RunConfig.from_dict({"data": {"vocab_size": 270}})
+    write_run(RunFolder(path), config, shape, TOKENIZER, model.state_dict())
+    return path
+
+
+def run_export(run, target, out, *options):
+    return main(["export", str(run), "--to", target, "--out", str(out), *options])
+
+
+@pytest.mark.parametrize("options", [{}, {"tie_word_embeddings": False}, {"share_encoder_decoder_embeddings": False}])
+def test_import_export_import_gives_the_same_bytes(tmp_path, options):
+    write_folder(tmp_path / "hf", **options)
+    import_folder(tmp_path / "hf", tmp_path / "a", pytest.fail)
+    assert run_export(tmp_path / "a", "huggingface", tmp_path / "again") == 0
+    import_folder(tmp_path / "again", tmp_path / "b", pytest.fail)
+    first, second = (load_file(tmp_path / name / "checkpoints/step-0/model.safetensors") for name in "ab")
+    assert first.keys() == second.keys()
+    assert all(first[name].tobytes() == second[name].tobytes() for name in first)
+    configs = [(tmp_path / name / "config.toml").read_text().replace(str(tmp_path / name), "") for name in "ab"]
+    assert configs[0] == configs[1]
+
+
+def test_an_exported_run_translates_alike_when_it_is_imported(tmp_path):
+    run = make_run(tmp_path / "run")
+    assert run_export(run, "huggingface", tmp_path / "hf") == 0
+    import_folder(tmp_path / "hf", tmp_path / "again", pytest.fail)
+    (model, _, _), (other, tokenizer, _) = load_model(run), load_model(tmp_path / "again")
+    ids = np.array([[7, 9, 2]])
+    ours = model(ids, np.array([[1, 8]])).data[..., 1:]
+    theirs = other(np.array([[6, 8, 1]]), np.array([[tokenizer.bos_id, 7]])).data[..., :-1]
+    np.testing.assert_allclose(theirs, ours, atol=1e-5)
+
+
+def test_safetensors_hold_our_parameters(tmp_path):
+    run = make_run(tmp_path / "run", norm="pre", positions="rotary")
+    assert run_export(run, "safetensors", tmp_path / "out", "--dtype", "float16") == 0
+    weights, parameters = load_file(tmp_path / "out/model.safetensors"), load_model(run)[0].state_dict()
+    assert weights.keys() == parameters.keys()
+    assert all((weights[name] == parameters[name].astype("float16")).all() for name in weights)
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert config["model_type"] == "npx-transformer" and config["positions"] == "rotary"
+
+
+@pytest.mark.parametrize(
+    "options, target, more, message",
+    [
+        (
+            {"norm": "pre"},
+            "huggingface",
+            [],
+            "expected model.norm = post, which --to huggingface can represent; got pre",
+        ),
+        ({"positions": "rotary"}, "huggingface", [], "model.positions = sinusoidal or sinusoidal_halves or learned"),
+        ({"activation": "swiglu"}, "huggingface", [], "model.activation = "),
+        ({"d_k": 3}, "huggingface", [], "model.key_size = 4"),
+        ({"architecture": "decoder"}, "huggingface", [], "model.architecture = encoder_decoder"),
+        (
+            {},
+            "huggingface",
+            ["--dtype", "int8"],
+            "--dtype: expected float32 or float16 with --to huggingface; got int8",
+        ),
+        ({}, "tensorflow", [], "--to: expected"),
+    ],
+)
+def test_what_a_format_lacks_is_one_line_and_leaves_nothing(tmp_path, capsys, options, target, more, message):
+    run = make_run(tmp_path / "run", **options)
+    assert run_export(run, target, tmp_path / "out", *more) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_an_existing_folder_is_kept(tmp_path, capsys):
+    run = make_run(tmp_path / "run")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/notes.txt").write_text("mine")
+    assert run_export(run, "safetensors", tmp_path / "out") == 2
+    assert "out: expected a new folder; got a folder that is not empty; try another --out" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes.txt"]
+
+
+def test_a_missing_library_is_one_line(tmp_path, capsys, monkeypatch):
+    run = make_run(tmp_path / "run")
+    for name in ("ctranslate2", "ctranslate2.specs", "onnx"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for target in ("ctranslate2", "onnx"):
+        assert run_export(run, target, tmp_path / "out") == 2
+        error = capsys.readouterr().err
+        assert f"expected the package {target}; it is not installed" in error and error.count("\n") == 1

@@ -1,0 +1,120 @@
+"""GPT-2: language models are exported and imported again with the same logits, and bad folders are one line."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from tokenizers import pre_tokenizers
+
+from models import TransformerConfig
+from tests.helpers.marian_folders import write_json
+from train.cli import main
+from train.formats.huggingface import write_run
+from train.run.checkpoint import load_model
+from train.run.config import RunConfig
+from train.run.folder import RunFolder
+from train.text.plain import PlainTokenizer
+
+GPT2 = {"norm": "pre", "positions": "learned", "scale_embedding": False, "attention_bias": True, "activation": "gelu"}
+
+
+def make_run(tmp_path, **options):
+    text = tmp_path / "text"
+    text.write_text("a dog runs\na cat sleeps\n")
+    tokenizer = PlainTokenizer.from_files([text], "characters", 100)
+    sizes = {"d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 2, "dropout": 0.0, "max_positions": 16}
+    shape = TransformerConfig(tokenizer.vocab_size, architecture="decoder", **sizes | GPT2 | options)
+    data = {"task": "language", "max_length": 16, "vocab_size": 100}
+    config = RunConfig.from_dict({"model": {"architecture": "decoder"}, "data": data})
+    write_run(RunFolder(tmp_path / "run"), config, shape, tokenizer, shape.build(3).state_dict())
+    return tmp_path / "run"
+
+
+def convert(command, source, out, *options):
+    return main([command, str(source), "--out", str(out), *options])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"positions": "sinusoidal", "scale_embedding": True, "attention_bias": False}, {"tying": "none"}],
+    ids=str,
+)
+def test_an_exported_language_model_has_the_same_logits_when_it_is_imported(tmp_path, options):
+    run = make_run(tmp_path, **options)
+    assert convert("export", run, tmp_path / "hf", "--to", "huggingface") == 0
+    assert convert("import", tmp_path / "hf", tmp_path / "again") == 0
+    (model, tokenizer, _), (other, same, config) = load_model(run), load_model(tmp_path / "again")
+    ids = np.array([tokenizer.encode("a dog sleeps")])
+    np.testing.assert_allclose(other(ids).data, model(ids).data, atol=1e-5)
+    assert same.encode("a dog") == tokenizer.encode("a dog") and config.data.task == "language"
+    if not options:
+        files = (path / "checkpoints/step-0/model.safetensors" for path in (run, tmp_path / "again"))
+        first, second = map(load_file, files)
+        assert all(first[name].tobytes() == second[name].tobytes() for name in first)
+
+
+def byte_level_folder(tmp_path):
+    """Turn an exported model into one with GPT-2's own tokenizer files, and older names of tensors."""
+    folder = tmp_path / "hf"
+    assert convert("export", make_run(tmp_path), folder, "--to", "huggingface") == 0
+    (folder / "tokenizer.json").unlink()
+    vocabulary = {c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))} | {
+        "do": 256,
+        "<|endoftext|>": 257,
+    }
+    write_json(folder / "vocab.json", vocabulary)
+    (folder / "merges.txt").write_text("#version: 0.2\nd o\n")
+    config = json.loads((folder / "config.json").read_text()) | {"vocab_size": 258, "eos_token_id": 257}
+    write_json(folder / "config.json", config)
+    weights = load_file(folder / "model.safetensors")
+    weights["transformer.wte.weight"] = np.ones((258, 8), np.float32)
+    weights["transformer.h.0.attn.bias"] = np.ones((1, 1, 16, 16), np.float32)
+    save_file({name.removeprefix("transformer."): x for name, x in weights.items()}, folder / "model.safetensors")
+    return folder
+
+
+def test_a_byte_level_tokenizer_needs_no_further_tokens(tmp_path, capsys):
+    folder = byte_level_folder(tmp_path)
+    assert convert("import", folder, tmp_path / "again") == 0
+    model, tokenizer, _ = load_model(tmp_path / "again")
+    text = " dog\u00c0 <|endoftext|>\n\U0001f600"
+    assert tokenizer.decode(tokenizer.encode(text)) == text and tokenizer.encode("dog") == [
+        256,
+        tokenizer.encode("g")[0],
+    ]
+    used = {*tokenizer.encode("".join(map(chr, range(0xD800))))}
+    assert not used & {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.special.unk_id}
+    assert main(["generate", "--model", str(tmp_path / "again"), "--tokens", "3", "--prompt", "do"]) == 0
+    assert convert("export", tmp_path / "again", tmp_path / "out", "--to", "huggingface") == 0
+    settings = json.loads((tmp_path / "out/tokenizer_config.json").read_text())
+    assert settings["eos_token"] == "<|endoftext|>" and model.config.vocab_size == 258
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"n_embd": "8"}, "n_embd: expected a whole number; got '8'"),
+        ({"n_embd": 16}, "wte.weight: expected shape (258, 16), as config.json says; got shape (258, 8)"),
+        ({"vocab_size": 300}, "expected a tokenizer of vocab_size = 300 subwords; got 258"),
+        ({"activation_function": "tanh"}, "activation_function: expected one of swish"),
+        ({"scale_attn_weights": False}, "scale_attn_weights: expected True; got False"),
+        ({"eos_token_id": None}, "expected a byte-level tokenizer and eos_token_id"),
+    ],
+    ids=str,
+)
+def test_bad_folders_are_one_line(tmp_path, capsys, changes, message):
+    folder = byte_level_folder(tmp_path)
+    write_json(folder / "config.json", json.loads((folder / "config.json").read_text()) | changes)
+    capsys.readouterr()
+    assert convert("import", folder, tmp_path / "again") == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1 and not (tmp_path / "again").exists()
+
+
+@pytest.mark.parametrize("options", [{"norm": "post"}, {"positions": "rotary"}, {"output_bias": True}], ids=str)
+def test_what_gpt2_lacks_is_one_line(tmp_path, capsys, options):
+    run = make_run(tmp_path, **options)
+    assert convert("export", run, tmp_path / "hf", "--to", "huggingface") == 2
+    assert f"expected model.{next(iter(options))} = " in capsys.readouterr().err
+    assert not (tmp_path / "hf").exists()

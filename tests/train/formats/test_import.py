@@ -1,0 +1,202 @@
+"""`import`: MarianMT folders become run folders with the same model, or one line says what is wrong."""
+
+import json
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from models.search import beam_search, greedy_search
+from tests.helpers import marian_folders
+from tests.helpers.marian_folders import reference_logits, tensors, write_folder, write_json
+from train.cli import main
+from train.errors import UserError
+from train.formats.huggingface import import_folder
+from train.formats.torch_file import read_torch_file
+from train.formats.weights import read_weights
+from train.run.checkpoint import load_model
+from train.text.tokenizer import Tokenizer
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"tie_word_embeddings": False, "encoder_layers": 2, "decoder_layers": 2},
+        {"scale_embedding": False, "share_encoder_decoder_embeddings": False},
+    ],
+    ids=str,
+)
+def test_an_imported_model_computes_the_logits_of_marian(tmp_path, options):
+    config = write_folder(tmp_path / "hf", **options)
+    import_folder(tmp_path / "hf", tmp_path / "run", pytest.fail)
+    model, tokenizer, run_config = load_model(tmp_path / "run")
+    src, tgt = [*tokenizer.encode("a dog sleeps"), 2], [0, 7, 9, 30]
+    logits = model(np.array([src]), np.array([tgt])).data[0]
+    np.testing.assert_allclose(logits, reference_logits(tensors(config), config, src, tgt), atol=2e-5, rtol=1e-5)
+    search = run_config.search
+    assert (search.beam, search.alpha, search.penalty) == (3, 0.7, "length") and search.full_beam
+    assert model.config.suppressed_ids == (5,) and search.finish_in_beam
+
+
+def test_padding_begins_the_target_and_forbidden_tokens_are_never_chosen(tmp_path):
+    write_folder(tmp_path / "hf")
+    import_folder(tmp_path / "hf", tmp_path / "run", pytest.fail)
+    model, tokenizer, _ = load_model(tmp_path / "run")
+    src = np.array([[*tokenizer.encode("a dog"), 2]])
+    model.output_bias.assign(np.where(np.isin(np.arange(model.config.vocab_size), [0, 1, 5]), 1e3, 0).astype("f4"))
+    chosen = greedy_search(model, src, max_extra=5)[0].tokens + beam_search(model, src, max_extra=5)[0][0].tokens
+    assert chosen and not {0, 1, 5} & {*chosen}
+    start = model(src, np.array([[0]])).data
+    np.testing.assert_array_equal(model(src, np.array([[1]])).data, start)  # <s> is read as padding
+
+
+def test_the_commands_work_on_an_imported_run(tmp_path, capsys):
+    write_folder(tmp_path / "hf")
+    run, source = tmp_path / "run", tmp_path / "text"
+    source.write_text("a dog runs\n\ntwo cats\n")
+    assert main(["import", str(tmp_path / "hf"), "--out", str(run)]) == 0
+    assert main(["translate", "--model", str(run), "--input", str(source), "--output", str(tmp_path / "out")]) == 0
+    assert len((tmp_path / "out").read_text().split("\n")) == 4
+    assert main(["info", str(run)]) == 0 and "checkpoints  steps 0" in capsys.readouterr().out
+    assert main(["score", "--pairs", str(source), str(tmp_path / "out"), "--model", str(run)]) == 0
+    options = f"--train-src {source} --train-tgt {source} --set train.max_steps=1 --set data.max_length=40"
+    arguments = ["train", run / "config.toml", "--init", run, "--out", tmp_path / "tuned", *options.split()]
+    assert main([str(argument) for argument in arguments]) == 0
+    assert "starting from 34 of 34 parameters" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("legacy", [False, True])
+def test_torch_files_are_read_without_torch(tmp_path, legacy):
+    torch = pytest.importorskip("torch", reason="torch writes the file to read")
+    table = torch.arange(12, dtype=torch.float32).reshape(3, 4)
+    state = {"a": table, "transposed": table.t(), "part": table[1:, 2], "half": table.half(), "bf16": table.bfloat16()}
+    state["parameter"] = torch.nn.Parameter(table)
+    torch.save(state, tmp_path / "file", _use_new_zipfile_serialization=not legacy)
+    arrays = read_torch_file(tmp_path / "file")
+    assert arrays.keys() == state.keys()
+    for name, tensor in state.items():
+        np.testing.assert_array_equal(arrays[name], tensor.detach().float().numpy(), err_msg=name)
+
+
+class Attack:
+    """An object whose unpickling would create a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_pickle_that_runs_code_is_refused_and_runs_nothing(tmp_path, zipped):
+    payload = pickle.dumps({"weight": Attack(tmp_path / "touched")})
+    if zipped:
+        with zipfile.ZipFile(tmp_path / "file", "w") as archive:
+            archive.writestr("archive/data.pkl", payload)
+    else:
+        (tmp_path / "file").write_bytes(payload)
+    with pytest.raises(UserError, match="expected a pickle of tensors only; got 'pathlib.*', which could run code"):
+        read_torch_file(tmp_path / "file")
+    assert not (tmp_path / "touched").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no zip", b"\x80\x02}q\x00.", pickle.dumps([1] * 5)])
+def test_damaged_torch_files_are_one_line(tmp_path, content):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        read_torch_file(tmp_path / "file")
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_in_several_files_and_in_bfloat16(tmp_path):
+    save_file({"a": np.float32([1, 2])}, tmp_path / "1.safetensors")
+    header = json.dumps({"b": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}}).encode()
+    data = np.uint16([0x3F80, 0xC000]).tobytes()
+    (tmp_path / "2.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + data)
+    index = {"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}
+    write_json(tmp_path / "model.safetensors.index.json", index)
+    weights = read_weights(tmp_path)
+    assert weights["a"].tolist() == [1, 2] and weights["b"].tolist() == [1, -2]
+
+
+def change(folder, **changes):
+    values = json.loads((folder / "config.json").read_text())
+    write_json(folder / "config.json", {**values, **changes})
+
+
+def drop_tensor(folder):
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.decoder.layers.0.fc1.bias"]
+    save_file(weights, folder / "model.safetensors")
+
+
+def truncate(folder):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def other_tokenizer(folder):
+    Tokenizer(marian_folders.tokenizer_spec(262)).save(folder / "tokenizer.json")
+
+
+BAD = {
+    "no config": (
+        lambda f: (f / "config.json").unlink(),
+        "config.json: expected settings of a model; got no such file",
+    ),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "expected model.safetensors or pytorch_model.bin"),
+    "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "source.spm: expected a SentencePiece model; got no"),
+    "BERT": (
+        lambda f: change(f, model_type="bert"),
+        "expected marian or gpt2; got 'bert', which needs an encoder-only",
+    ),
+    "unknown": (
+        lambda f: change(f, model_type="t5"),
+        "model_type: expected marian or gpt2; got 't5'; try another model",
+    ),
+    "sizes": (lambda f: change(f, d_model=16), "model.shared.weight: expected shape"),
+    "layers": (lambda f: change(f, decoder_layers=3), "decoder_layers: expected 1, as encoder_layers"),
+    "text": (lambda f: change(f, d_model="8"), "d_model: expected a whole number; got '8'"),
+    "activation": (lambda f: change(f, activation_function="tanh"), "activation_function: expected one of swish"),
+    "pre-norm": (lambda f: change(f, normalize_before=True), "normalize_before: expected false"),
+    "start": (lambda f: change(f, decoder_start_token_id=7), "decoder_start_token_id: expected pad_token_id, 0; got 7"),
+    "heads": (lambda f: change(f, **dict.fromkeys(marian_folders.HEADS, 3)), "d_model: expected a multiple of n_heads"),
+    "tensor": (drop_tensor, "model.decoder.layers.0.fc1.bias: expected shape (12,), as config.json says; got no such"),
+    "truncated": (truncate, "model.safetensors: expected weights in safetensors; got '"),
+    "tokenizer size": (other_tokenizer, "subwords; got 262; try the files of one model"),
+    "exists": (lambda f: write_json(f.parent / "run", 1), "run: expected a new run folder"),
+    "dropout": (lambda f: change(f, dropout="0.1"), "dropout: expected a number; got '0.1'"),
+    "no list": (
+        lambda f: write_json(f / "generation_config.json", {"suppress_tokens": 3}),
+        "bad_words_ids: expected single tokens",
+    ),
+    "sequences": (
+        lambda f: write_json(f / "generation_config.json", {"bad_words_ids": [[3, 4]]}),
+        "bad_words_ids: expected single tokens",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage, message", BAD.values(), ids=BAD)
+def test_bad_folders_are_one_line_and_leave_nothing(tmp_path, damage, message, capsys):
+    write_folder(tmp_path / "hf")
+    damage(tmp_path / "hf")
+    existed = (tmp_path / "run").exists()
+    assert main(["import", str(tmp_path / "hf"), "--out", str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1 and "; try " in error
+    assert (tmp_path / "run").exists() == existed
+
+
+def test_a_setting_that_our_search_lacks_is_reported(tmp_path):
+    write_folder(tmp_path / "hf")
+    write_json(tmp_path / "hf" / "generation_config.json", {"no_repeat_ngram_size": 3})
+    warnings = []
+    import_folder(tmp_path / "hf", tmp_path / "run", warnings.append)
+    assert [w.split(": ", 1)[1] for w in warnings] == ["no_repeat_ngram_size = 3 is not imported"]

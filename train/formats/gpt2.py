@@ -1,0 +1,227 @@
+"""The GPT-2 architecture of Hugging Face transformers, in terms of our decoder-only model.
+
+GPT-2 normalizes before each sub-layer and after the last layer, has learned positions and biases, and its matrices
+have the layout of ours.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import decoders, pre_tokenizers
+
+from models import TransformerConfig
+from train.errors import UserError
+from train.formats import marian
+from train.formats.export import weights_of, write_json, write_tensors
+from train.formats.huggingface import CONFIG, READERS, TOKENIZER, VOCABULARY, Imported, make_shape, read_object
+from train.formats.weights import SAFETENSORS, Tensors, read_weights
+from train.json_files import read_json
+from train.text.lines import read_all_lines
+from train.text.plain import PlainTokenizer
+from train.text.tokenizer import REMEDY, SPECIAL_IDS, SPECIALS, tokenizer_spec
+
+ACTIVATIONS = {ours: theirs for theirs, ours in marian.ACTIVATIONS.items()}
+EMBEDDING, POSITIONS, OUTPUT = "transformer.wte.weight", "transformer.wpe.weight", "lm_head.weight"
+SUBLAYERS = {
+    "attention.query_key_value": "attn.c_attn", "attention.output": "attn.c_proj", "feed_forward.inner": "mlp.c_fc",
+    "feed_forward.outer": "mlp.c_proj",
+}  # fmt: skip
+SIZES = {"d_model": "n_embd", "n_layers": "n_layer", "n_heads": "n_head", "max_positions": "n_positions"}
+OTHER_SETTINGS: Mapping[str, Any] = {
+    "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False,
+}  # fmt: skip
+BUFFERS = ".attn.bias", ".attn.masked_bias"  # causal masks in older files
+MERGES, END = "merges.txt", "<|endoftext|>"
+UNUSED_BYTES = "\u00c0\u00c1\u00f5"  # as GPT-2 spells them
+NORMS = {"attention_residual.norm": "ln_1", "feed_forward_residual.norm": "ln_2"}
+
+
+def parameters(c: TransformerConfig) -> Iterator[tuple[str, str]]:
+    """Yield our name and GPT-2's of each parameter but the tables of tokens and positions."""
+    pairs = [("norm", "ln_f", "gamma beta")]
+    for i in range(c.n_layers):
+        pairs += [(f"layers.{i}.{ours}", f"h.{i}.{theirs}", "weight bias") for ours, theirs in SUBLAYERS.items()]
+        pairs += [(f"layers.{i}.{ours}", f"h.{i}.{theirs}", "gamma beta") for ours, theirs in NORMS.items()]
+    for ours, theirs, parts in pairs:
+        for part, other in zip(parts.split(), ("weight", "bias"), strict=True):
+            yield f"{ours}.{part}", f"transformer.{theirs}.{other}"
+
+
+# ---- from transformers
+
+
+@READERS.register("gpt2")
+def read_gpt2(
+    folder: Path, config: Mapping[str, Any], settings: Mapping[str, Any], on_warning: Callable[[str], object]
+) -> Imported:
+    """Read a GPT-2 folder. Raises UserError for what our model lacks."""
+    path = folder / CONFIG
+    for key, expected in OTHER_SETTINGS.items():
+        if config.get(key, expected) != expected:
+            raise UserError(f"{path}: {key}: expected {expected}; got {config[key]!r}; try another model")
+    if (activation := config.get("activation_function", "gelu_new")) not in marian.ACTIVATIONS:
+        names = ", ".join(marian.ACTIVATIONS)
+        raise UserError(f"{path}: activation_function: expected one of {names}; got {activation!r}; try another model")
+    sizes = {ours: config.get(theirs) for ours, theirs in SIZES.items()}
+    for ours, theirs in SIZES.items():
+        if type(sizes[ours]) is not int:
+            raise UserError(f"{path}: {theirs}: expected a whole number; got {sizes[ours]!r}; try a copy of the file")
+    keys: dict[str, Any] = sizes | {
+        "architecture": "decoder", "norm": "pre", "positions": "learned", "attention_bias": True,
+        "scale_embedding": False, "activation": marian.ACTIVATIONS[activation], "d_ff": config.get("n_inner"),
+        "layer_norm_eps": config.get("layer_norm_epsilon", 1e-5), "dropout": config.get("resid_pdrop", 0.1),
+        "attention_dropout": config.get("attn_pdrop", 0.1),
+        "tying": "all" if config.get("tie_word_embeddings", True) else "none",
+    }  # fmt: skip
+    keys["d_ff"] = keys["d_ff"] or 4 * keys["d_model"]
+    tokenizer = read_tokenizer(folder, config)
+    if config.get("vocab_size") != tokenizer.vocab_size:
+        raise UserError(
+            f"{folder}: expected a tokenizer of vocab_size = {config.get('vocab_size')} subwords; got "
+            f"{tokenizer.vocab_size}; try the files of one model"
+        )
+    shape = make_shape(path, tokenizer, keys, {})
+    tables = {"model": keys, "data": {"task": "language", "max_length": keys["max_positions"]}}
+    return Imported(shape, tables, tokenizer, from_gpt2(read_weights(folder), shape, str(folder)))
+
+
+def from_gpt2(weights: Mapping[str, Any], c: TransformerConfig, name: str) -> dict[str, Any]:
+    """Return our parameters, float32. Raises UserError, naming a tensor of the file `name`, where one does not fit."""
+    shapes = {parameter: p.shape for parameter, p in c.outline().named_parameters()}
+    tensors = Tensors(weights, name)
+    pairs = [("embedding.weight", EMBEDDING), ("text_positions.weight", POSITIONS), *parameters(c)]
+    pairs += [("projection", OUTPUT)] * (c.tying == "none")
+    prefix = "transformer."
+    result = {ours: tensors.take((theirs, theirs.removeprefix(prefix)), shapes[ours]) for ours, theirs in pairs}
+    tensors.check_empty("a GPT-2 model", lambda key: key == OUTPUT or key.endswith(BUFFERS))
+    return result
+
+
+def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> PlainTokenizer:
+    """Return the byte-level tokenizer of a folder. Raises UserError for another kind.
+
+    GPT-2 has only one special token, the end of a text. Padding, the beginning and unknown characters are bytes that
+    UTF-8 never contains, so that no text has them and no new rows are needed.
+    """
+    spec = read_spec(folder)
+    names = {token["content"] for token in spec["added_tokens"]}
+    if not names.issuperset(SPECIALS):
+        vocabulary, eos = spec["model"]["vocab"], config.get("eos_token_id")
+        ids = [vocabulary.get(byte) for byte in UNUSED_BYTES]
+        if type(eos) is not int or None in ids:
+            raise UserError(
+                f"{folder}: expected a byte-level tokenizer and eos_token_id; got others; try another model"
+            )
+        spec = {**spec, SPECIAL_IDS: [*ids[:2], eos, ids[2]]}
+    return PlainTokenizer({**spec, "post_processor": None}, str(folder / TOKENIZER))
+
+
+def read_spec(folder: Path) -> dict[str, Any]:
+    """Return the content of tokenizer.json, or of vocab.json and merges.txt in its form."""
+    if (folder / TOKENIZER).exists():
+        spec = read_json(folder / TOKENIZER, "a Hugging Face tokenizer.json", REMEDY)
+        model = spec.get("model") if isinstance(spec, dict) else None
+        if (
+            not isinstance(model, dict)
+            or not isinstance(model.get("vocab"), dict)
+            or not isinstance(spec.get("added_tokens"), list)
+        ):
+            raise UserError(f"{folder / TOKENIZER}: expected a byte-level BPE tokenizer; got another; try {REMEDY}")
+        return dict(spec)
+    vocabulary = read_object(folder / VOCABULARY)
+    merges = [line.split(" ") for line in read_all_lines(folder / MERGES) if line and not line.startswith("#version")]
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model = {"type": "BPE", "vocab": vocabulary, "merges": merges}
+    spec = tokenizer_spec(model, None, byte_level, decoders.ByteLevel())
+    return spec | {"added_tokens": [
+        {**token, "id": vocabulary[END], "content": END} for token in spec["added_tokens"][:1] if END in vocabulary
+    ]}  # fmt: skip
+
+
+# ---- to transformers
+
+
+def check_model(c: TransformerConfig) -> None:
+    """Raise UserError, naming the key, for a model that GPT-2's architecture cannot represent."""
+    values: dict[str, tuple[Any, ...]] = {
+        "norm": ("pre",),
+        "normalization": ("layer_norm",),
+        "activation": tuple(ACTIVATIONS),
+        "positions": ("sinusoidal", "sinusoidal_halves", "learned"),
+        "output_bias": (False,),
+        "n_outputs": (None,),
+        "n_kv_heads": (None, c.n_heads),
+        "qk_norm": (False,),
+        "n_experts": (None,),
+        "key_size": (c.d_model // c.n_heads,),
+        "value_size": (c.d_model // c.n_heads,),
+    }
+    for name, allowed in values.items():
+        if (value := getattr(c, name)) not in allowed:
+            expected = " or ".join(map(str, allowed))
+            raise UserError(
+                f"export: expected model.{name} = {expected}, which GPT-2 can represent; got {value}; try --to "
+                "safetensors"
+            )
+
+
+def to_gpt2(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int) -> dict[str, Any]:
+    """Return the tensors of a GPT-2 model that computes the same as our model, for at most `n_positions` positions.
+
+    Sinusoids become the table of positions, and the scale of the embedding becomes part of it; then the output has a
+    matrix of its own.
+    """
+    result = {}
+    for name, theirs in parameters(c):
+        if name in ours:
+            result[theirs] = ours[name]
+        else:  # the bias of an attention projection
+            result[theirs] = np.zeros(ours[name.replace(".bias", ".weight")].shape[1], np.float32)
+    output = ours.get("projection", ours["embedding.weight"])
+    scale = np.float32(c.d_model**0.5 if c.scale_embedding else 1)
+    result[EMBEDDING] = ours["embedding.weight"] * scale
+    if not is_tied(c):
+        result[OUTPUT] = output
+    if c.positions == "learned":
+        result[POSITIONS] = ours["text_positions.weight"]
+    else:
+        halves = c.positions == "sinusoidal_halves"
+        rates = marian.resolve_rates(halves, c.position_rates)
+        result[POSITIONS] = marian.sinusoid_table(n_positions, c.d_model, rates, halves)
+    return result
+
+
+def is_tied(c: TransformerConfig) -> bool:
+    """Return whether GPT-2's embedding and output are one matrix."""
+    return c.tying != "none" and not c.scale_embedding
+
+
+def write_gpt2(model: Any, tokenizer: Any, max_length: int, folder: Path, dtype: str) -> None:
+    """Write a GPT-2 folder: weights, configuration and tokenizer. `max_length`: positions of sinusoids."""
+    c = model.config
+    check_model(c)
+    tensors = to_gpt2(weights_of(model), c, max_length)
+    write_tensors(folder / SAFETENSORS, tensors, dtype, "huggingface")
+    n_positions = len(tensors[POSITIONS])
+    special = {"bos_token_id": c.bos_id, "eos_token_id": c.eos_id, "pad_token_id": c.pad_id}
+    write_json(folder / "config.json", {
+        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "dtype": dtype, "vocab_size": c.vocab_size,
+        "n_embd": c.d_model, "n_layer": c.n_layers, "n_head": c.n_heads, "n_inner": c.d_ff, "n_positions": n_positions,
+        "activation_function": ACTIVATIONS[c.activation], "layer_norm_epsilon": c.layer_norm_eps,
+        "resid_pdrop": c.dropout, "embd_pdrop": c.dropout, "attn_pdrop": c.attention_dropout,
+        "tie_word_embeddings": is_tied(c), **special,
+    })  # fmt: skip
+    never = [[i] for i in sorted({c.pad_id, c.bos_id, *c.suppressed_ids})]
+    write_json(folder / "generation_config.json", {**special, "bad_words_ids": never, "max_length": n_positions})
+    spec = tokenizer.spec
+    write_json(folder / TOKENIZER, {name: value for name, value in spec.items() if name != SPECIAL_IDS})
+    names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), SPECIALS, strict=True))
+    if SPECIAL_IDS in spec:
+        end = next((token["content"] for token in spec["added_tokens"] if token["id"] == c.eos_id), END)
+        names = dict.fromkeys(("bos_token", "eos_token", "unk_token"), end)
+    write_json(folder / "tokenizer_config.json", {
+        "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": n_positions,
+        "clean_up_tokenization_spaces": False, **names,
+    })  # fmt: skip

@@ -1,0 +1,212 @@
+"""Import of Hugging Face folders to run folders."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import npx
+from models import TransformerConfig
+from npx.registry import Registry
+from train.errors import UserError, one_line
+from train.files import open_for_reading
+from train.formats import marian
+from train.formats.weights import read_weights
+from train.json_files import read_json
+from train.run.checkpoint import save_weights
+from train.run.config import RunConfig
+from train.run.folder import RunFolder
+from train.tasks.protocols import TextTokenizer
+from train.text.pair_tokenizer import PairTokenizer
+from train.text.sentencepiece_tokenizer import SentencePieceTokenizer
+from train.text.tokenizer import SpecialIds, Tokenizer
+
+CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer.json"
+TOKENIZER_CONFIG, VOCABULARY, TARGET_VOCABULARY = "tokenizer_config.json", "vocab.json", "target_vocab.json"
+SENTENCEPIECE = "source.spm", "target.spm"
+UNKNOWN = "<unk>"
+# Settings of a generation that our search lacks, with the values that switch them off.
+OTHER_SETTINGS: Mapping[str, Any] = {
+    "no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "min_length": 0, "forced_bos_token_id": None,
+    "do_sample": False, "num_beam_groups": 1, "diversity_penalty": 0.0, "renormalize_logits": False,
+}  # fmt: skip
+MISSING = {"bert": "an encoder-only architecture"}  # model_type -> what we lack for it
+
+
+class Imported(NamedTuple):
+    """A model that was read: the [model], [data] and [search] keys of its run, its tokenizer and its parameters."""
+
+    shape: TransformerConfig
+    tables: dict[str, dict[str, Any]]
+    tokenizer: Any
+    parameters: Mapping[str, Any]
+
+
+# model_type -> a function that reads a folder: (folder, config.json, generation settings, on_warning)
+Reader = Callable[[Path, Mapping[str, Any], Mapping[str, Any], Callable[[str], object]], Imported]
+READERS: Registry[Reader] = Registry("model_type")
+
+
+def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) -> RunFolder:
+    """Write a model in Hugging Face's format as a run folder.
+
+    Args:
+        folder: config.json, weights and tokenizer files of a MarianMT or GPT-2 model.
+        out: the run folder; new or empty.
+        on_warning: called with a message for each setting of the search that has no counterpart here.
+
+    Raises UserError for a file that is missing, damaged or does not fit the others, and for what our models lack.
+    """
+    if not folder.is_dir():
+        got = "a file" if folder.exists() else "nothing"
+        raise UserError(f"{folder}: expected a folder with {CONFIG}; got {got}; try the folder of a downloaded model")
+    config = read_object(folder / CONFIG)
+    kind = config.get("model_type")
+    if kind not in (*READERS,):
+        lack = f", which needs {MISSING[kind]}" if kind in MISSING else ""
+        expected = " or ".join(READERS)
+        raise UserError(f"{folder / CONFIG}: model_type: expected {expected}; got {kind!r}{lack}; try another model")
+    run = RunFolder(out)
+    run.check(resume=False)
+    generation = read_object(folder / GENERATION) if (folder / GENERATION).exists() else {}
+    settings = {**config, **generation}  # older folders have both in config.json
+    imported = READERS[kind](folder, config, settings, on_warning)
+    data = {"tokenizer": str(run.tokenizer_file.absolute()), "vocab_size": max(5, imported.shape.vocab_size)}
+    tables = {**imported.tables, "data": {**imported.tables["data"], **data}}
+    write_run(run, RunConfig.from_dict(tables), imported.shape, imported.tokenizer, imported.parameters)
+    return run
+
+
+def make_shape(path: Path, tokenizer: TextTokenizer, keys: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
+    """Return the model's configuration for its [model] `keys`. Raises UserError for an invalid one."""
+    special: dict[str, Any] = {
+        "pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id,
+        "src_vocab_size": getattr(tokenizer, "src_vocab_size", None),
+        "suppressed_ids": suppressed_ids(settings, tokenizer, path.with_name(GENERATION)),
+    }  # fmt: skip
+    try:
+        return TransformerConfig(vocab_size=tokenizer.vocab_size, **special, **keys)
+    except ValueError as error:
+        raise UserError(f"{path}: {one_line(error)}") from None
+
+
+@READERS.register("marian")
+def read_marian(
+    folder: Path, config: Mapping[str, Any], settings: Mapping[str, Any], on_warning: Callable[[str], object]
+) -> Imported:
+    """Read a MarianMT folder."""
+    keys = marian.read_config(config, str(folder / CONFIG))
+    tokenizer = read_tokenizer(folder, config)
+    weights = read_weights(folder)
+    keys |= marian.read_positions(weights) | {"decoder_start": "pad"}
+    keys = {name: value for name, value in keys.items() if value is not None}
+    shape = make_shape(folder / CONFIG, tokenizer, keys, settings)
+    vocabularies = "shared" if shape.src_vocab_size is None else "separate"
+    search = search_settings(settings, folder / GENERATION, on_warning)
+    tables = {"model": keys, "data": {"vocabularies": vocabularies}, "search": search}
+    return Imported(shape, tables, tokenizer, marian.from_marian(weights, shape, str(folder)))
+
+
+def write_run(
+    run: RunFolder,
+    config: RunConfig,
+    shape: TransformerConfig,
+    tokenizer: TextTokenizer,
+    parameters: Mapping[str, npx.Array],
+) -> None:
+    """Write a new run folder with one checkpoint, step-0, which has weights but no state of an optimizer."""
+    state = {"step": 0, "model": shape.to_dict(), "tokenizer_digest": tokenizer.digest, "task": config.data.task}
+    with run.creating(resume=False):
+        run.prepare(config, tokenizer)
+        save_weights(run.step(0), state | {"config": config.frozen()}, parameters)
+        run.commit()
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the content of a JSON file with an object. Raises UserError for anything else."""
+    content = read_json(path, "settings of a model")
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: expected a JSON object; got {type(content).__name__}; try a copy of the file")
+    return content
+
+
+def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> PairTokenizer | Tokenizer:
+    """Return the tokenizer of a folder. Raises UserError if it does not fit config.json."""
+    pad, eos = (special_id(config, name, folder) for name in ("pad_token_id", "eos_token_id"))
+    if (start := config.get("decoder_start_token_id", pad)) != pad:
+        raise UserError(
+            f"{folder / CONFIG}: decoder_start_token_id: expected pad_token_id, {pad}; got {start!r}; try another model"
+        )
+    if (folder / SENTENCEPIECE[0]).exists() or not (folder / TOKENIZER).exists():
+        tokenizer: PairTokenizer | Tokenizer = read_sentencepiece(folder, pad, eos)
+    else:
+        tokenizer = Tokenizer.load(folder / TOKENIZER)
+        if (tokenizer.pad_id, tokenizer.eos_id) != (pad, eos):
+            got = f"{tokenizer.pad_id} and {tokenizer.eos_id}"
+            raise UserError(
+                f"{folder / TOKENIZER}: expected <pad> {pad} and </s> {eos}, as in {CONFIG}; got {got}; try the files "
+                "of one model"
+            )
+    target = config.get("decoder_vocab_size") or config.get("vocab_size")
+    for name, size, n_subwords in (
+        ("vocab_size", config.get("vocab_size"), tokenizer.source.vocab_size),
+        ("decoder_vocab_size", target, tokenizer.target.vocab_size),
+    ):
+        if size != n_subwords:
+            raise UserError(
+                f"{folder}: expected a tokenizer of {name} = {size} subwords; got {n_subwords}; try the files of one "
+                "model"
+            )
+    return tokenizer
+
+
+def read_sentencepiece(folder: Path, pad: int, eos: int) -> PairTokenizer:
+    """Return the tokenizer of source.spm and target.spm, with one vocabulary or two. Raises UserError."""
+    settings = read_object(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
+    is_separate = settings.get("separate_vocabs") is True
+    files = VOCABULARY, TARGET_VOCABULARY if is_separate else VOCABULARY
+    sides = []
+    for model, file in zip(SENTENCEPIECE, files, strict=True):
+        with open_for_reading(folder / model, "a SentencePiece model") as spm:
+            content = spm.read()
+        vocabulary = read_object(folder / file)
+        if UNKNOWN not in vocabulary:
+            raise UserError(
+                f"{folder / file}: expected {UNKNOWN} in the vocabulary; it is missing; try a copy of the file"
+            )
+        special = SpecialIds(pad, pad, eos, vocabulary[UNKNOWN])
+        sides.append(SentencePieceTokenizer(content, vocabulary, special, str(folder / model)))
+    source, target = sides
+    return PairTokenizer(source, target, str(folder), shared=not is_separate)
+
+
+def special_id(config: Mapping[str, Any], name: str, folder: Path) -> int:
+    """Return the id of a special token. Raises UserError if it is missing."""
+    value = config.get(name)
+    if type(value) is not int:
+        raise UserError(f"{folder / CONFIG}: {name}: expected one id; got {value!r}; try a copy of the file")
+    return value
+
+
+def suppressed_ids(settings: Mapping[str, Any], tokenizer: TextTokenizer, path: Path) -> tuple[int, ...]:
+    """Return the forbidden tokens, without those that a search never chooses. Raises UserError for sequences."""
+    sequences, tokens = (settings.get(name) or [] for name in ("bad_words_ids", "suppress_tokens"))
+    is_list = isinstance(sequences, list) and isinstance(tokens, list)
+    words = [*sequences, *([token] for token in tokens)] if is_list else []
+    if not is_list or not all(isinstance(word, list) and len(word) == 1 and type(word[0]) is int for word in words):
+        raise UserError(
+            f"{path}: bad_words_ids: expected single tokens; got sequences of several; try without this setting"
+        )
+    never = {tokenizer.pad_id, tokenizer.bos_id}
+    return tuple(dict.fromkeys(word[0] for word in words if word[0] not in never))
+
+
+def search_settings(settings: Mapping[str, Any], path: Path, on_warning: Callable[[str], object]) -> dict[str, Any]:
+    """Return the [search] table for the settings of a generation: the search of transformers."""
+    for name, off in OTHER_SETTINGS.items():
+        if settings.get(name) not in (None, off):
+            on_warning(f"{path}: {name} = {settings[name]!r} is not imported")
+    beam, alpha = settings.get("num_beams") or 1, settings.get("length_penalty")
+    return {
+        "beam": beam, "alpha": 1.0 if alpha is None else alpha, "penalty": "length", "full_beam": True,
+        "finish_in_beam": True,
+    }  # fmt: skip

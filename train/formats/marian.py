@@ -1,0 +1,243 @@
+"""The Marian architecture of Hugging Face transformers: its weights and its config.json, in terms of our Transformer.
+
+Marian normalizes after each sub-layer, has biases everywhere, begins targets with padding and, with d = D / 2, adds
+sines of positions in columns 0 to d - 1 and cosines in the others.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import npx
+from models import TransformerConfig, sinusoids
+from models.layers.positions import resolve_rates
+from train.errors import UserError, nearest
+from train.formats.weights import Tensors
+
+EPSILON = 1e-5  # of its layer norms
+ACTIVATIONS = {  # transformers' name -> ours; of several names, the last is written
+    "swish": "silu", "silu": "silu", "relu": "relu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu",
+    "gelu": "gelu_erf",
+}  # fmt: skip
+SHARED = "model.shared.weight"
+SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+OUTPUT, BIAS = "lm_head.weight", "final_logits_bias"
+POSITIONS = {"source_positions": "model.encoder.embed_positions.weight",
+             "target_positions": "model.decoder.embed_positions.weight"}  # fmt: skip
+TOLERANCE = 1e-4  # of a table of sinusoids, which some programs compute in float32
+
+
+class Mapped(NamedTuple):
+    """A parameter of ours, and the tensors that it consists of, side by side."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    is_matrix: bool  # a matrix is stored transposed
+
+
+def layer_parameters(c: TransformerConfig) -> Iterator[Mapped]:
+    """Yield the parameters of all layers."""
+    sublayers = {
+        "encoder": {"attention": ("self_attn", "qkv")},
+        "decoder": {"attention": ("self_attn", "qkv"), "cross_attention": ("encoder_attn", "q kv")},
+    }
+    inner = {"qkv": "query_key_value", "q": "query", "kv": "key_value"}
+    for side, attentions in sublayers.items():
+        for i in range(c.n_layers):
+            ours, theirs = f"{side}.{i}", f"model.{side}.layers.{i}"
+            for name, (their_name, projections) in attentions.items():
+                for letters in projections.split():
+                    parts = tuple(f"{theirs}.{their_name}.{letter}_proj" for letter in letters)
+                    yield from linear(f"{ours}.{name}.{inner[letters]}", *parts)
+                yield from linear(f"{ours}.{name}.output", f"{theirs}.{their_name}.out_proj")
+                yield from norm(f"{ours}.{name}_residual.norm", f"{theirs}.{their_name}_layer_norm")
+            yield from linear(f"{ours}.feed_forward.inner", f"{theirs}.fc1")
+            yield from linear(f"{ours}.feed_forward.outer", f"{theirs}.fc2")
+            yield from norm(f"{ours}.feed_forward_residual.norm", f"{theirs}.final_layer_norm")
+        if c.norm == "pre":  # not in transformers; CTranslate2 has it
+            yield from norm(f"{side}_norm", f"model.{side}.layer_norm")
+
+
+def linear(ours: str, *theirs: str) -> Iterator[Mapped]:
+    """Yield weight and bias of a projection."""
+    yield Mapped(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs), True)
+    yield Mapped(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs), False)
+
+
+def norm(ours: str, theirs: str) -> Iterator[Mapped]:
+    """Yield gain and bias of a layer norm."""
+    yield Mapped(f"{ours}.gamma", (f"{theirs}.weight",), False)
+    yield Mapped(f"{ours}.beta", (f"{theirs}.bias",), False)
+
+
+# ---- from transformers
+
+
+def read_config(c: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the arguments of our TransformerConfig for a config.json, without those of the vocabulary.
+
+    Raises UserError, naming the key and the file `name`, for what our model lacks.
+    """
+
+    def number(key: str, kind: Any = int, default: Any = None) -> Any:
+        value = c.get(key, default)
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            words = {int: "a whole number", float: "a number"}[kind]
+            raise UserError(f"{name}: {key}: expected {words}; got {value!r}; try a copy of the file")
+        return value
+
+    for ours, sides in {
+        "n_layers": ("encoder_layers", "decoder_layers"),
+        "n_heads": ("encoder_attention_heads", "decoder_attention_heads"),
+        "d_ff": ("encoder_ffn_dim", "decoder_ffn_dim"),
+    }.items():
+        if (encoder := number(sides[0])) != (decoder := number(sides[1])):
+            raise UserError(
+                f"{name}: {sides[1]}: expected {encoder}, as {sides[0]}, because model.{ours} is that of both; got "
+                f"{decoder}; try another model"
+            )
+    for key in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
+        if c.get(key):
+            raise UserError(f"{name}: {key}: expected false, as transformers' Marian computes; got true; try another")
+    activation = c.get("activation_function")
+    if activation not in ACTIVATIONS:
+        attempt = nearest(str(activation), ACTIVATIONS)
+        raise UserError(
+            f"{name}: activation_function: expected one of {', '.join(ACTIVATIONS)}; got {activation!r}; try {attempt}"
+        )
+    is_shared, is_tied = c.get("share_encoder_decoder_embeddings", True), c.get("tie_word_embeddings", True)
+    return {
+        "d_model": number("d_model"), "d_ff": number("encoder_ffn_dim"), "n_heads": number("encoder_attention_heads"),
+        "n_layers": number("encoder_layers"), "dropout": number("dropout", float, 0.1),
+        "attention_dropout": number("attention_dropout", float, 0.0),
+        "activation_dropout": number("activation_dropout", float, 0.0),
+        "norm": "post", "layer_norm_eps": EPSILON, "attention_bias": True, "output_bias": True,
+        "activation": ACTIVATIONS[activation], "scale_embedding": bool(c.get("scale_embedding", False)),
+        "positions": "sinusoidal_halves", "position_rates": "paper",
+        "tying": ("all" if is_shared else "output") if is_tied else "none",
+    }  # fmt: skip
+
+
+def sinusoid_table(n_positions: int, d_model: int, rates: str = "paper", halves: bool = True) -> Any:
+    """Return sinusoids (n_positions, D) on the host."""
+    return npx.to_host(sinusoids(n_positions, d_model, halves, rates=rates))
+
+
+def read_positions(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of the positional encoding for the tables of positions, if the file has them.
+
+    Tables that are not sinusoids are imported as learned positions.
+    """
+    tables = [weights[name] for name in POSITIONS.values() if name in weights]
+    for rates in ("paper", "tensor2tensor"):
+        if all(
+            table.ndim == 2
+            and np.abs(table - sinusoid_table(len(table), table.shape[1], rates)).max(initial=0) < TOLERANCE
+            for table in tables
+        ):
+            return {"position_rates": rates}
+    if len(tables) < len(POSITIONS) or len({table.shape for table in tables}) > 1:
+        got = ", ".join(f"{name} {weights[name].shape}" for name in POSITIONS.values() if name in weights)
+        raise UserError(f"positions: expected sinusoids, or two tables of one shape; got {got}; try another model")
+    return {"positions": "learned", "position_rates": None, "max_positions": len(tables[0])}
+
+
+def from_marian(weights: Mapping[str, Any], c: TransformerConfig, name: str) -> dict[str, Any]:
+    """Return our parameters, float32. Raises UserError, naming a tensor of the file `name`, where one does not fit."""
+    shapes = {parameter: p.shape for parameter, p in c.outline().named_parameters()}
+    tensors, result = Tensors(weights, name), dict[str, Any]()
+    aliases: dict[str, tuple[str, ...]]
+    aliases = {"embedding.weight": (TARGET, OUTPUT) if c.tying == "output" else (TARGET, SHARED)}
+    if c.shares_source:
+        aliases = {"embedding.weight": (SHARED, TARGET, SOURCE, OUTPUT)}
+    aliases |= {"source_embedding.weight": (SOURCE, SHARED), "projection": (OUTPUT,)}
+    if c.positions == "learned":
+        aliases |= {f"{ours}.weight": (theirs,) for ours, theirs in POSITIONS.items()}
+    for ours, theirs in aliases.items():
+        if ours in shapes:
+            result[ours] = tensors.take(theirs, shapes[ours])
+    result["output_bias"] = (
+        tensors.take((BIAS,), (1, c.vocab_size))[0] if BIAS in weights else np.zeros(c.vocab_size, "f4")
+    )
+    for mapped in layer_parameters(c):
+        *rows, width = shapes[mapped.ours]
+        shape = (width // len(mapped.theirs), *rows)
+        parts = [tensors.take((theirs,), shape) for theirs in mapped.theirs]
+        result[mapped.ours] = np.concatenate([part.T if mapped.is_matrix else part for part in parts], axis=-1)
+    known = {*POSITIONS.values(), SHARED, SOURCE, TARGET, OUTPUT}  # sinusoids, and other names of tied matrices
+    tensors.check_empty("a Marian model", known.__contains__)
+    return result
+
+
+# ---- to transformers
+
+
+def to_marian(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int) -> dict[str, Any]:
+    """Return the tensors of a Marian model that computes the same as our model, for at most `n_positions` positions.
+
+    Interleaved sinusoids become those of Marian by a permutation of the D columns, and what else is added to the first
+    layer's input, such as the embedding of `bos_id`, becomes part of the tables of positions. Biases that our model
+    lacks are zeros.
+    """
+    order = column_order(c)
+    shapes = {mapped.ours: mapped for mapped in layer_parameters(c)}
+    result: dict[str, Any] = {}
+    for name, mapped in shapes.items():
+        if name in ours:
+            array = ours[name]
+        else:  # the bias of an attention projection
+            array = np.zeros(ours[name.replace(".bias", ".weight")].shape[1], np.float32)
+        parts = np.split(array, len(mapped.theirs), axis=-1)
+        for theirs, part in zip(mapped.theirs, parts, strict=True):
+            result[theirs] = np.ascontiguousarray(permute_columns(theirs, part.T if mapped.is_matrix else part, order))
+    embedding = ours["embedding.weight"][:, order]
+    source = embedding if c.shares_source else ours["source_embedding.weight"][:, order]
+    if c.shares_source:
+        result[SHARED] = embedding
+    else:
+        result |= {SOURCE: source, TARGET: embedding}
+    if "projection" in ours:
+        result[OUTPUT] = ours["projection"][:, order]
+    bias = ours.get("output_bias")
+    result[BIAS] = np.zeros((1, len(embedding)), np.float32) if bias is None else bias[None]
+    return result | position_tables(ours, c, n_positions, order)
+
+
+def column_order(c: TransformerConfig) -> Any:
+    """Return our column for each of Marian's D columns: for interleaved sinusoids, even ones before odd ones."""
+    columns = np.arange(c.d_model)
+    return np.concatenate([columns[::2], columns[1::2]]) if c.positions == "sinusoidal" else columns
+
+
+def permute_columns(name: str, array: Any, order: Any) -> Any:
+    """Return a tensor of a layer, (n_out, n_in) or (n,), with its axes of width D in a new order of columns.
+
+    The input of queries, keys, values and fc1, and the output of out_proj and fc2, have the columns of the embedding.
+    """
+    if "norm" in name:
+        return array[order]
+    if any(f".{part}." in name for part in ("out_proj", "fc2")):
+        return array[order]
+    return array[:, order] if array.ndim == 2 else array
+
+
+def position_tables(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int, order: Any) -> dict[str, Any]:
+    """Return the tables of positions of both sides, or none if both are Marian's."""
+    marian = sinusoid_table(n_positions, c.d_model)
+    scale = np.float32(c.d_model**0.5 if c.scale_embedding else 1)
+    result = {}
+    for side, theirs in POSITIONS.items():
+        if c.positions == "learned":
+            table = ours[f"{side}.weight"][:n_positions].copy()
+        else:
+            halves = c.positions == "sinusoidal_halves"
+            rates = resolve_rates(halves, c.position_rates)
+            table = sinusoid_table(n_positions, c.d_model, rates, halves)[:, order]
+        if side == "source_positions" and "target_space.weight" in ours:
+            table = table + ours["target_space.weight"].reshape(-1)[order]
+        if side == "target_positions" and c.decoder_start == "bos":
+            table[0] += ours["embedding.weight"][c.bos_id][order] * scale  # its first input is a row of zeros
+        result[theirs] = table
+    same = all(table.shape == marian.shape and np.abs(table - marian).max() < 1e-6 for table in result.values())
+    return {} if same else result

@@ -1,0 +1,197 @@
+"""Export to the MarianMT format of Hugging Face, which transformers and CTranslate2's converter read."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from models import TransformerConfig
+from train.errors import UserError
+from train.formats import marian
+from train.formats.export import TARGETS, weights_of, write_json, write_tensors
+from train.formats.gpt2 import write_gpt2
+from train.formats.huggingface import (
+    CONFIG,
+    GENERATION,
+    SENTENCEPIECE,
+    TARGET_VOCABULARY,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    VOCABULARY,
+)
+from train.formats.weights import SAFETENSORS
+from train.run.config import RunConfig
+from train.text.pair_tokenizer import PairTokenizer
+from train.text.sentencepiece_tokenizer import SentencePieceTokenizer
+from train.text.tokenizer import SPECIALS, Tokenizer
+
+MAX_POSITIONS = 1024  # sinusoids have no limit, but the format asks for one
+NEVER = -1e4  # bias of padding, whose row is zeros; float16 can hold it
+
+
+class MarianModel(NamedTuple):
+    """A model as Marian tensors.
+
+    order: the id of ours that each of Marian's ids has. vocabularies: the subwords of source and target by Marian's id.
+    """
+
+    tensors: dict[str, Any]
+    order: Any
+    vocabularies: tuple[list[str], list[str]]
+    pad_id: int
+    n_positions: int
+
+    def id(self, ours: int) -> int:
+        """Return Marian's id of an id of ours."""
+        return int(np.flatnonzero(self.order == ours)[0])
+
+
+def check_model(c: TransformerConfig, target: str, norms: tuple[str, ...] = ("post",)) -> None:
+    """Raise UserError, naming the key, for a model that Marian's architecture cannot represent."""
+    values: dict[str, tuple[Any, ...]] = {
+        "architecture": ("encoder_decoder",),
+        "norm": norms,
+        "normalization": ("layer_norm",),
+        "activation": tuple(dict.fromkeys(marian.ACTIVATIONS.values())),
+        "positions": ("sinusoidal", "sinusoidal_halves", "learned"),
+        "n_outputs": (None,),
+        "n_kv_heads": (None, c.n_heads),
+        "qk_norm": (False,),
+        "n_experts": (None,),
+        "key_size": (c.d_model // c.n_heads,),
+        "value_size": (c.d_model // c.n_heads,),
+    }
+    for name, allowed in values.items():
+        if (value := getattr(c, name)) not in allowed:
+            expected = " or ".join(map(str, allowed))
+            attempt = "--to ctranslate2, or --to safetensors" if name == "norm" else "--to safetensors"
+            raise UserError(
+                f"export: expected model.{name} = {expected}, which --to {target} can represent; got {value}; "
+                f"try {attempt}"
+            )
+
+
+def marian_model(model: Any, tokenizer: Any, target: str, norms: tuple[str, ...] = ("post",)) -> MarianModel:
+    """Return a model as Marian tensors. Raises UserError for one that cannot be represented.
+
+    A model that begins with padding keeps its vocabulary. In any other, padding becomes the last id, where CTranslate2
+    expects it; its row is zeros, and its bias excludes it from the predictions.
+    """
+    c = model.config
+    check_model(c, target, norms)
+    weights, order, pad_id = weights_of(model), np.arange(c.vocab_size), c.pad_id
+    n_positions = min(model.max_length or MAX_POSITIONS, MAX_POSITIONS)
+    if c.decoder_start != "pad":
+        order = np.concatenate([np.delete(order, pad_id), [pad_id]])
+    tensors = marian.to_marian(weights, c, n_positions)
+    source_order = order
+    if c.decoder_start != "pad":
+        if c.src_vocab_size is not None:
+            source_order = np.concatenate([np.delete(np.arange(c.src_vocab_size), pad_id), [pad_id]])
+        pad_id = c.vocab_size - 1
+        orders = {marian.SOURCE: source_order} | dict.fromkeys((marian.SHARED, marian.TARGET, marian.OUTPUT), order)
+        for name, rows in orders.items():
+            if name in tensors:
+                tensors[name] = tensors[name][rows]
+                tensors[name][-1] = 0
+        tensors[marian.BIAS] = tensors[marian.BIAS][:, order]
+        tensors[marian.BIAS][:, -1] = NEVER
+    vocabularies = tuple(
+        [subword_names(side)[i] for i in side_order]
+        for side, side_order in ((tokenizer.source, source_order), (tokenizer.target, order))
+    )
+    return MarianModel(tensors, order, (vocabularies[0], vocabularies[1]), pad_id, n_positions)
+
+
+def subword_names(tokenizer: Any) -> list[str]:
+    """Return the subwords of a tokenizer by id, as its file spells them."""
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        return sorted(tokenizer.vocabulary, key=tokenizer.vocabulary.__getitem__)
+    vocabulary = {token["content"]: token["id"] for token in tokenizer.spec["added_tokens"]}
+    vocabulary |= tokenizer.spec["model"]["vocab"]
+    return sorted(vocabulary, key=vocabulary.__getitem__)
+
+
+@TARGETS.register("huggingface")
+def write_huggingface(model: Any, tokenizer: Any, config: RunConfig, folder: Path, dtype: str) -> None:
+    """Write a MarianMT folder, or a GPT-2 folder for a language model: weights, settings and tokenizer."""
+    if config.data.task == "language":
+        return write_gpt2(model, tokenizer, max(config.data.max_length, MAX_POSITIONS), folder, dtype)
+    check_tokenizer(tokenizer, "huggingface")
+    converted = marian_model(model, tokenizer, "huggingface")
+    write_tensors(folder / SAFETENSORS, converted.tensors, dtype, "huggingface")
+    write_settings(model.config, converted, config, folder, dtype)
+    write_tokenizer(tokenizer, converted, folder)
+
+
+def check_tokenizer(tokenizer: Any, target: str) -> None:
+    """Raise UserError for a tokenizer that transformers cannot read."""
+    if isinstance(tokenizer, PairTokenizer) and not isinstance(tokenizer.source, SentencePieceTokenizer):
+        raise UserError(
+            f"export: expected a tokenizer with one vocabulary with --to {target}; got two, which transformers reads "
+            "only from SentencePiece; try --to ctranslate2"
+        )
+
+
+def write_settings(c: TransformerConfig, converted: MarianModel, config: RunConfig, folder: Path, dtype: str) -> None:
+    """Write config.json and generation_config.json."""
+    names = {ours: theirs for theirs, ours in marian.ACTIVATIONS.items()}
+    sides = {
+        f"{side}_{key}": value
+        for side in ("encoder", "decoder")
+        for key, value in (("layers", c.n_layers), ("attention_heads", c.n_heads), ("ffn_dim", c.d_ff))
+    }
+    is_shared = c.shares_source or marian.SHARED in converted.tensors
+    special = {"pad_token_id": converted.pad_id, "decoder_start_token_id": converted.pad_id}
+    special["eos_token_id"] = converted.id(c.eos_id)
+    write_json(folder / CONFIG, {
+        "architectures": ["MarianMTModel"], "model_type": "marian", "is_encoder_decoder": True, "dtype": dtype,
+        "d_model": c.d_model, **sides, "activation_function": names[c.activation], "dropout": c.dropout,
+        "attention_dropout": c.attention_dropout, "activation_dropout": c.activation_dropout,
+        "scale_embedding": c.scale_embedding, "vocab_size": len(converted.vocabularies[0]),
+        "decoder_vocab_size": len(converted.vocabularies[1]), "share_encoder_decoder_embeddings": is_shared,
+        "tie_word_embeddings": c.tying != "none", "max_position_embeddings": converted.n_positions, **special,
+    })  # fmt: skip
+    never = {converted.pad_id, converted.id(c.bos_id), *map(converted.id, c.suppressed_ids)}
+    write_json(folder / GENERATION, {
+        **special, "bad_words_ids": [[i] for i in sorted(never)], "num_beams": config.search.beam,
+        "length_penalty": config.search.alpha, "max_length": converted.n_positions,
+    })  # fmt: skip
+
+
+def write_tokenizer(tokenizer: Any, converted: MarianModel, folder: Path) -> None:
+    """Write the tokenizer: SentencePiece models and vocabularies, or a tokenizer.json with Marian's ids."""
+    settings: dict[str, Any] = {"model_max_length": converted.n_positions, "clean_up_tokenization_spaces": False}
+    settings |= {"pad_token": SPECIALS[0], "eos_token": SPECIALS[2], "unk_token": SPECIALS[3]}
+    if isinstance(tokenizer, PairTokenizer):
+        is_separate = not tokenizer.shared
+        for side, model_file, vocabulary_file in (
+            (tokenizer.source, SENTENCEPIECE[0], VOCABULARY),
+            (tokenizer.target, SENTENCEPIECE[1], TARGET_VOCABULARY if is_separate else VOCABULARY),
+        ):
+            assert isinstance(side, SentencePieceTokenizer)
+            (folder / model_file).write_bytes(side.model)
+            write_json(folder / vocabulary_file, side.vocabulary)
+        settings |= {"tokenizer_class": "MarianTokenizer", "separate_vocabs": is_separate}
+    else:
+        write_json(folder / TOKENIZER, renumbered_spec(tokenizer, converted))
+        settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": SPECIALS[1]}
+    write_json(folder / TOKENIZER_CONFIG, settings)
+
+
+def renumbered_spec(tokenizer: Tokenizer, converted: MarianModel) -> dict[str, Any]:
+    """Return the tokenizer.json with Marian's ids, in which the end of the sentence is added to every text."""
+    spec, ids = tokenizer.spec, {name: i for i, name in enumerate(converted.vocabularies[0])}
+    model = {
+        **spec["model"],
+        "vocab": {name: ids[name] for name in sorted(spec["model"]["vocab"], key=ids.__getitem__)},
+    }
+    added = sorted(({**token, "id": ids[token["content"]]} for token in spec["added_tokens"]), key=lambda t: t["id"])
+    eos = SPECIALS[2]
+    text, end = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": eos, "type_id": 0}}
+    processor = {
+        "type": "TemplateProcessing", "single": [text, end],
+        "pair": [text, end, {"Sequence": {"id": "B", "type_id": 0}}, end],
+        "special_tokens": {eos: {"id": eos, "ids": [ids[eos]], "tokens": [eos]}},
+    }  # fmt: skip
+    return {**spec, "added_tokens": added, "model": model, "post_processor": processor}

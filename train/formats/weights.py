@@ -1,0 +1,94 @@
+"""Reading weights by name from safetensors and PyTorch files, as float32 arrays."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, deserialize
+
+from train.errors import UserError, one_line
+from train.files import open_for_reading
+from train.formats.torch_file import bfloat16_values, read_torch_file
+from train.json_files import read_json
+
+SAFETENSORS, INDEX, TORCH = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
+DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "<u1", "BOOL": "?"}
+
+
+class Tensors:
+    """The tensors of a file, which are taken one by one, so that those left over are noticed.
+
+    Args:
+        weights: arrays by name.
+        name: name of the file in error messages.
+    """
+
+    def __init__(self, weights: Mapping[str, Any], name: str) -> None:
+        self.weights, self.name = weights, name
+        self.remaining = {*weights}
+
+    def take(self, candidates: tuple[str, ...], shape: tuple[int, ...]) -> Any:
+        """Return the first tensor that exists, as float32. Raises UserError for another shape, NaN and infinity."""
+        key = next((key for key in candidates if key in self.weights), None)
+        got = "no such tensor" if key is None else f"shape {self.weights[key].shape}"
+        if key is None or self.weights[key].shape != shape:
+            raise UserError(
+                f"{self.name}: {key or candidates[0]}: expected shape {shape}, as config.json says; got {got}; try the "
+                "files of one model"
+            )
+        if not np.isfinite(self.weights[key]).all():
+            raise UserError(f"{self.name}: {key}: expected finite values; got NaN or infinity; try another copy of it")
+        self.remaining.discard(key)
+        return self.weights[key].astype(np.float32)
+
+    def check_empty(self, architecture: str, ignored: Callable[[str], bool]) -> None:
+        """Raise UserError for a tensor that was not taken, unless it is `ignored`."""
+        if others := [key for key in sorted(self.remaining) if not ignored(key)]:
+            raise UserError(
+                f"{self.name}: expected the tensors of {architecture}; got {others[0]} too; try another model"
+            )
+
+
+def read_weights(folder: Path) -> dict[str, Any]:
+    """Return the arrays of a Hugging Face folder by name: from safetensors, one file or several, or PyTorch's file.
+
+    Raises UserError for a missing or damaged file.
+    """
+    if (folder / SAFETENSORS).exists():
+        return read_safetensors(folder / SAFETENSORS)
+    if (folder / INDEX).exists():
+        content = read_json(folder / INDEX, "an index of weights")
+        files = content.get("weight_map") if isinstance(content, dict) else None
+        if not isinstance(files, dict) or not all(
+            isinstance(name, str) and Path(name).name == name for name in files.values()
+        ):
+            raise UserError(
+                f"{folder / INDEX}: expected a weight_map of file names; got another content; try a copy of the file"
+            )
+        parts = [read_safetensors(folder / name) for name in sorted({*files.values()})]
+        return {name: array for part in parts for name, array in part.items()}
+    if (folder / TORCH).exists():
+        return read_torch_file(folder / TORCH)
+    raise UserError(f"{folder}: expected {SAFETENSORS} or {TORCH}; got neither; try downloading the weights too")
+
+
+def read_safetensors(path: Path) -> dict[str, Any]:
+    """Return the arrays of a .safetensors file by name; bfloat16 as float32. Raises UserError for a damaged file."""
+    with open_for_reading(path, "weights in safetensors") as file:
+        content = file.read()
+    try:
+        return {name: decode(tensor) for name, tensor in deserialize(content)}
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise UserError(
+            f"{path}: expected weights in safetensors; got '{one_line(error)}'; try another copy of the file"
+        ) from None
+
+
+def decode(tensor: Mapping[str, Any]) -> Any:
+    """Return one tensor of `safetensors.deserialize` as an array. ValueError for an unknown dtype."""
+    name = tensor["dtype"]
+    if name not in DTYPES:
+        raise ValueError(f"numbers of the dtype {name}")
+    array = np.frombuffer(tensor["data"], DTYPES[name]).reshape(tensor["shape"])
+    return bfloat16_values(array) if name == "BF16" else array

@@ -1,0 +1,146 @@
+"""Tokenizers of other programs that segment text with SentencePiece and number the pieces by a vocabulary of their own.
+
+The library `sentencepiece` (extra `formats`) segments, because it is what the models were trained with: its pieces are
+identical by construction, while conversions to `tokenizers` differ for some texts (docs/formats.md).
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+from train.errors import UserError, one_line
+from train.files import write_text
+from train.text.tokenizer import SPACE, SpecialIds
+
+TYPE = "SentencePiece"  # of the "model" in tokenizer.json
+CODE = ">>", "<<"  # around the language that a translation into several languages begins with: ">>deu<< A dog runs."
+BATCH = 1  # threads; a batch is too small for more
+
+
+class SentencePieceTokenizer:
+    """Encodes and decodes one side of a translation. It is used like a `Tokenizer`.
+
+    Args:
+        model: the content of a SentencePiece model.
+        vocabulary: the id of each piece, 0 to V - 1.
+        special: the special ids; `unk_id` stands for pieces that the vocabulary lacks.
+        name: name of the file in error messages.
+
+    Raises UserError if the library is missing, the model is damaged or the ids are not 0 to V - 1.
+    """
+
+    src_vocab_size: int | None = None
+
+    def __init__(
+        self, model: bytes, vocabulary: Mapping[str, int], special: SpecialIds, name: str = "tokenizer.json"
+    ) -> None:
+        self._engine = load_engine(model, name)
+        ids = [*vocabulary.values()]
+        if not all(type(i) is int for i in ids) or sorted(ids) != list(range(len(ids))):
+            raise UserError(
+                f"{name}: expected each id from 0 to {len(ids) - 1} once; got missing or repeated ids; try a copy of "
+                "the file"
+            )
+        if not all(type(i) is int and 0 <= i < len(ids) for i in special):
+            raise UserError(f"{name}: expected special ids below {len(ids)}; got {tuple(special)}; try a copy of it")
+        self.model, self.vocabulary = model, dict(vocabulary)
+        self._pieces = sorted(self.vocabulary, key=self.vocabulary.__getitem__)
+        self.special = special
+        self.pad_id, self.bos_id, self.eos_id, _ = special
+        self.vocab_size = self.n_outputs = len(ids)
+        self._dropped = {self.pad_id, self.bos_id, self.eos_id}
+        canonical = json.dumps(self.spec, sort_keys=True, separators=(",", ":"))
+        self.digest = hashlib.sha256(canonical.encode()).hexdigest()
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any], name: str) -> "SentencePieceTokenizer":
+        """Return the tokenizer of a `spec`. Raises UserError if it is damaged."""
+        try:
+            content = spec["model"]
+            model = base64.b64decode(content["proto"], validate=True)
+            return cls(model, content["vocab"], SpecialIds(**spec["special"]), name)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(
+                f"{name}: expected a SentencePiece tokenizer; got '{one_line(error)}'; try importing the model again"
+            ) from None
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The content of the tokenizer.json."""
+        proto = base64.b64encode(self.model).decode()
+        return {
+            "model": {"type": TYPE, "proto": proto, "vocab": self.vocabulary},
+            "special": self.special._asdict(),
+        }
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a tokenizer.json; equal tokenizers give equal bytes."""
+        write_text(path, json.dumps(self.spec, ensure_ascii=False, indent=1) + "\n")
+
+    @property
+    def source(self) -> "SentencePieceTokenizer":
+        """The tokenizer of the source: this one."""
+        return self
+
+    target = source
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each text, without special ids. A language code at its beginning is one token.
+
+        Raises UserError for a text with lone surrogates, which stand for invalid UTF-8 in Python.
+        """
+        for number, text in enumerate(texts, 1):
+            if any("\ud800" <= c <= "\udfff" for c in text):
+                raise UserError(f"text {number}: expected UTF-8; got invalid bytes; try converting it (iconv -t UTF-8)")
+        codes, rests = zip(*map(split_code, texts), strict=True) if texts else ((), ())
+        pieces = self._engine.encode(list(rests), out_type=str, num_threads=BATCH)
+        get, unk = self.vocabulary.get, self.special.unk_id
+        return [
+            [get(piece, unk) for piece in ([code] if code else []) + line]
+            for code, line in zip(codes, pieces, strict=True)
+        ]
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of one text, without special ids."""
+        return self.encode_batch([text])[0]
+
+    def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        """Return the text of each sequence of ids; special ids are dropped."""
+        lines = [[self._pieces[i] for i in sequence if i not in self._dropped] for sequence in sequences]
+        return [text.replace(SPACE, " ").strip() for text in map(self._engine.decode_pieces, lines)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of a sequence of ids; special ids are dropped."""
+        return self.decode_batch([ids])[0]
+
+    def subwords(self, ids: Sequence[int]) -> list[str]:
+        """Return each id as text, with SPACE for a space."""
+        return [self._pieces[int(i)] for i in ids]
+
+
+def load_engine(model: bytes, name: str) -> Any:
+    """Return a SentencePieceProcessor. Raises UserError if the library is missing or the model is damaged."""
+    try:
+        from sentencepiece import SentencePieceProcessor
+    except ImportError:
+        raise UserError(
+            f"{name}: expected the library sentencepiece; it is not installed; try pip install "
+            '"npx-transformer[formats]"'
+        ) from None
+    try:
+        return SentencePieceProcessor(model_proto=model)
+    except RuntimeError as error:
+        raise UserError(
+            f"{name}: expected a SentencePiece model; got '{one_line(error)[:100]}'; try another copy of the file"
+        ) from None
+
+
+def split_code(text: str) -> tuple[str, str]:
+    """Return the language code that a text begins with, or "", and the rest."""
+    begin, end = CODE
+    if text.startswith(begin) and (stop := text.find(end)) != -1:
+        return text[: stop + len(end)], text[stop + len(end) :]
+    return "", text
