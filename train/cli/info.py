@@ -11,6 +11,7 @@ from train.cli.app import Device, app, use_device
 from train.cli.options import VOCABULARY, number_option
 from train.errors import UserError, plural
 
+N_SPECIAL = 4  # ids before the labels
 VocabSize = Annotated[
     int | None,
     number_option(int, VOCABULARY, metavar="V", help="Vocabulary size, for a preset only; default: 37000."),
@@ -149,6 +150,8 @@ LANGUAGES = {"en-de": "English-German", "en-fr": "English-French"}
 def describe_vocabulary(shape: Any, sides: tuple[str, ...]) -> str:
     """Return the sizes of the vocabularies, and which embeddings and projections are one matrix."""
     sizes = f"{shape.vocab_size:,} tokens"
+    if shape.architecture == "encoder" and shape.src_vocab_size is not None:
+        return f"{shape.src_vocab_size:,} tokens of the text, {shape.vocab_size - N_SPECIAL:,} labels"
     if shape.src_vocab_size is not None:
         sizes = f"{shape.src_vocab_size:,} source and {shape.vocab_size:,} target tokens"
     if shape.shares_source or (len(sides) == 1 and shape.tying != "none"):
@@ -200,10 +203,13 @@ def describe_run(run: Any, config: Any) -> Iterator[str]:
     if not (curve := [entry for entry in entries if has_metrics(entry, "valid", "loss", "perplexity")]):
         return
     best_step = read_state(run.best)["step"] if run.best.is_dir() else None
-    yield "validation     step     loss  perplexity" + "".join(f"{name:>7}" for name in task.scores.values())
+    widths = {name: max(7, len(title) + 2) for name, title in task.scores.items()}
+    titles = "".join(f"{title:>{widths[name]}}" for name, title in task.scores.items())
+    yield f"validation     step     loss  perplexity{titles}"
     for entry in curve:
         scores = "".join(
-            f" {entry[name]:6.2f}" if has_metrics(entry, "valid", name) else f"{'-':>7}" for name in task.scores
+            f"{entry[name]:{width}.2f}" if has_metrics(entry, "valid", name) else f"{'-':>{width}}"
+            for name, width in widths.items()
         )
         mark = "  checkpoints/best" if entry["step"] == best_step else ""
         yield f"           {entry['step']:8,} {entry['loss']:8.4f} {entry['perplexity']:11.2f}{scores}{mark}"

@@ -122,6 +122,7 @@ def prepare_tokenizer(
     """Return the run's tokenizer: its own if `reuse` and it has one, else `existing`, else a newly trained one."""
     data, task = config.data, TASKS[config.data.task]
     if existing is not None:
+        existing = task.fit_tokenizer(existing, data, texts["train"])
         check_vocabularies(existing, config, task)
     if reuse and run.tokenizer_file.exists():
         return task.load_tokenizer(run.tokenizer_file)
@@ -232,6 +233,12 @@ def check_model(config: RunConfig, task: Task) -> None:
             f"model.architecture: expected {' or '.join(architectures)} for the task {task.name}; "
             f"got {shape.architecture}; try {architectures[0]}"
         )
+    for name in ("token_types", "embedding_norm", "pooler"):
+        if getattr(shape, name) and shape.architecture != "encoder":
+            raise UserError(
+                f"model.{name}: expected it only with the architecture encoder; got it with {shape.architecture}; try "
+                f"leaving {name} out"
+            )
     check_regularization(config, task, shape)
     if config.train.recompute and shape.n_experts:
         raise UserError("train.recompute: expected false for a model with experts; got true; try recompute = false")

@@ -20,8 +20,9 @@ from train.tasks.parsing.constrained import ConstrainedParser
 from train.tasks.parsing.linearize import linearize, tree_from_tokens
 from train.tasks.parsing.pictures import attention_over_words, draw_tree
 from train.tasks.parsing.task import GreedyF1, parse_stream, read_clean_trees
-from train.tasks.parsing.tokenizer import KINDS, TreeTokenizer, shape
+from train.tasks.parsing.tokenizer import KINDS, TreeTokenizer
 from train.tasks.parsing.trees import Leaf, Tree, read_trees, write_tree
+from train.text.affixes import shape
 
 NOUNS, VERBS = ["cat", "dog", "mat"], ["sat", "ran"]
 TREES = [
