@@ -72,7 +72,9 @@ def data(
     if name == OWN:
         if not (train_src and train_tgt) or bool(valid_src) != bool(valid_tgt):
             needed = TEXT_OPTIONS if valid_src or valid_tgt else TEXT_OPTIONS[:2]
-            missing = [option for option, file in zip(TEXT_OPTIONS, files, strict=True) if option in needed and not file]
+            missing = [
+                option for option, file in zip(TEXT_OPTIONS, files, strict=True) if option in needed and not file
+            ]
             raise UserError(
                 f"data own: expected both sides of each text; {' and '.join(missing)} "
                 f"{'is' if len(missing) == 1 else 'are'} missing; try {' '.join(f'{option} F' for option in missing)}"

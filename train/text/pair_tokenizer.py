@@ -65,7 +65,7 @@ def load_tokenizer(path: str | PathLike[str], source_class: type[Tokenizer] = To
     for side in SIDES:
         if not isinstance(specs[side], dict) or not isinstance(specs[side].get("model"), dict):
             raise UserError(f"{path}: expected a tokenizer as '{side}'; got JSON without a 'model'; try {REMEDY}")
-    classes = dict(zip(SIDES, (source_class, Tokenizer), strict=True))
+    classes: dict[str, type[Tokenizer]] = dict(zip(SIDES, (source_class, Tokenizer), strict=True))
     source, target = (make_tokenizer(specs[side], f"{path} ({side})", classes[side]) for side in SIDES)
     return PairTokenizer(source, target, str(path), specs.get(SHARED) is True)
 
