@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,15 @@ from train.run.replace import hidden_name, remove_partial, replace_folder
 Writer = Callable[[Any, Any, RunConfig, Path, str], None]
 TARGETS: Registry[Writer] = Registry("target")
 DTYPES = ("float32", "float16", "int8")
+# Fields of a model that need no check: sizes, ids, initialization, dropout and other training, and fields without
+# effect for the architectures and positions that the targets have.
+UNCHECKED = frozenset(
+    "vocab_size src_vocab_size d_model d_ff n_heads n_layers pad_id bos_id eos_id unk_id suppressed_ids "
+    "attention_gain embedding_init initialization dropout attention_dropout activation_dropout word_dropout "
+    "stochastic_depth experts_per_token balance_loss position_rates max_positions position_buckets position_distance "
+    "attention_bias layer_norm_eps tying scale_embedding decoder_start target_space cell kernel_width token_types "
+    "embedding_norm pooler".split()
+)
 
 
 def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callable[[str], object]) -> None:
@@ -62,6 +72,29 @@ def write_tensors(path: Path, tensors: dict[str, Any], dtype: str, target: str) 
         raise UserError(f"--dtype: expected float32 or float16 with --to {target}; got int8; try --to ctranslate2")
     arrays = {name: np.ascontiguousarray(array, dtype) for name, array in tensors.items()}
     save_file(arrays, path, metadata={"format": "pt"})
+
+
+def unsupported_fields(c: TransformerConfig, allowed: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a model whose values a target lacks, and the words for what it has.
+
+    A field that is neither in `allowed` nor in UNCHECKED needs its default, so that a new option is an error.
+    """
+    for field in fields(c):
+        values = allowed.get(field.name, (field.default,))
+        if field.name not in UNCHECKED and getattr(c, field.name) not in values:
+            words = " or ".join("unset" if value is None else str(value) for value in values)
+            yield field.name, words if None in values else f"= {words}"
+
+
+def check_supported(
+    c: TransformerConfig, target: str, allowed: Mapping[str, Sequence[Any]], attempt: str = "--to safetensors"
+) -> None:
+    """Raise UserError, naming the first of the `unsupported_fields`."""
+    for name, words in unsupported_fields(c, allowed):
+        raise UserError(
+            f"export: expected model.{name} {words}, which {target} can represent; got {getattr(c, name)}; "
+            f"try {attempt}"
+        )
 
 
 def weights_of(model: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from tokenizers import decoders, pre_tokenizers
 from models import TransformerConfig
 from train.errors import UserError
 from train.formats import marian
-from train.formats.export import weights_of, write_json, write_tensors
+from train.formats.export import check_supported, weights_of, write_json, write_tensors
 from train.formats.huggingface import CONFIG, READERS, TOKENIZER, VOCABULARY, Imported, make_shape, read_object
 from train.formats.weights import SAFETENSORS, Tensors, read_weights
 from train.json_files import read_json
@@ -145,26 +145,15 @@ def read_spec(folder: Path) -> dict[str, Any]:
 
 def check_model(c: TransformerConfig) -> None:
     """Raise UserError, naming the key, for a model that GPT-2's architecture cannot represent."""
-    values: dict[str, tuple[Any, ...]] = {
+    allowed: dict[str, tuple[Any, ...]] = {
+        "architecture": ("decoder",),
         "norm": ("pre",),
-        "normalization": ("layer_norm",),
         "activation": tuple(ACTIVATIONS),
         "positions": ("sinusoidal", "sinusoidal_halves", "learned"),
-        "output_bias": (False,),
-        "n_outputs": (None,),
         "n_kv_heads": (None, c.n_heads),
-        "qk_norm": (False,),
-        "n_experts": (None,),
-        "key_size": (c.d_model // c.n_heads,),
-        "value_size": (c.d_model // c.n_heads,),
+        **dict.fromkeys(("d_k", "d_v"), (None, c.d_model // c.n_heads)),
     }
-    for name, allowed in values.items():
-        if (value := getattr(c, name)) not in allowed:
-            expected = " or ".join(map(str, allowed))
-            raise UserError(
-                f"export: expected model.{name} = {expected}, which GPT-2 can represent; got {value}; try --to "
-                "safetensors"
-            )
+    check_supported(c, "GPT-2", allowed)
 
 
 def to_gpt2(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int) -> dict[str, Any]:

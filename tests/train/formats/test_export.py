@@ -2,6 +2,8 @@
 
 import json
 import sys
+from dataclasses import asdict, make_dataclass
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,10 +15,11 @@ from models import TransformerConfig
 from tests.helpers.marian_folders import reference_logits, tokenizer_spec, write_folder
 from tests.helpers.small_models import build
 from train.cli import main
-from train.formats import import_folder
+from train.errors import UserError
+from train.formats import gpt2, import_folder
 from train.formats.huggingface import write_run
 from train.formats.marian import ACTIVATIONS
-from train.formats.marian_folder import marian_model
+from train.formats.marian_folder import check_model, marian_model
 from train.run.checkpoint import load_model
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
@@ -120,7 +123,10 @@ def test_safetensors_hold_our_parameters(tmp_path):
         ),
         ({"positions": "rotary"}, "huggingface", [], "model.positions = sinusoidal or sinusoidal_halves or learned"),
         ({"activation": "swiglu"}, "huggingface", [], "model.activation = "),
-        ({"d_k": 3}, "huggingface", [], "model.key_size = 4"),
+        ({"d_k": 3}, "huggingface", [], "model.d_k unset or 4"),
+        ({"norm": "sandwich"}, "huggingface", [], "got sandwich; try --to safetensors"),
+        ({"attention_window": 3}, "huggingface", [], "model.attention_window unset, which"),
+        ({"attention_window": 3, "norm": "pre"}, "huggingface", [], "got pre; try --to safetensors"),
         ({"architecture": "decoder"}, "huggingface", [], "model.architecture = encoder_decoder"),
         (
             {},
@@ -137,6 +143,15 @@ def test_what_a_format_lacks_is_one_line_and_leaves_nothing(tmp_path, capsys, op
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("check", [partial(check_model, target="onnx"), gpt2.check_model])
+def test_a_new_option_of_models_is_an_error_until_a_format_has_it(check):
+    options = {"norm": "pre", "architecture": "decoder"} if check is gpt2.check_model else {}
+    check(small(**options))
+    newer = make_dataclass("Newer", [("sparse", bool, False)], bases=(TransformerConfig,), frozen=True)
+    with pytest.raises(UserError, match="expected model.sparse = False, which .* can represent; got True"):
+        check(newer(**asdict(small(**options)), sparse=True))
 
 
 def test_an_existing_folder_is_kept(tmp_path, capsys):
