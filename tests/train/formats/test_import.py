@@ -15,7 +15,7 @@ from tests.helpers.marian_folders import reference_logits, tensors, write_folder
 from train.cli import main
 from train.errors import UserError
 from train.formats.huggingface import import_folder
-from train.formats.torch_file import read_torch_file
+from train.formats.torch_file import read_torch_file, rebuild_parameter
 from train.formats.weights import read_weights
 from train.run.checkpoint import load_model
 from train.text.tokenizer import Tokenizer
@@ -104,6 +104,53 @@ def test_a_pickle_that_runs_code_is_refused_and_runs_nothing(tmp_path, zipped):
     with pytest.raises(UserError, match="expected a pickle of tensors only; got 'pathlib.*', which could run code"):
         read_torch_file(tmp_path / "file")
     assert not (tmp_path / "touched").exists()
+
+
+def write_pickle(path, content, compression=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02" + content + b".")
+        archive.writestr("archive/data/0", np.arange(4, dtype="f4").tobytes())
+
+
+NESTED = b")" + b"\x85" * 200_000  # a tuple whose hash overflows the stack
+FUNCTION = b"ctorch._utils\n_rebuild_parameter\n"
+STORAGE = b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x04tQ"
+BOMB = b"}X\x01\0\0\0wctorch._utils\n_rebuild_tensor_v2\n(" + STORAGE + b"K\0J\0\0\0\x40\x85K\0\x85\x89NtRs"
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"}" + NESTED + b"Ns", "a key that is not a name"),
+        (b"}(" + NESTED + b"Nu", "a key that is not a name"),
+        (b"ccollections\nOrderedDict\n]]" + NESTED + b"aNaa\x85R", "a key that is not a name"),
+        (b"\x8f(" + NESTED + b"\x90", "an opcode that no tensor needs"),
+        (FUNCTION + b"N}X\x0c\0\0\0__defaults__K\x03\x85s\x86b", "attributes of an object"),
+        (STORAGE + b"}X\x08\0\0\0n_valuesK\x05sb", "attributes of an object"),
+        (BOMB, "a tensor of shape"),
+    ],
+    ids=["key", "keys", "OrderedDict", "set", "function", "storage", "stride 0"],
+)
+def test_a_pickle_cannot_crash_fill_the_memory_or_change_an_object(tmp_path, content, message):
+    write_pickle(tmp_path / "file", content)
+    with pytest.raises(UserError, match=message):
+        read_torch_file(tmp_path / "file")
+    assert rebuild_parameter.__defaults__ is None
+
+
+def test_damaged_and_compressed_zip_files_are_one_line(tmp_path):
+    path = tmp_path / "file"
+    for compression in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        write_pickle(path, b"}", compression)
+        with pytest.raises(UserError, match="compressed, which PyTorch never writes"):
+            read_torch_file(path)
+    write_pickle(path, b"}")
+    content = bytearray(path.read_bytes())
+    for signature, flags in ((b"PK\x01\x02", 8), (b"PK\x03\x04", 6)):
+        content[content.find(signature) + flags] |= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="expected PyTorch weights; got .* is encrypted"):
+        read_torch_file(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no zip", b"\x80\x02}q\x00.", pickle.dumps([1] * 5)])
