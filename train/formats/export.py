@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from models import TransformerConfig
 from npx.registry import Registry
@@ -45,9 +45,17 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
 
     Raises UserError for a folder that exists, and for a model or dtype that the format lacks.
     """
+    if os.path.islink(out):
+        raise UserError(f"{out}: expected a new folder; got a link; try another --out")
     if os.path.lexists(out) and not (out.is_dir() and not os.listdir(out)):
         raise UserError(f"{out}: expected a new folder; got {describe_path(out)}; try another --out")
     model, tokenizer, config = load_model(run, "", on_warning)
+    if Path(os.path.realpath(out)).is_relative_to(run_of(run)):
+        raise UserError(f"{out}: expected a folder outside the run; got one in {run}; try another --out")
+    if target == "ctranslate2" and (n := len(model.config.suppressed_ids)):
+        on_warning(
+            f"{out}: CTranslate2's format lacks the {n} tokens that a search never chooses; try suppress_sequences"
+        )
     out = Path(os.path.abspath(out))
     with disk_errors(str(out), "or another --out"):
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -61,6 +69,12 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
             remove_partial(partial)
 
 
+def run_of(path: Path) -> Path:
+    """Return the run folder of a run folder or a checkpoint folder, without links."""
+    path = Path(os.path.realpath(path))
+    return path.parent.parent if path.parent.name == "checkpoints" else path
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file in a fixed order of keys."""
     path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
@@ -70,8 +84,19 @@ def write_tensors(path: Path, tensors: dict[str, Any], dtype: str, target: str) 
     """Write a .safetensors file of float32 or float16. Raises UserError for another dtype."""
     if dtype == "int8":
         raise UserError(f"--dtype: expected float32 or float16 with --to {target}; got int8; try --to ctranslate2")
+    check_range(tensors, dtype)
     arrays = {name: np.ascontiguousarray(array, dtype) for name, array in tensors.items()}
-    save_file(arrays, path, metadata={"format": "pt"})
+    path.write_bytes(save(arrays, {"format": "pt"}))  # save_file makes it unreadable for other users
+
+
+def check_range(tensors: Mapping[str, Any], dtype: str) -> None:
+    """Raise UserError for a value that becomes infinite in a dtype of floats."""
+    limit = np.finfo(dtype).max
+    for name, array in tensors.items():
+        if (largest := np.abs(array).max(initial=0)) > limit:
+            raise UserError(
+                f"--dtype: expected {name} within {limit:g}, the range of {dtype}; got {largest:g}; try float32"
+            )
 
 
 def unsupported_fields(c: TransformerConfig, allowed: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str]]:

@@ -19,6 +19,7 @@ from train.formats.huggingface import (
     TOKENIZER_CONFIG,
     VOCABULARY,
 )
+from train.formats.settings import ACTIVATIONS
 from train.formats.weights import SAFETENSORS
 from train.run.config import RunConfig
 from train.text.pair_tokenizer import PairTokenizer
@@ -50,7 +51,7 @@ def check_model(c: TransformerConfig, target: str, norms: tuple[str, ...] = ("po
     """Raise UserError, naming the key, for a model that Marian's architecture cannot represent."""
     allowed: dict[str, tuple[Any, ...]] = {
         "norm": norms,
-        "activation": tuple(dict.fromkeys(marian.ACTIVATIONS.values())),
+        "activation": tuple(dict.fromkeys(ACTIVATIONS.values())),
         "positions": ("sinusoidal", "sinusoidal_halves", "learned"),
         "output_bias": (False, True),
         "n_kv_heads": (None, c.n_heads),
@@ -125,7 +126,7 @@ def check_tokenizer(tokenizer: Any, target: str) -> None:
 
 def write_settings(c: TransformerConfig, converted: MarianModel, config: RunConfig, folder: Path, dtype: str) -> None:
     """Write config.json and generation_config.json."""
-    names = {ours: theirs for theirs, ours in marian.ACTIVATIONS.items()}
+    names = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
     sides = {
         f"{side}_{key}": value
         for side in ("encoder", "decoder")

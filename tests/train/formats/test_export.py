@@ -18,8 +18,8 @@ from train.cli import main
 from train.errors import UserError
 from train.formats import gpt2, import_folder
 from train.formats.huggingface import write_run
-from train.formats.marian import ACTIVATIONS
 from train.formats.marian_folder import check_model, marian_model
+from train.formats.settings import ACTIVATIONS
 from train.run.checkpoint import load_model
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
@@ -161,6 +161,37 @@ def test_an_existing_folder_is_kept(tmp_path, capsys):
     assert run_export(run, "safetensors", tmp_path / "out") == 2
     assert "out: expected a new folder; got a folder that is not empty; try another --out" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes.txt"]
+
+
+def test_a_link_and_a_folder_in_the_run_are_errors(tmp_path, capsys):
+    run = make_run(tmp_path / "run")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    before = sorted(tmp_path.rglob("*"))
+    for source in (run, run / "checkpoints/step-0"):
+        assert run_export(source, "safetensors", run / "exported") == 2
+        assert "expected a folder outside the run; got one in" in capsys.readouterr().err
+    assert run_export(run, "safetensors", tmp_path / "link") == 2
+    assert "link: expected a new folder; got a link; try another --out" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("target", ["huggingface", "safetensors", "ctranslate2"])
+def test_a_weight_beyond_float16_is_one_line(tmp_path, capsys, target):
+    if target == "ctranslate2":
+        pytest.importorskip("ctranslate2", reason="the export needs it")
+    shape = small(attention_bias=True)
+    state = shape.build().state_dict()
+    state["encoder.0.attention.output.bias"] = np.full(8, 1e5, np.float32)
+    write_run(RunFolder(tmp_path / "run"), RunConfig.from_dict({"data": {"vocab_size": 270}}), shape, TOKENIZER, state)
+    assert run_export(tmp_path / "run", target, tmp_path / "out", "--dtype", "float16") == 2
+    assert "within 65504, the range of float16; got 100000; try float32" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_exported_weights_have_the_mode_of_other_files(tmp_path):
+    assert run_export(make_run(tmp_path / "run"), "huggingface", tmp_path / "out") == 0
+    assert len({path.stat().st_mode for path in (tmp_path / "out").iterdir()}) == 1
 
 
 def test_a_missing_library_is_one_line(tmp_path, capsys, monkeypatch):

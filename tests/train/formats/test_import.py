@@ -183,6 +183,12 @@ def drop_tensor(folder):
     save_file(weights, folder / "model.safetensors")
 
 
+def infinite_tensor(folder):
+    weights = load_file(folder / "model.safetensors")
+    weights["final_logits_bias"] = np.full_like(weights["final_logits_bias"], 1e300, "f8")
+    save_file(weights, folder / "model.safetensors")
+
+
 def truncate(folder):
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
@@ -208,6 +214,11 @@ BAD = {
         "model_type: expected marian or gpt2; got 't5'; try another model",
     ),
     "sizes": (lambda f: change(f, d_model=16), "model.shared.weight: expected shape"),
+    "type": (lambda f: change(f, model_type=["marian"]), "model_type: expected marian or gpt2; got ['marian']"),
+    "no name": (lambda f: change(f, activation_function=[1]), "activation_function: expected one of swish"),
+    "flag": (lambda f: change(f, scale_embedding="false"), "scale_embedding: expected true or false; got 'false'"),
+    "tied": (lambda f: change(f, tie_word_embeddings="no"), "tie_word_embeddings: expected true or false; got 'no'"),
+    "infinite": (infinite_tensor, "final_logits_bias: expected finite float32 values; got NaN or infinity"),
     "layers": (lambda f: change(f, decoder_layers=3), "decoder_layers: expected 1, as encoder_layers"),
     "text": (lambda f: change(f, d_model="8"), "d_model: expected a whole number; got '8'"),
     "activation": (lambda f: change(f, activation_function="tanh"), "activation_function: expected one of swish"),
@@ -217,7 +228,10 @@ BAD = {
     "tensor": (drop_tensor, "model.decoder.layers.0.fc1.bias: expected shape (12,), as config.json says; got no such"),
     "truncated": (truncate, "model.safetensors: expected weights in safetensors; got '"),
     "tokenizer size": (other_tokenizer, "subwords; got 262; try the files of one model"),
-    "exists": (lambda f: write_json(f.parent / "run", 1), "run: expected a new run folder"),
+    "exists": (
+        lambda f: write_json(f.parent / "run", 1),
+        "expected a new run folder; got a file; try another --out",
+    ),
     "dropout": (lambda f: change(f, dropout="0.1"), "dropout: expected a number; got '0.1'"),
     "no list": (
         lambda f: write_json(f / "generation_config.json", {"suppress_tokens": 3}),
