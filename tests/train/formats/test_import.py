@@ -18,7 +18,8 @@ from train.formats.huggingface import import_folder
 from train.formats.torch_file import read_torch_file, rebuild_parameter
 from train.formats.weights import read_weights
 from train.run.checkpoint import load_model
-from train.text.tokenizer import Tokenizer
+from train.text import sentencepiece_tokenizer
+from train.text.tokenizer import SpecialIds, Tokenizer
 
 
 @pytest.mark.parametrize(
@@ -261,3 +262,24 @@ def test_a_setting_that_our_search_lacks_is_reported(tmp_path):
     warnings = []
     import_folder(tmp_path / "hf", tmp_path / "run", warnings.append)
     assert [w.split(": ", 1)[1] for w in warnings] == ["no_repeat_ngram_size = 3 is not imported"]
+
+
+class WordEngine:
+    """A fake of SentencePiece whose pieces are words."""
+
+    def encode(self, texts, **options):
+        return [text.split() for text in texts]
+
+    def decode_pieces(self, pieces):
+        return " ".join(pieces)
+
+
+def test_only_a_language_code_of_the_vocabulary_is_a_token_and_ids_are_checked(monkeypatch):
+    monkeypatch.setattr(sentencepiece_tokenizer, "load_engine", lambda *arguments: WordEngine())
+    vocabulary = {word: i for i, word in enumerate(["<pad>", "</s>", "<unk>", ">>deu<<", ">>a", "b<<", "c"])}
+    tokenizer = sentencepiece_tokenizer.SentencePieceTokenizer(b"", vocabulary, SpecialIds(0, 0, 1, 2))
+    assert tokenizer.encode_batch([">>deu<< c", ">>a b<< c", "c >>deu<<", ">>a"]) == [[3, 6], [4, 5, 6], [6, 3], [4]]
+    assert tokenizer.encode_batch([]) == [] and tokenizer.decode([6, 1, 0]) == "c"
+    for i in (-1, 7):
+        with pytest.raises(ValueError, match=f"ids: expected 0 to 6; got {i}"):
+            tokenizer.decode([6, i])
