@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from models import TransformerConfig
+import npx
+from models import TransformerConfig, sinusoids
+from models.layers.positions import resolve_rates
 from npx.registry import Registry
 from train.errors import UserError
 from train.files import describe_path, disk_errors
@@ -72,7 +74,8 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
 def run_of(path: Path) -> Path:
     """Return the run folder of a run folder or a checkpoint folder, without links."""
     path = Path(os.path.realpath(path))
-    return path.parent.parent if path.parent.name == "checkpoints" else path
+    run = path.parent.parent
+    return run if path.parent.name == "checkpoints" and (run / "config.toml").exists() else path
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -125,6 +128,12 @@ def check_supported(
 def weights_of(model: Any) -> dict[str, Any]:
     """Return the parameters of a model by name, float32."""
     return {name: array.astype(np.float32) for name, array in model.state_dict().items()}
+
+
+def sinusoids_of(c: TransformerConfig, n_positions: int) -> Any:
+    """Return the sinusoids (n_positions, D) of a model on the host."""
+    halves = c.positions == "sinusoidal_halves"
+    return npx.to_host(sinusoids(n_positions, c.d_model, halves, rates=resolve_rates(halves, c.position_rates)))
 
 
 @TARGETS.register("safetensors")

@@ -13,8 +13,7 @@ from tokenizers import decoders, pre_tokenizers
 
 from models import TransformerConfig
 from train.errors import UserError
-from train.formats import marian
-from train.formats.export import check_supported, weights_of, write_json, write_tensors
+from train.formats.export import check_supported, sinusoids_of, weights_of, write_json, write_tensors
 from train.formats.huggingface import (
     CONFIG,
     GENERATION,
@@ -193,9 +192,7 @@ def to_gpt2(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int) -> 
     if c.positions == "learned":
         result[POSITIONS] = ours["text_positions.weight"]
     else:
-        halves = c.positions == "sinusoidal_halves"
-        rates = marian.resolve_rates(halves, c.position_rates)
-        result[POSITIONS] = marian.sinusoid_table(n_positions, c.d_model, rates, halves)
+        result[POSITIONS] = sinusoids_of(c, n_positions)
     return result
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 import npx
 from models import TransformerConfig, sinusoids
-from models.layers.positions import resolve_rates
 from train.errors import UserError
+from train.formats.export import sinusoids_of
 from train.formats.settings import read_activation, read_value
 from train.formats.weights import Tensors
 
@@ -107,9 +107,9 @@ def read_config(c: Mapping[str, Any], name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def sinusoid_table(n_positions: int, d_model: int, rates: str = "paper", halves: bool = True) -> Any:
-    """Return sinusoids (n_positions, D) on the host."""
-    return npx.to_host(sinusoids(n_positions, d_model, halves, rates=rates))
+def sinusoid_table(n_positions: int, d_model: int, rates: str = "paper") -> Any:
+    """Return Marian's sinusoids (n_positions, D) on the host."""
+    return npx.to_host(sinusoids(n_positions, d_model, True, rates=rates))
 
 
 def read_positions(weights: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,9 +219,7 @@ def position_tables(ours: Mapping[str, Any], c: TransformerConfig, n_positions: 
         if c.positions == "learned":
             table = ours[f"{side}.weight"][:n_positions].copy()
         else:
-            halves = c.positions == "sinusoidal_halves"
-            rates = resolve_rates(halves, c.position_rates)
-            table = sinusoid_table(n_positions, c.d_model, rates, halves)[:, order]
+            table = sinusoids_of(c, n_positions)[:, order]
         if side == "source_positions" and "target_space.weight" in ours:
             table = table + ours["target_space.weight"].reshape(-1)[order]
         if side == "target_positions" and c.decoder_start == "bos":

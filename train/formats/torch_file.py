@@ -25,9 +25,10 @@ DTYPES = {
 }  # fmt: skip
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of a file of PyTorch before 1.6
 MAX_VALUES = 1 << 40
-MAX_PICKLE = 1 << 26  # bytes; each can become an object of a hundred
-OPCODES = (  # those of PyTorch's files, in protocols 2 to 5
-    "PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE SHORT_BINUNICODE "
+MAX_PICKLE = 1 << 26  # bytes; objects take many times as much memory
+OPCODES = (  # those of PyTorch's files, in protocols 2 to 5; strings of Python 2 are BINSTRING
+    "PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINSTRING "
+    "SHORT_BINSTRING BINUNICODE SHORT_BINUNICODE "
     "EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT BINPUT LONG_BINPUT MEMOIZE BINGET "
     "LONG_BINGET GLOBAL STACK_GLOBAL BINPERSID REDUCE"
 ).split()
@@ -115,7 +116,7 @@ KNOWN: dict[tuple[str, str], Any] = {
 }
 
 
-# The unpickler in Python, because the one in C has no table of opcodes to change. Its type lacks its methods.
+# Python's implementation, because the one in C has no table of opcodes to change. Its type stub lacks its methods.
 PythonUnpickler: Any = pickle._Unpickler
 
 

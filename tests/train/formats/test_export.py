@@ -167,13 +167,16 @@ def test_a_link_and_a_folder_in_the_run_are_errors(tmp_path, capsys):
     run = make_run(tmp_path / "run")
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to("empty")
-    before = sorted(tmp_path.rglob("*"))
     for source in (run, run / "checkpoints/step-0"):
         assert run_export(source, "safetensors", run / "exported") == 2
         assert "expected a folder outside the run; got one in" in capsys.readouterr().err
+    (tmp_path / "checkpoints").mkdir()
+    other = make_run(tmp_path / "checkpoints/other")
+    before = sorted(tmp_path.rglob("*"))
     assert run_export(run, "safetensors", tmp_path / "link") == 2
     assert "link: expected a new folder; got a link; try another --out" in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
+    assert run_export(other, "safetensors", tmp_path / "exported") == 0
 
 
 @pytest.mark.parametrize("target", ["huggingface", "safetensors", "ctranslate2"])
