@@ -62,6 +62,7 @@ def by_hand(seed):
     yield ([[], [[0, 2.0]], [[1, 3.0]], [[1, 5.0], [2, 7.0]]],)
     yield ([[], [[0, 2.0]], [[1, 3.0]], [[2, 7.0], [1, 5.0]]],)  # catches answers that take the last parent first
     yield ([[], [[0, 2.0]], [[0, 3.0]], [[2, 1.0]]],)  # nothing uses x1
+    yield ([[], [[0, 0.0]]],)  # a gradient of 0 belongs in the dict too
 
 
 def drawn(seed):

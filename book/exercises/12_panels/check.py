@@ -33,6 +33,7 @@ def edges(seed):
     yield matrix([2.0]), matrix([1.0])
     yield matrix([1000.0]), matrix([999.0])
     yield matrix([0.0]), matrix([1000.0])
+    yield matrix([1000.0]), matrix([0.0])
     yield matrix([-1000.0]), matrix([-999.0])
     yield (matrix([-100000.0]),)
     yield matrix([-np.inf]), matrix([1.0])
