@@ -35,13 +35,11 @@ def relation(pairs: list[Pair], part: int | None) -> tuple[str, str]:
         return "exchanged", "The values are right, but in the wrong order. Return them in the order of the inputs."
     pairs = [pair._replace(yours=unwrapped(pair.yours), right=unwrapped(pair.right)) for pair in pairs]
     shown = pairs[0]
-    if isinstance(shown.right, tuple):
+    if isinstance(shown.right, (tuple, list)):  # of items that have neither a shape nor a factor in common
         n = len(shown.right)
-        if isinstance(shown.yours, (tuple, list)) and len(shown.yours) == n:
+        if isinstance(shown.right, list) or isinstance(shown.yours, (tuple, list)) and len(shown.yours) == n:
             return "", ""
         return "number of values", f"Return {n} values, as a tuple; yours returns {kind(shown.yours)}."
-    if isinstance(shown.right, list):  # of items, which have neither a shape nor a size in common
-        return "", ""
     try:
         arrays = [(np.asarray(pair.yours), np.asarray(pair.right)) for pair in pairs]
     except ValueError:  # lists of unequal lengths
@@ -52,17 +50,17 @@ def relation(pairs: list[Pair], part: int | None) -> tuple[str, str]:
     if a.shape != b.shape:
         tip = "Keep the axis." if a.ndim < b.ndim else "Think about which axes are summed, and which are kept."
         return "shape", f"{which} has the wrong shape: expected {b.shape}; got {a.shape}. {tip}"
-    if (a.dtype.kind == "b") != (b.dtype.kind == "b"):
+    if is_bool(a) != is_bool(b):
         return "dtype", f"{which} has the wrong type: expected {b.dtype}; got {a.dtype}."
     if a.dtype.kind == "f" and np.isnan(a).any() and not np.isnan(b).any():
         return "nan", f"{which} contains nan, the result of 0 / 0, inf / inf or inf - inf. Which of these occurs here?"
-    if any(a.dtype.kind not in "biuf" or a.shape != b.shape for a, b in arrays):
+    if any(a.dtype.kind not in "biuf" or a.shape != b.shape or is_bool(a) != is_bool(b) for a, b in arrays):
         return "", ""
     if all(pair.doubled is not None and identical(pair.yours, unwrapped(pair.doubled)) for pair in pairs):
         return "g ignored", f"{which} does not change when g doubles. By the chain rule, a gradient is multiplied by g."
     if shown.doubled is not None and not identical(2 * a, unwrapped(shown.doubled)):
         return "not linear", f"{which} does not double when g doubles. A vjp multiplies by g, once, in every term."
-    return factor([(a, b) for a, b in arrays if a.dtype.kind != "b" and b.any()], which)
+    return factor([(a, b) for a, b in arrays if not is_bool(a)], which)
 
 
 def exception_hint(error: BaseException) -> tuple[str, str]:
@@ -97,7 +95,7 @@ def factor(arrays: list[tuple[Any, Any]], which: str) -> tuple[str, str]:
     ratios = []
     for a, b in arrays:
         at = np.unravel_index(np.abs(b).argmax(), b.shape)
-        ratio = float(a[at] / b[at])
+        ratio = float(a[at] / b[at]) if b[at] else 0.0
         if not ratio or not np.isfinite(ratio) or not identical(a, ratio * b):
             return "", ""
         ratios.append(ratio)
@@ -118,6 +116,10 @@ def factor(arrays: list[tuple[Any, Any]], which: str) -> tuple[str, str]:
     if len(ratios) > 1:
         return "scale", f"{which} has the right direction, but its size is wrong by a factor that depends on the input."
     return "", ""
+
+
+def is_bool(a: Any) -> bool:
+    return bool(a.dtype.kind == "b")
 
 
 def unwrapped(value: Any) -> Any:
