@@ -14,7 +14,7 @@ OUTPUTS = {"o": "the self-attention", "cross_o": "the cross-attention", "w2": "t
 
 
 def weights(seed, d, f, active):
-    """Return random weights of which only the sub-layers with an output in `active` add something."""
+    """Return random weights; only the sub-layers whose output weights are in `active` add something."""
     names = ["q", "k", "v", "o", "cross_q", "cross_k", "cross_v", "cross_o"]
     w = {name: draw(seed + i, d, d) for i, name in enumerate(names)}
     w |= {"w1": draw(seed + 8, d, f), "b1": draw(seed + 9, f), "w2": draw(seed + 10, f, d), "b2": draw(seed + 11, d)}
