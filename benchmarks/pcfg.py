@@ -23,8 +23,8 @@ from train.tasks.parsing.commands import summarize
 from train.tasks.parsing.evalb import score
 from train.tasks.parsing.linearize import TAGS_OF_PUNCTUATION
 from train.tasks.parsing.task import Parse, read_clean_trees
-from train.tasks.parsing.tokenizer import shape
 from train.tasks.parsing.trees import TOP, Leaf, Tree, punctuation
+from train.text.affixes import shape
 
 RARE = 2  # maximum count of the words that model unknown words
 SMOOTHING = 1.0  # pseudo-count of the tags of similar words

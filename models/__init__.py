@@ -1,6 +1,7 @@
 """Models: modules, layers, architectures, and search."""
 
 from models.architectures.blocks import DecoderLayer, EncoderLayer, SequenceModel
+from models.architectures.encoder import Encoder
 from models.architectures.encoder_decoder import DecoderState, Transformer
 from models.config import TransformerConfig
 from models.layers import GRU, LSTM, Bidirectional, Convolution, RestrictedSelfAttention

@@ -68,6 +68,9 @@ class TransformerConfig:
         kernel_width: width of the convolutions of convs2s and bytenet. Default 3.
         activation: a name in ACTIVATIONS. Default "relu".
         architecture: a name in ARCHITECTURES. Default "encoder_decoder".
+        token_types: number of token types of an encoder, whose learned vectors are added to embeddings. Default 0.
+        embedding_norm: whether an encoder normalizes the sum of embedding and positions. Default False.
+        pooler: whether an encoder has a tanh layer after the first token, to predict labels of texts. Default False.
         pad_id, bos_id, eos_id: ids of the special tokens, all different. Default 0, 1, 2. With decoder_start "pad",
             bos_id is never read and may be pad_id.
         unk_id: id of the unknown token, for word dropout. Default 3.
@@ -206,10 +209,22 @@ class TransformerConfig:
     activation: str = key("relu", "Activation of the feed-forward networks.", choices=ACTIVATIONS)
     architecture: str = key(
         "encoder_decoder",
-        "Architecture of the model: Transformer (encoder_decoder), language model (decoder), or an encoder-decoder of"
-        " other layers, recurrent (rnn) or convolutional (convs2s, bytenet). The last three ignore d_ff, activation"
-        " and norm; rnn and bytenet also positions.",
+        "Architecture of the model: Transformer (encoder_decoder), language model (decoder), an encoder of labels"
+        " (encoder), or an encoder-decoder of other layers, recurrent (rnn) or convolutional (convs2s, bytenet). These"
+        " three ignore d_ff, activation and norm; rnn and bytenet also positions.",
         choices=ARCHITECTURES,
+    )
+    token_types: int = key(
+        0,
+        "Encoder only: number of token types, whose learned vectors are added to the embeddings and tell two texts"
+        " apart (2 in BERT; 0: none).",
+        within="[0, 16]",
+    )
+    embedding_norm: bool = key(
+        False, "Encoder only: normalize the sum of embedding, positions and token types, as in BERT."
+    )
+    pooler: bool = key(
+        False, "Encoder only: predict the label of a text through a tanh layer after its first token, as in BERT."
     )
     pad_id: int = 0
     bos_id: int = 1

@@ -60,7 +60,15 @@ def decoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> 
     return (source_tokens + target_tokens) * (weights + attention)
 
 
+def encoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
+    """Return the multiplications of a forward pass of an encoder that predicts a label for every token."""
+    weights = matrix_size(*model.layers) + model.output_embedding.size
+    return (source_tokens + target_tokens) * (
+        weights + attention_size([layer.attention for layer in model.layers], length)
+    )
+
+
 FORMULAS: dict[str, Callable[[Any, int, int, int], int]] = {
     "encoder_decoder": encoder_decoder, "rnn": encoder_decoder, "convs2s": encoder_decoder,
-    "bytenet": encoder_decoder, "decoder": decoder,
+    "bytenet": encoder_decoder, "decoder": decoder, "encoder": encoder,
 }  # fmt: skip

@@ -19,7 +19,7 @@ LABELS = {
     "autograd/testing": "gradient checker",
     "models": "modules, parameters, configuration",
     "models/layers": "attention, norms, positions",
-    "models/architectures": "Transformer, decoder",
+    "models/architectures": "Transformer, decoder, encoder",
     "models/search": "greedy, beam, sampling",
     "train": "errors, files, progress",
     "train/text": "tokenizers, batches",

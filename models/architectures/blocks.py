@@ -256,6 +256,10 @@ class SequenceModel(Module):
         names = ("embedding.weight", "source_embedding.weight", "projection", "output_bias")
         return [name for name, _ in self.named_parameters() if name in names]
 
+    def label_parameters(self) -> list[str]:
+        """Return the names of the parameters with a row for each label, if labels are not tokens of the text."""
+        return []
+
     def embed(
         self,
         positions: Positions,

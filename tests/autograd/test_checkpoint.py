@@ -84,7 +84,8 @@ def test_every_layer_is_recomputed_bit_for_bit(name):
 
         with npx.keyed(0, 1):
             y = wrapped(function)(*floats)
-            y.backward(np.cos(np.arange(y.size)).reshape(y.shape).astype(y.dtype))
+            if y.requires_grad:
+                y.backward(np.cos(np.arange(y.size)).reshape(y.shape).astype(y.dtype))
         gradients = [t.grad for t in (*floats, *parameters)]
         return y.data.tobytes(), [None if g is None else g.tobytes() for g in gradients]
 

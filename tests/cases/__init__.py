@@ -7,6 +7,7 @@ and large sizes.
 
 from tests.cases import (
     activations,
+    encoder,
     kernels,
     layers,
     models,

@@ -38,7 +38,8 @@ def test_the_command_that_data_prints_trains_with_its_tokens(own, text, tmp_path
     printed = capfd.readouterr().out
     command = shlex.split(next(line for line in printed.splitlines() if "npx-transformer train" in line))
     start = command.index("train", command.index("npx-transformer"))
-    assert command[start:-1] == ["train", "tiny", "--data", str(own), "--out"]
+    small = ["--set", "train.batch_tokens=4096", "--set", "train.warmup_steps=1000"]
+    assert command[start:-1] == ["train", "tiny", *small, "--data", str(own), "--out"]
     assert main([*command[start:-1], str(tmp_path / "run"), *SMALL, *SHORT]) == 0
     err = capfd.readouterr().err
     assert err.count("up to date") == 2 and not (tmp_path / "run" / "data").exists()

@@ -114,7 +114,7 @@ def test_the_best_checkpoints_are_averaged(text, tmp_path, monkeypatch, capsys, 
     capsys.readouterr()
     assert main(["info", str(out)]) == 0
     shown = capsys.readouterr().out
-    assert "averaged, best, best-2, best-4" in shown and "30.00  best" in shown
+    assert "averaged, best, best-2, best-4" in shown and "30.00  checkpoints/best" in shown
 
 
 def test_averaging_the_best_needs_two(uninterrupted):

@@ -81,8 +81,13 @@ def open_output(path: Path | None) -> Iterator[Any]:
             yield output
             output.flush()
         return
+    check_output(path)
+    with atomic_write(path, "t", write_through=True) as file:
+        yield file
+
+
+def check_output(path: Path) -> None:
+    """Raise UserError if a file cannot be written to `path`."""
     if path.is_dir() or not path.parent.is_dir():
         got = "a folder" if path.is_dir() else f"no folder {path.parent}"
         raise UserError(f"{path}: expected a file to write; got {got}; try another --output")
-    with atomic_write(path, "t", write_through=True) as file:
-        yield file

@@ -71,9 +71,13 @@ def data(
     files = train_src, train_tgt, valid_src, valid_tgt
     if name == OWN:
         if not (train_src and train_tgt) or bool(valid_src) != bool(valid_tgt):
+            needed = TEXT_OPTIONS if valid_src or valid_tgt else TEXT_OPTIONS[:2]
+            missing = [
+                option for option, file in zip(TEXT_OPTIONS, files, strict=True) if option in needed and not file
+            ]
             raise UserError(
-                "data own: expected both sides of each text; got only one side, or none; "
-                "try --train-src F --train-tgt F"
+                f"data own: expected both sides of each text; {' and '.join(missing)} "
+                f"{'is' if len(missing) == 1 else 'are'} missing; try {' '.join(f'{option} F' for option in missing)}"
             )
         valid = (Pair("", valid_src, valid_tgt),) if valid_src else ()
         if mirror:
@@ -98,10 +102,14 @@ def data(
         line = f"{part}: {plural(array['kept'], 'pair')}, {src:,} source and {tgt:,} target tokens"
         print(f"{line}; left out: {left_out}" if left_out else line)
     print(f"{out / 'manifest.json'} records the sources and settings")
-    preset = "base" if clean >= LARGE else "tiny"
+    # The defaults are the paper's: 25,000 tokens per update and 4,000 updates of warmup, too many for a small corpus.
+    small = ["tiny", "--set", "train.batch_tokens=4096", "--set", "train.warmup_steps=1000"]
     paths = ["--data", str(out), "--out", f"runs/{out.absolute().name}"]
-    print(f"train a model on it: {shlex.join(['npx-transformer', 'train', preset, *paths])}")
+    options = [*(["base"] if clean >= LARGE else small), *paths]
+    print(f"train a model on it: {shlex.join(['npx-transformer', 'train', *options])}")
 
+
+TEXT_OPTIONS = "--train-src", "--train-tgt", "--valid-src", "--valid-tgt"
 
 REASONS = {  # key in the manifest -> words
     "empty": "empty", "long": "too long", "ratio": "length ratio", "script": "not Latin", "duplicate": "duplicates",

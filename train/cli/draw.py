@@ -10,14 +10,16 @@ from train.cli.app import Device, RunPath, app, use_device
 from train.cli.options import number_option, search_option, text_option, warn
 from train.errors import UserError, nearest
 
-PICTURES = ("heads", "beam", "curves", "memory", "roles")
+PICTURES = ("heads", "beam", "curves", "memory", "roles", "confusion")
 DEFAULT_SENTENCES = 100
+MODELS = {"text": "a language model", "labels": "an encoder"}  # what a model is trained on -> its name in messages
 
 
 @app.command(
     epilog="heads: attention of every head on one sentence. beam: the search tree of its translation. curves: loss,"
     " scores, learning rate, gradient norm and speed; --also adds runs. memory: bytes in use during one update. roles:"
-    " where each head attends on the validation text, and the loss when it is ablated. A description in words is"
+    " where each head attends on the validation text, and the loss when it is ablated. confusion: the labels of the"
+    " validation text and those predicted for them. A description in words is"
     " written to F.alt.txt. The same input produces an identical file."
 )
 def draw(
@@ -46,7 +48,7 @@ def draw(
     ] = None,
     device: Device = "cpu",
 ) -> None:
-    """Draw attention, beam search, training curves, memory or the roles of heads."""
+    """Draw attention, beam search, training curves, memory, the roles of heads or a confusion matrix."""
     from train.viewer import picture
 
     if what not in PICTURES:
@@ -68,6 +70,8 @@ def draw(
         return draw_memory_of(run, out)
     if what == "roles":
         return draw_roles_of(run, out, sentences or DEFAULT_SENTENCES)
+    if what == "confusion":
+        return draw_confusion_of(run, out)
     if not input.strip():
         raise UserError(f'draw: missing sentence for {what}; try --input "A dog runs ."')
     overrides = {name: value for name, value in {"beam": beam, "alpha": alpha}.items() if value is not None}
@@ -95,6 +99,7 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
         check_heads,
         constrained_model,
         inspect,
+        inspect_encoder,
         inspect_text,
         output_text,
         source_ids,
@@ -104,11 +109,12 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
     if kind and kind not in AXES:
         raise UserError(f"--kind: expected one of {', '.join(AXES)}; got '{kind}'; try {nearest(kind, AXES)}")
     model, tokenizer, origin, search = load_for_search(run, overrides)
-    if model.examples == "text":
+    if model.examples != "pairs":
         if kind or overrides:
-            name = "kind" if kind else next(iter(overrides))
-            raise UserError(f"--{name}: expected an encoder-decoder model; got a language model; try without it")
-        draw_heads(inspect_text(model, tokenizer, sentence), sentence, out, origin, ["text"])
+            name, got = "kind" if kind else next(iter(overrides)), MODELS[model.examples]
+            raise UserError(f"--{name}: expected an encoder-decoder model; got {got}; try without it")
+        inspect_one = inspect_text if model.examples == "text" else inspect_encoder
+        draw_heads(inspect_one(model, tokenizer, sentence), sentence, out, origin, ["text"])
         return
     kinds = [kind] if kind else [name for name in AXES if model.attentions()[name]] or ["cross"]
     check_heads(model, kinds)
@@ -126,8 +132,9 @@ def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any])
     from train.viewer.inspection import constrained_model, output_text, source_ids, translate
 
     model, tokenizer, origin, search = load_for_search(run, overrides)
-    if model.examples == "text":
-        raise UserError(f"{run}: expected a model that translates or parses; got a language model; try draw RUN heads")
+    if model.examples != "pairs":
+        got = MODELS[model.examples]
+        raise UserError(f"{run}: expected a model that translates or parses; got {got}; try draw RUN heads")
     src, tree = source_ids(model, tokenizer, sentence), Tree()
     hypotheses = translate(constrained_model(model, tokenizer, sentence), src, search, observe=tree)
     print(output_text(tokenizer, sentence, hypotheses[0].tokens))
@@ -175,6 +182,24 @@ def draw_memory_of(run: Path, out: Path) -> None:
     batches = task.batches(open_corpus(run, "train", config, tokenizer), config.train.batch_tokens, config.train.seed)
     batch = batches.batch(batches.epoch(1)[0])
     draw_memory(measure_memory(task, model, batch, config.train), batch.describe(), out, origin)
+
+
+def draw_confusion_of(run: Path, out: Path) -> None:
+    """Draw the confusion matrix of a classifier or tagger on its validation text."""
+    from train.run.checkpoint import load_with_origin
+    from train.tasks import TASKS
+    from train.tasks.labels import LabeledTask, LabelEvaluation
+    from train.text.labeled import LabeledText, label_names
+    from train.viewer.confusion import draw_confusion
+
+    model, tokenizer, config, origin = load_with_origin(run, "", warn)
+    task = TASKS[config.data.task]
+    if not isinstance(task, LabeledTask):
+        raise UserError(f"{run}: expected a classifier or a tagger; got the task {task.name}; try another run")
+    text, evaluation = open_corpus(run, "valid", config, tokenizer), LabelEvaluation(label_names(tokenizer))
+    for examples, batch in task.in_order(LabeledText(text, task.of_texts), config.train.batch_tokens):
+        evaluation.add(model, examples, batch)
+    draw_confusion(evaluation.scores(), out, origin)
 
 
 def draw_roles_of(run: Path, out: Path, sentences: int) -> None:

@@ -11,6 +11,7 @@ from train.cli.app import Device, app, use_device
 from train.cli.options import VOCABULARY, number_option
 from train.errors import UserError, plural
 
+N_SPECIAL = 4  # ids before the labels
 VocabSize = Annotated[
     int | None,
     number_option(int, VOCABULARY, metavar="V", help="Vocabulary size, for a preset only; default: 37000."),
@@ -149,6 +150,8 @@ LANGUAGES = {"en-de": "English-German", "en-fr": "English-French"}
 def describe_vocabulary(shape: Any, sides: tuple[str, ...]) -> str:
     """Return the sizes of the vocabularies, and which embeddings and projections are one matrix."""
     sizes = f"{shape.vocab_size:,} tokens"
+    if shape.architecture == "encoder" and shape.src_vocab_size is not None:
+        return f"{shape.src_vocab_size:,} tokens of the text, {shape.vocab_size - N_SPECIAL:,} labels"
     if shape.src_vocab_size is not None:
         sizes = f"{shape.src_vocab_size:,} source and {shape.vocab_size:,} target tokens"
     if shape.shares_source or (len(sides) == 1 and shape.tying != "none"):
@@ -180,6 +183,7 @@ def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | Non
 
 def describe_run(run: Any, config: Any) -> Iterator[str]:
     """Yield lines on a run's checkpoints, tokenizer, progress and validation curve."""
+    from train.run.checkpoint import read_state
     from train.tasks import TASKS
 
     task = TASKS[config.data.task]
@@ -189,20 +193,23 @@ def describe_run(run: Any, config: Any) -> Iterator[str]:
     yield f"checkpoints  steps {', '.join(steps) or 'none'}{names}"
     if run.tokenizer_file.is_file():
         tokenizer = task.load_tokenizer(run.tokenizer_file)
-        yield f"tokenizer    {tokenizer.vocab_size:,} tokens, digest {tokenizer.digest[:12]}"
+        source = f"{tokenizer.src_vocab_size:,} source and " if tokenizer.src_vocab_size else ""
+        size = f"{source}{tokenizer.vocab_size:,} {'target ' if source else ''}tokens"
+        yield f"tokenizer    {size}, digest {tokenizer.digest[:12]}"
     entries = run.metrics()
     if last := last_update(run, entries):
         updates, speed = plural(last["step"], "update"), f"{last['tokens_per_second']:,.0f} tokens/s"
         yield f"trained      {updates}, {last['tokens']:,} tokens, loss {last['loss']:.4f}, {speed}"
     if not (curve := [entry for entry in entries if has_metrics(entry, "valid", "loss", "perplexity")]):
         return
-    metric = config.train.best_metric or task.selection_metric or "loss"
-    ranked = [entry for entry in curve if has_metrics(entry, "valid", metric)]
-    best = min(ranked, key=lambda entry: entry[metric] * (1 if metric == "loss" else -1), default=None)
-    yield "validation     step     loss  perplexity" + "".join(f"{name:>7}" for name in task.scores.values())
+    best_step = read_state(run.best)["step"] if run.best.is_dir() else None
+    widths = {name: max(7, len(title) + 2) for name, title in task.scores.items()}
+    titles = "".join(f"{title:>{widths[name]}}" for name, title in task.scores.items())
+    yield f"validation     step     loss  perplexity{titles}"
     for entry in curve:
         scores = "".join(
-            f" {entry[name]:6.2f}" if has_metrics(entry, "valid", name) else f"{'-':>7}" for name in task.scores
+            f"{entry[name]:{width}.2f}" if has_metrics(entry, "valid", name) else f"{'-':>{width}}"
+            for name, width in widths.items()
         )
-        mark = "  best" if entry is best else ""
+        mark = "  checkpoints/best" if entry["step"] == best_step else ""
         yield f"           {entry['step']:8,} {entry['loss']:8.4f} {entry['perplexity']:11.2f}{scores}{mark}"

@@ -28,6 +28,8 @@ from train.cli import train  # noqa: F401
 from train.cli import translate  # noqa: F401
 from train.cli import parse  # noqa: F401
 from train.cli import generate  # noqa: F401
+from train.cli import classify  # noqa: F401
+from train.cli import embed  # noqa: F401
 from train.cli import score  # noqa: F401
 from train.cli import score_trees  # noqa: F401
 from train.cli import average  # noqa: F401

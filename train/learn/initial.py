@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import npx
-from models import Module
+from models import ARCHITECTURES, Module
 from models.architectures.blocks import SequenceModel
 from models.config import TransformerConfig
 from models.layers.positions import resolve_rates
 from train.errors import UserError, nearest
-from train.run.checkpoint import MODEL, find_checkpoint, load_checkpoint, model_config, run_files
+from train.run.checkpoint import MODEL, find_checkpoint, load_checkpoint, model_config, run_files, task_of
 from train.run.config import to_toml
 from train.tasks.protocols import TextTokenizer
 
@@ -63,7 +63,8 @@ def initialize(model: SequenceModel, source: str, patterns: str, tokenizer: Text
     Args:
         model: The model, whose parameters are not yet in a flat buffer.
         source: A run, whose averaged, best or newest checkpoint is read, or a checkpoint folder.
-        patterns: The parameters to copy; "" copies all. The source must then have no others, and use them alike.
+        patterns: The parameters to copy; "" copies all, except those of other labels (`label_parameters`). The source
+            must then have no others, and use them alike.
         tokenizer: The tokenizer of the new run.
 
     Raises:
@@ -74,7 +75,12 @@ def initialize(model: SequenceModel, source: str, patterns: str, tokenizer: Text
     folder = find_checkpoint(source)
     checkpoint = load_checkpoint(folder, optimizer=False)
     parameters, weights = dict(model.named_parameters()), checkpoint.model
-    names = select("train.init_only", patterns, parameters) if patterns else list(parameters)
+    is_same_tokenizer = checkpoint.state["tokenizer_digest"] == tokenizer.digest
+    if not patterns and not is_same_tokenizer and model.label_parameters():
+        weights = {name: array for name, array in weights.items() if name not in model.label_parameters()}
+        names = [name for name in parameters if name not in model.label_parameters()]
+    else:
+        names = select("train.init_only", patterns, parameters) if patterns else list(parameters)
     expected = {name: parameters[name].shape for name in names}
     problems = mismatches(expected, weights if not patterns else {n: weights[n] for n in names if n in weights})
     if problems:
@@ -87,7 +93,7 @@ def initialize(model: SequenceModel, source: str, patterns: str, tokenizer: Text
     if not patterns:
         check_same_computation(model.config, model_config(checkpoint.state), folder)
     vocabulary = [name for name in names if name in model.vocabulary_parameters()]
-    if vocabulary and checkpoint.state["tokenizer_digest"] != tokenizer.digest:
+    if vocabulary and not is_same_tokenizer and not has_same_text_tokenizer(model, folder, checkpoint.state, tokenizer):
         raise UserError(
             f"train.init: expected the tokenizer of {source}, to whose subwords {vocabulary[0]} belongs; got another; "
             f'try data.tokenizer = "{run_files(folder)[0]}", or train.init_only without {vocabulary[0]}'
@@ -95,6 +101,14 @@ def initialize(model: SequenceModel, source: str, patterns: str, tokenizer: Text
     for name in names:
         parameters[name].assign(npx.from_host(weights[name]))
     return f"starting from {len(names)} of {len(parameters)} parameters of {folder}"
+
+
+def has_same_text_tokenizer(model: SequenceModel, folder: Path, state: Mapping[str, Any], tokenizer: Any) -> bool:
+    """Return whether a model of labels reads its text by the tokenizer with which a checkpoint reads its text."""
+    if model.examples != "labels" or ARCHITECTURES[model_config(state).architecture].examples != "labels":
+        return False
+    source: Any = task_of(state).load_tokenizer(run_files(folder)[0])
+    return bool(source.source.digest == tokenizer.source.digest)
 
 
 def check_same_computation(config: TransformerConfig, source: TransformerConfig, folder: Path) -> None:

@@ -122,6 +122,7 @@ def prepare_tokenizer(
     """Return the run's tokenizer: its own if `reuse` and it has one, else `existing`, else a newly trained one."""
     data, task = config.data, TASKS[config.data.task]
     if existing is not None:
+        existing = task.fit_tokenizer(existing, data, texts["train"])
         check_vocabularies(existing, config, task)
     if reuse and run.tokenizer_file.exists():
         return task.load_tokenizer(run.tokenizer_file)
@@ -172,8 +173,9 @@ def check_shared_arrays(folder: Path, tokenizer: TextTokenizer) -> None:
     meta = read_sealed(folder / "meta.json")
     if isinstance(meta, dict) and meta.get("tokenizer") != tokenizer.digest:
         raise UserError(
-            f"data.prepared: expected token arrays of the run's tokenizer; got those of another one in {folder}; "
-            "try --set data.prepared=, which keeps the arrays in the run folder"
+            f"data.prepared: expected token arrays of the run's tokenizer; got those of another one in {folder}, "
+            "which was prepared for another run, or again from other text; "
+            "try --set data.prepared=, which keeps the arrays of the present text in the run folder"
         )
 
 
@@ -231,6 +233,12 @@ def check_model(config: RunConfig, task: Task) -> None:
             f"model.architecture: expected {' or '.join(architectures)} for the task {task.name}; "
             f"got {shape.architecture}; try {architectures[0]}"
         )
+    for name in ("token_types", "embedding_norm", "pooler"):
+        if getattr(shape, name) and shape.architecture != "encoder":
+            raise UserError(
+                f"model.{name}: expected it only with the architecture encoder; got it with {shape.architecture}; try "
+                f"leaving {name} out"
+            )
     check_regularization(config, task, shape)
     if config.train.recompute and shape.n_experts:
         raise UserError("train.recompute: expected false for a model with experts; got true; try recompute = false")

@@ -69,6 +69,14 @@ ModelSection: Any = make_dataclass(
 )
 
 
+def tasks_by_tokenizers() -> dict[tuple[str, ...], list[str]]:
+    """Return the names of the tasks by the kinds of tokenizers that they can train."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for task in TASKS.values():
+        names.setdefault(task.tokenizers, []).append(task.name)
+    return names
+
+
 @dataclass(frozen=True)
 class CommonKeys:
     """The keys of [data] that every task has."""
@@ -77,7 +85,7 @@ class CommonKeys:
     tokenizer: str = key(
         "bpe",
         "Kind of tokenizer to train on the training text, all sides together: "
-        + "; ".join(f"{' or '.join(task.tokenizers)} for {task.name}" for task in TASKS.values())
+        + "; ".join(f"{' or '.join(kinds)} for {', '.join(names)}" for kinds, names in tasks_by_tokenizers().items())
         + "; or the path of an existing tokenizer.json.",
     )
     pretokenizer: str = key(
@@ -93,7 +101,7 @@ class CommonKeys:
     max_length: int = key(
         256,
         "Maximum number of tokens per side of a pair, end of sentence included (longer pairs are skipped and counted);"
-        " for a language model, the length of its context.",
+        " for a language model, the length of its context; for a labeled text, begin and end included.",
         within="[2, 65535]",
     )
 
@@ -110,7 +118,8 @@ def data_section() -> Any:
 DataSection = data_section()
 
 
-METRICS = ("loss", *(name for task in TASKS.values() for name in task.scores if name not in task.lower_is_better))
+SCORES = (name for task in TASKS.values() for name in task.scores if name not in task.lower_is_better)
+METRICS = ("loss", *dict.fromkeys(SCORES))
 SCHEDULES = {  # name -> the learning rate after warmup, for the log; see train/learn/schedule.py
     "noam": "step^-0.5",
     "inverse_sqrt": "step^-0.5",
@@ -198,6 +207,9 @@ class TrainSection:
         " disables it. Needs a bpe tokenizer; for parsing it applies to the sentences.",
         within=FRACTION,
     )
+    mask_rate: float = key(
+        0.15, "Masked language model: fraction of the tokens of a text that are predicted.", within="(0, 1)"
+    )
     rdrop: float = key(
         0.0,
         "R-Drop: weight of the symmetric KL divergence between two passes with different dropout; 0 disables it. An"
@@ -241,7 +253,8 @@ class TrainSection:
         "Metric (lowest loss or highest score) that selects checkpoints/best, which commands then load, and that"
         " patience watches.",
         choices=METRICS,
-        unset="F1 for parsing; otherwise patience watches the loss and no best checkpoint is kept",
+        unset="F1 for parsing; accuracy for classification and tagging; otherwise patience watches the loss and no best"
+        " checkpoint is kept",
     )
     keep_best: int = key(
         1,
@@ -258,7 +271,9 @@ class TrainSection:
         may_change=True,
     )
     validate_bleu: bool = key(
-        True, "In validations, also translate (or parse) the text and report BLEU (or F1).", may_change=True
+        True,
+        "In validations, also translate, parse or label the text, for BLEU, F1 or accuracy.",
+        may_change=True,
     )
     shard: bool = key(
         False,

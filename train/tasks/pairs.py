@@ -145,7 +145,7 @@ def search_lines(
 
     def search_windows() -> Iterator[tuple[Line, list[Any]]]:
         remaining, first, n_characters = iter(lines), 1, CHARACTERS_PER_TOKEN * batch_tokens
-        while texts := world.broadcast(_read_window(remaining, window, n_characters) if world.rank == 0 else None):
+        while texts := world.broadcast(read_window(remaining, window, n_characters) if world.rank == 0 else None):
             encoded = encode_lines(tokenizer, texts, first, max_length, on_warning)
             batch = [Line(first + i, text, ids) for i, (text, ids) in enumerate(zip(texts, encoded, strict=True))]
             yield from zip(batch, search_window(batch), strict=True)
@@ -154,7 +154,7 @@ def search_lines(
     return search_windows()
 
 
-def _read_window(lines: Iterator[str | None], max_lines: int, max_characters: int) -> list[str]:
+def read_window(lines: Iterator[str | None], max_lines: int, max_characters: int) -> list[str]:
     """Read lines up to a limit or a pause; an empty list means the end of the input."""
     window: list[str] = []
     for line in lines:

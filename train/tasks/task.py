@@ -33,7 +33,7 @@ class Task(Generic[C, B]):
     # A dataclass with the task's own keys of [data] (see models/fields.py). `train` gets an option for each of them.
     keys: ClassVar[type]
     files: ClassVar[Mapping[str, tuple[str, ...]]]  # "train" and "valid" -> the keys that name their files
-    examples: ClassVar[str]  # "pairs" or "text"; the task trains the architectures with the same value
+    examples: ClassVar[str]  # "pairs", "text" or "labels"; the task trains the architectures with the same value
     tokenizers: ClassVar[tuple[str, ...]] = KINDS  # the kinds it can train; any other data.tokenizer is a path
     sides: ClassVar[tuple[str, ...]] = ("text",)  # of an example; a batch has at most train.batch_tokens of each
     scores: ClassVar[Mapping[str, str]] = {}  # name of a score in metrics.jsonl -> its name in the log
@@ -61,6 +61,10 @@ class Task(Generic[C, B]):
     def learn_tokenizer(self, data: Any, files: Sequence[str]) -> TextTokenizer:
         """Train a tokenizer of the kind `data.tokenizer` on the training text."""
         return Tokenizer.train(files, data.tokenizer, data.vocab_size, data.pretokenizer, parallel=len(files) > 1)
+
+    def fit_tokenizer(self, tokenizer: Any, data: Any, files: Sequence[str]) -> Any:
+        """Return the tokenizer for a new run on the training text, given the existing one that it asks for."""
+        return tokenizer
 
     def has_separate_vocabularies(self, data: Any) -> bool:
         """Return whether source and target have a vocabulary each."""

@@ -89,6 +89,13 @@ def read_lines(
         yield [line.removesuffix("\n").removesuffix("\r") for line in chunk]
 
 
+def numbered_lines(
+    path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None
+) -> Iterator[tuple[int, str]]:
+    """Yield (number from 1, line) of a text file (see `read_lines`)."""
+    return enumerate(chain.from_iterable(read_lines(path, on_bytes=on_bytes)), 1)
+
+
 def decoded_chunks(
     path: str | PathLike[str],
     divide: Callable[[IO[bytes], object], Iterator[bytes]],

@@ -54,23 +54,27 @@ class PairTokenizer:
         write_text(path, json.dumps(specs, ensure_ascii=False, indent=1) + "\n")
 
 
-def load_tokenizer(path: str | PathLike[str]) -> Tokenizer | PairTokenizer:
-    """Read a tokenizer.json with one vocabulary or two. Raises UserError if it is missing or damaged."""
+def load_tokenizer(path: str | PathLike[str], source_class: type[Tokenizer] = Tokenizer) -> Tokenizer | PairTokenizer:
+    """Read a tokenizer.json with one vocabulary or two. Raises UserError if it is missing or damaged.
+
+    source_class: the class of the tokenizer of the source, or of the only tokenizer.
+    """
     specs: Any = read_json(path, "a Hugging Face tokenizer.json", REMEDY)
     if not (isinstance(specs, dict) and specs.keys() - {SHARED} == {*SIDES}):
-        return Tokenizer.load(path)
+        return source_class.load(path)
     for side in SIDES:
         if not isinstance(specs[side], dict) or not isinstance(specs[side].get("model"), dict):
             raise UserError(f"{path}: expected a tokenizer as '{side}'; got JSON without a 'model'; try {REMEDY}")
-    source, target = (make_tokenizer(specs[side], f"{path} ({side})") for side in SIDES)
+    classes: dict[str, type[Tokenizer]] = dict(zip(SIDES, (source_class, Tokenizer), strict=True))
+    source, target = (make_tokenizer(specs[side], f"{path} ({side})", classes[side]) for side in SIDES)
     return PairTokenizer(source, target, str(path), specs.get(SHARED) is True)
 
 
-def make_tokenizer(spec: dict[str, Any], name: str) -> AnyTokenizer:
+def make_tokenizer(spec: dict[str, Any], name: str, tokenizer_class: type[Tokenizer] = Tokenizer) -> AnyTokenizer:
     """Return the tokenizer of one side. Raises UserError if it is damaged."""
     if spec["model"].get("type") == SENTENCEPIECE:
         return SentencePieceTokenizer.from_spec(spec, name)
-    return Tokenizer(spec, name)
+    return tokenizer_class(spec, name)
 
 
 def train_pair(files: Sequence[str], kind: str, vocab_size: int, pretokenizer: str) -> PairTokenizer:

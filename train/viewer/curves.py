@@ -13,6 +13,8 @@ PANELS: dict[str, tuple[str, Sequence[tuple[str, str]], bool]] = {
     "perplexity": ("validation perplexity", [("valid", "perplexity")], True),
     "bleu": ("validation BLEU (greedy)", [("valid", "bleu")], False),
     "f1": ("validation F1 (%)", [("valid", "f1")], False),
+    "accuracy": ("validation accuracy (%)", [("valid", "accuracy")], False),
+    "macro_f1": ("validation macro F1 (%)", [("valid", "macro_f1")], False),
     "lr": ("learning rate", [("train", "lr")], False),
     "gradient_norm": ("gradient norm", [("train", "gradient_norm")], True),
     "tokens_per_second": ("tokens per second, source + target", [("train", "tokens_per_second")], False),

@@ -18,7 +18,8 @@ from train.errors import UserError
 from train.tasks.parsing.constrained import ConstrainedParser
 from train.tasks.parsing.linearize import tree_from_tokens
 from train.tasks.parsing.tokenizer import TreeTokenizer
-from train.tasks.parsing.trees import escape_brackets, split_words, write_tree
+from train.tasks.parsing.trees import escape_brackets, write_tree
+from train.text.affixes import split_words
 from train.text.plain import PlainTokenizer
 
 MAX_TOKENS = 256  # of an inspected sentence, end of sentence included
@@ -214,6 +215,13 @@ def inspect_text(model: Any, tokenizer: Any, text: str) -> Inspection:
         np.stack([layer[:-1].argmax(axis=1) for layer in layers]),
         np.stack([np.exp(layer[:-1].max(axis=1)) for layer in layers]),
     )
+
+
+def inspect_encoder(model: Any, tokenizer: Any, text: str) -> Inspection:
+    """Return the attention of an encoder over a text, as the kind "text"; UserError if the text is too long."""
+    ids = source_ids(model, tokenizer, text)
+    maps = np.stack([layer[0] for layer in model.attention_maps(np.array([[model.config.bos_id, *ids]]))])
+    return Inspection(["begin", *labels(tokenizer, ids, "source")], [], [], {"text": maps}, None, None, None)
 
 
 def log_softmax(logits: Any) -> Any:

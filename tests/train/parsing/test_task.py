@@ -20,8 +20,10 @@ from train.tasks.parsing.constrained import ConstrainedParser
 from train.tasks.parsing.linearize import linearize, tree_from_tokens
 from train.tasks.parsing.pictures import attention_over_words, draw_tree
 from train.tasks.parsing.task import GreedyF1, parse_stream, read_clean_trees
-from train.tasks.parsing.tokenizer import KINDS, TreeTokenizer, shape
+from train.tasks.parsing.tokenizer import KINDS, TreeTokenizer
 from train.tasks.parsing.trees import Leaf, Tree, read_trees, write_tree
+from train.text.affixes import shape
+from train.viewer.sentences import Sentences
 
 NOUNS, VERBS = ["cat", "dog", "mat"], ["sat", "ran"]
 TREES = [
@@ -318,14 +320,13 @@ def test_the_heads_of_a_parser_are_drawn(run, folder, tmp_path, capfd):
 
 
 def test_the_page_shows_a_parser(run, folder):
-    server = pytest.importorskip("train.viewer.server", reason="needs the extra page", exc_type=ImportError)
     model, tokenizer, config = load_model(run)
     words = " ".join(next(read_clean_trees(folder / "valid.mrg")).words())
     ((expected,),) = parse_stream(model, tokenizer, [words], beam=2, max_extra=config.search.max_extra)
-    page = server.Page({}, model, tokenizer, config)
-    answer = page.translation({"text": words, "beam": 2}, lambda item: None)
+    sentences = Sentences(model, tokenizer, config)
+    answer = sentences.translate({"text": words, "beam": 2}, lambda item: None)
     assert answer["text"] == str(expected) and answer["target"][-1] == "end"
-    again = page.translation({"text": words, "beam": 2, "prefix": answer["ids"][:2]}, lambda item: None)
+    again = sentences.translate({"text": words, "beam": 2, "prefix": answer["ids"][:2]}, lambda item: None)
     assert again["target"][:2] == answer["target"][:2]
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.tasks.parsing.trees import TOP, TOPS, Leaf, Tree, numbered_lines, read_sentences, walk
+from train.tasks.parsing.trees import TOP, TOPS, Leaf, Tree, read_sentences, walk
+from train.text.lines import numbered_lines
 
 OK, ERROR, SKIPPED = 0, 1, 2  # values of EVALB's column "Stat."
 QUOTES = ("'", '"', "/")

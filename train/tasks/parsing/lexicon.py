@@ -11,13 +11,12 @@ seen with, except likely annotation errors; a rare word also has those of simila
 similar words.
 """
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
 from train.tasks.parsing.trees import Tree
+from train.text.affixes import ending, shape
 
-ENDING = 3  # characters
 MIN_PROBABILITY = 0.01
 RARE = 5
 
@@ -60,14 +59,3 @@ class Lexicon:
 def _classes(word: str) -> tuple[tuple[str, ...], ...]:
     """Return the classes of a word, from the most general to the most specific."""
     return (), (shape(word),), (shape(word), ending(word))
-
-
-def shape(word: str) -> str:
-    """Return the character classes of a word, with runs shortened: ?Aa, ?aa-aa, ?00."""
-    classes = re.sub(r"[^\W\d_]", lambda m: "A" if m[0].isupper() else "a", re.sub(r"\d", "0", word))
-    return "?" + re.sub(r"(.)\1+", r"\1\1", classes)[:8]
-
-
-def ending(word: str) -> str:
-    """Return the last characters of a word in lower case."""
-    return f"~{word[-ENDING:].lower()}"

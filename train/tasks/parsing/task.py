@@ -16,8 +16,9 @@ from train.tasks.parsing.evalb import Report, score
 from train.tasks.parsing.lexicon import Lexicon
 from train.tasks.parsing.linearize import tree_from_tokens
 from train.tasks.parsing.tokenizer import KINDS, TreeTokenizer
-from train.tasks.parsing.trees import Tree, clean, escape_brackets, read_trees, split_words, write_tree
+from train.tasks.parsing.trees import Tree, clean, escape_brackets, read_trees, write_tree
 from train.tasks.task import task
+from train.text.affixes import split_words
 from train.text.batches import Batch
 from train.text.corpus import Corpus, prepare_pairs
 from train.text.lines import chunks_of

@@ -5,27 +5,25 @@
 The symbols come first, so that the decoder only scores those (`n_outputs`). If words are written as their tags, the
 file also has a `lexicon` from the same trees: the tags that each word can have. Sentences are already tokenized, with
 spaces between words. The data.tokenizer key chooses how words are encoded: as subwords, as for translation (`bpe`,
-`wordpiece`), or as two tokens (`affixes`): the word if it occurs at least twice, else its shape; and its ending.
+`wordpiece`), or as two tokens (`affixes`, text/affixes.py).
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tokenizers import decoders, pre_tokenizers
-
 from train.errors import UserError, one_line
-from train.tasks.parsing.lexicon import Lexicon, ending, shape
+from train.tasks.parsing.lexicon import Lexicon
 from train.tasks.parsing.linearize import linearize
-from train.tasks.parsing.trees import UNTAGGED, Tree, split_words
+from train.tasks.parsing.trees import UNTAGGED, Tree
+from train.text.affixes import KIND, AffixTokenizer, affix_spec
 from train.text.tokenizer import KINDS as SUBWORDS
-from train.text.tokenizer import SPECIALS, Tokenizer, check_choice, tokenizer_spec
+from train.text.tokenizer import SPECIALS, Tokenizer, check_choice
 
-KINDS = (*SUBWORDS, "affixes")
+KINDS = (*SUBWORDS, KIND)
 LEXICON = "tags"  # key in the model of a tokenizer.json: tag -> word -> count
 
 
-class TreeTokenizer(Tokenizer):
+class TreeTokenizer(AffixTokenizer):
     """Encodes sentences (`encode_batch`) and trees (`encode_trees`); `symbols` maps ids back to tokens of trees."""
 
     def __init__(self, spec: dict[str, Any], name: str = "tokenizer.json") -> None:
@@ -40,7 +38,6 @@ class TreeTokenizer(Tokenizer):
                 f"{name}: expected tree symbols after the {len(SPECIALS)} special tokens; got {len(added)} at "
                 "other ids; try a tokenizer that this program trained for parsing"
             )
-        self._affixes = spec["model"]["vocab"] if spec["model"]["type"] == "WordLevel" else {}
         counts = spec["model"].get(LEXICON)
         if counts is not None and not _is_valid(counts):
             raise UserError(
@@ -63,18 +60,12 @@ class TreeTokenizer(Tokenizer):
             subwords = sorted(vocabulary, key=vocabulary.__getitem__)[len(SPECIALS) :]
             spec["model"]["vocab"] = {token: i for i, token in enumerate([*symbols, *subwords])}
         else:
-            spec = _affix_spec(sentences, symbols, vocab_size)
+            spec = affix_spec(sentences, symbols, vocab_size)
         if tags:
             spec["model"][LEXICON] = Lexicon.from_trees(trees).counts
         flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
         spec["added_tokens"] = [{"id": i, "content": symbol, **flags} for i, symbol in enumerate(symbols)]
         return cls(spec)
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        if not self._affixes:
-            return super().encode_batch(texts)
-        ids, unknown = self._affixes, self.special.unk_id
-        return [[ids.get(affix, unknown) for affix in _affixes(split_words(text), ids)] for text in texts]
 
     def encode_trees(self, trees: Iterable[Tree]) -> list[list[int]]:
         """Return the ids of clean trees, without special ids; a symbol outside the vocabulary is `<unk>`."""
@@ -92,28 +83,3 @@ def _is_valid(counts: Any) -> bool:
     if not isinstance(counts, dict) or not all(isinstance(words, dict) for words in counts.values()):
         return False
     return all(type(n) is int and n > 0 for words in counts.values() for n in words.values())
-
-
-def _affix_spec(sentences: Iterable[Sequence[str]], symbols: Sequence[str], vocab_size: int) -> dict[str, Any]:
-    """Return the tokenizer.json of the most frequent endings, shapes and words, at most `vocab_size` with `symbols`."""
-    counts: Counter[str] = Counter()
-    for words in sentences:
-        for word in words:
-            counts.update((f" {word}", shape(word), ending(word)))
-    n_affixes = vocab_size - len(symbols)
-    repeated = sorted((p for p, n in counts.items() if n > 1), key=lambda p: (p[0] == " ", -counts[p], p))
-    if n_affixes < 100:
-        raise UserError(
-            f"data.vocab_size: expected at least {len(symbols) + 100}, {len(symbols)} tree symbols and 100 affixes; "
-            f"got {vocab_size}; try 8000"
-        )
-    vocabulary = {token: i for i, token in enumerate([*symbols, *repeated[:n_affixes]])}
-    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": SPECIALS[3]}
-    return tokenizer_spec(model, None, pre_tokenizers.WhitespaceSplit(), decoders.Fuse())
-
-
-def _affixes(words: Iterable[str], vocabulary: dict[str, int]) -> Iterator[str]:
-    """Yield two tokens for each word: the word or its shape, and its ending."""
-    for word in words:
-        yield f" {word}" if f" {word}" in vocabulary else shape(word)
-        yield ending(word)

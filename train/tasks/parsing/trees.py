@@ -7,12 +7,11 @@ A leaf is a part-of-speech tag and a word. No function here recurses, so trees m
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import count
 from os import PathLike
 from typing import NamedTuple
 
 from train.errors import UserError
-from train.text.lines import MAX_LINE_BYTES, read_lines
+from train.text.lines import MAX_LINE_BYTES, numbered_lines
 
 TOP = "TOP"  # root of every clean tree; EVALB's parameters ignore it
 MAX_WORD = 1000  # characters of a word or label
@@ -22,7 +21,6 @@ TOPS = ("", TOP, "ROOT", "S1")  # labels of roots in treebanks
 COMMENTS = ("#", "%", ";", "*")  # first characters of comment lines between trees
 # White space as in C's isspace, like EVALB: U+00A0 is part of a word.
 _TOKENS = re.compile(r"\(([^ \t\n\v\f\r()]*)|(\))|([^ \t\n\v\f\r()]+)")
-_SPACES = re.compile(r"[ \t\n\v\f\r]+")
 _FUNCTION = re.compile(r"(?<=.)[-=].*")
 
 # EVALB recognizes punctuation by its tag, so a parser that writes no tags must still tag punctuation. In the Penn
@@ -151,14 +149,6 @@ class _Reader:
         )
 
 
-def numbered_lines(
-    path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None
-) -> Iterator[tuple[int, str]]:
-    """Yield (number from 1, line) of a text file (see `read_lines`)."""
-    numbers = count(1)
-    return ((next(numbers), line) for lines in read_lines(path, on_bytes=on_bytes) for line in lines)
-
-
 def read_trees(
     path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None
 ) -> Iterator[tuple[int, Tree]]:
@@ -225,11 +215,6 @@ def clean(tree: Tree) -> Tree:
 def escape_brackets(sentence: str) -> str:
     """Return a sentence with the Penn Treebank's words for round brackets."""
     return sentence.replace("(", "-LRB-").replace(")", "-RRB-")
-
-
-def split_words(line: str) -> list[str]:
-    """Return the words of a tokenized sentence."""
-    return [word for word in _SPACES.split(line) if word]
 
 
 def punctuation(words: Sequence[str]) -> list[str]:

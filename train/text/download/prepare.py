@@ -239,9 +239,10 @@ def train_tokenizer(train: list[Path], file: Path, settings: Settings, display: 
         tokenizer = Tokenizer(Tokenizer.train_spec(sample, kind, size, "words"))
     display.write(f"trained the vocabulary in {work.seconds:.1f} s")
     if tokenizer.vocab_size < size:
+        fewer = min(8000, tokenizer.vocab_size // 2)  # at the limit, nearly every word would be a token of its own
         raise UserError(
             f"vocabulary: expected text for {size:,} tokens; got text for only {tokenizer.vocab_size:,} in "
-            f"{train[0]} and {train[1]}; try --vocab-size {tokenizer.vocab_size}"
+            f"{train[0]} and {train[1]}; try --vocab-size {fewer}"
         )
     record_file.unlink(missing_ok=True)
     tokenizer.save(file)

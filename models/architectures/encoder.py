@@ -1,0 +1,251 @@
+"""The encoder-only architecture: it reads a text in both directions and predicts labels of tokens or of the text."""
+
+from typing import Any
+
+import npx
+from autograd import Tensor, no_grad
+from autograd import operations as ops
+from autograd.contract import check_ids
+from models.architectures.blocks import (
+    EncoderLayer,
+    SequenceModel,
+    check_normalizer,
+    count_targets,
+    make_final_norm,
+    make_layers,
+    record_weights,
+)
+from models.architectures.encoder_decoder import row_lengths
+from models.config import TransformerConfig
+from models.layers.basic import Linear
+from models.layers.positions import Positions
+from models.layers.token_types import TokenTypes
+from models.module import Module, evaluation_mode
+from models.registry import NORMS, architecture
+from npx import host
+
+POOLINGS = ("mean", "first")
+
+
+class Pooler(Module):
+    """tanh(x W + b), which BERT applies to the first token of a text. (..., D) -> (..., D)."""
+
+    def __init__(self, d_model: int) -> None:
+        self.linear = Linear(d_model, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.tanh(self.linear(x))
+
+
+@architecture("encoder")
+class Encoder(SequenceModel):
+    """The encoder of the Transformer with an output projection (Devlin et al., 2019). `model(ids)` returns (B, S, V).
+
+    Each row of ids (B, S) is BOS, tokens, EOS, padding; a second text may follow, with an EOS of its own. Labels are
+    ids of the output vocabulary, which is that of the text unless `config.src_vocab_size` gives the text another one;
+    `config.pad_id` marks a token without a label. Token types, if there are any, count the EOS before a token.
+
+    Args:
+        config: a TransformerConfig.
+        seed: of the initialization. Default 0.
+        dtype: of the parameters. Default float32.
+
+    ValueError for anything that is not a matrix of ids.
+    """
+
+    examples = "labels"
+
+    def build(self, c: TransformerConfig) -> None:
+        if c.src_vocab_size is not None:  # the text and the labels have different vocabularies
+            self.projection, self.embedding = self.embedding.weight, self.make_embedding(c.src_vocab_size)
+        self.text_positions: Positions = self.make_positions()
+        self.token_types = TokenTypes(c.token_types, c.d_model) if c.token_types else None
+        self.embedding_norm = NORMS[c.normalization](c.d_model, c.layer_norm_eps) if c.embedding_norm else None
+        self.layers = make_layers(lambda: EncoderLayer(c), c)
+        self.norm = make_final_norm(c)
+        self.pooler = Pooler(c.d_model) if c.pooler else None
+
+    def vocabulary_parameters(self) -> list[str]:
+        return [name for name in super().vocabulary_parameters() if name not in self.label_parameters()]
+
+    def label_parameters(self) -> list[str]:
+        return [] if self.config.src_vocab_size is None else ["projection"]
+
+    def forward(self, ids: Any, token_types: Any = None) -> Tensor:
+        """Return logits (B, S, V) of the label of each of the ids (B, S)."""
+        return self.logits(self.encode(ids, token_types)[0])
+
+    def encode(self, ids: Any, token_types: Any = None) -> tuple[Tensor, npx.Array]:
+        """Return the last layer's output (B, S, D) for ids (B, S), and the lengths (B,) of the rows without padding.
+
+        token_types: integers (B, S) below `config.token_types`. Default: the number of EOS before each token.
+        """
+        ids, lengths, types = self.check_text(ids, token_types)
+        on_device = [npx.from_host(x) for x in (ids, lengths, types)]
+        return self._encode(on_device[0], on_device[2], npx.AttentionSpec(kv_lengths=on_device[1])), on_device[1]
+
+    def pooled(self, ids: Any, pooling: str = "mean", token_types: Any = None) -> Tensor:
+        """Return one vector (B, D) for each row of ids (B, S).
+
+        pooling: "mean" (default), the mean of the last layer's output over the tokens, BOS and EOS included; or
+        "first", the output for the first token, through the pooler if the model has one.
+        """
+        if pooling not in POOLINGS:
+            raise ValueError(f"pooling: expected {' or '.join(POOLINGS)}; got {pooling!r}; try {POOLINGS[0]}")
+        hidden, lengths = self.encode(ids, token_types)
+        if pooling == "first":
+            return self._pool(hidden[:, 0])
+        is_token = npx.arange(hidden.shape[1]) < lengths[:, None]  # (B, S)
+        weights = (is_token / npx.maximum(lengths, 1)[:, None]).astype(hidden.dtype)
+        return (hidden * weights[..., None]).sum(axis=1)
+
+    def label_logits(self, ids: Any, labels: Any) -> tuple[npx.Array, npx.Array]:
+        """Return the labels (n,) that are not padding, row by row, and the logits (n, V) for each, both on the host.
+
+        labels: (B, S) of the tokens, or (B, 1) of the texts, as for `loss`. Runs without a graph.
+        """
+        with no_grad():
+            hidden, targets = self._predictions(*self._packed(ids, labels))
+            return npx.to_host(targets), npx.to_host(self.logits(hidden).data)
+
+    def loss(
+        self,
+        ids: Any,
+        labels: Any,
+        label_smoothing: float = 0.0,
+        smoothing_classes: str = "all",
+        loss_normalizer: float | None = None,
+        rdrop: float = 0.0,
+    ) -> Tensor:
+        """Return the label-smoothed cross entropy () of the labels.
+
+        Args:
+            ids: (B, S).
+            labels: (B, S), one for each token, or (B, 1), one for each text, which is predicted from its first token
+                through the pooler, if there is one. Padding marks what is not predicted.
+
+        The other arguments are those of `Transformer.loss`.
+        """
+        packed = self._packed(ids, labels)
+        if loss_normalizer is None:
+            loss_normalizer = count_targets(packed[3], self.config.pad_id)
+        check_normalizer(loss_normalizer)
+        targets = packed[3][packed[4]]  # the same for every pass
+        return self.training_loss(
+            lambda: self._predictions(*packed)[0],
+            targets,
+            label_smoothing,
+            smoothing_classes,
+            loss_normalizer,
+            rdrop,
+        )
+
+    def loss_inputs(self, ids: Any, labels: Any) -> tuple[npx.Array, ...]:
+        """Return the arrays that `loss_from_inputs` takes, on the host: ids, lengths, token types, labels."""
+        labels = npx.to_host(labels)
+        check_ids("labels", labels, self.config.vocab_size, ndim=2)
+        text = self.check_text(ids)
+        if len(labels) != len(text[0]) or labels.shape[1] not in (1, text[0].shape[1]):
+            b, s = text[0].shape
+            raise ValueError(
+                f"labels: expected ({b}, {s}), one for each token, or ({b}, 1), one for each text; got {labels.shape}"
+            )
+        return *text, labels
+
+    def loss_from_inputs(
+        self,
+        ids: npx.Array,
+        lengths: npx.Array,
+        token_types: npx.Array,
+        labels: npx.Array,
+        *,
+        label_smoothing: float,
+        smoothing_classes: str,
+        loss_normalizer: float,
+        rdrop: float = 0.0,
+    ) -> Tensor:
+        """Compute `loss` from arrays on the device, without reading their values (train/learn/graphs.py)."""
+
+        def hidden() -> Tensor:
+            x = self._encode(ids, token_types, npx.AttentionSpec(kv_lengths=lengths))
+            return self._pool(x[:, :1]) if labels.shape[1] == 1 else x
+
+        return self.training_loss(hidden, labels, label_smoothing, smoothing_classes, loss_normalizer, rdrop)
+
+    def _packed(self, ids: Any, labels: Any) -> tuple[Any, ...]:
+        """Return packed ids and token types, their packing, packed labels, and the rows (n,) that are predicted.
+
+        Rows are those of the packed text for labels of tokens, and the texts for labels (B, 1).
+        """
+        ids, lengths, types, labels = self.loss_inputs(ids, labels)
+        packing = npx.pack(lengths)
+        targets = labels.reshape(-1) if labels.shape[1] == 1 else packing.rows(labels)
+        rows = host.flatnonzero(targets != self.config.pad_id)
+        arrays = packing.rows(ids), packing.rows(types), targets, rows
+        ids, types, targets, rows = map(npx.from_host, arrays)
+        return ids, types, packing.to_device(), targets, rows, labels.shape[1] == 1
+
+    def _predictions(
+        self,
+        ids: npx.Array,
+        types: npx.Array,
+        packing: npx.Packing,
+        targets: npx.Array,
+        rows: npx.Array,
+        of_texts: bool,
+    ) -> tuple[Tensor, npx.Array]:
+        """Return the vectors (n, D) from which labels are predicted, and these labels (n,), for packed arrays.
+
+        Only these rows reach the output projection: a masked language model predicts one token in seven.
+        """
+        hidden = self._encode(ids, types, npx.AttentionSpec(q_packing=packing, kv_packing=packing))
+        if of_texts:
+            return self._pool(hidden[packing.starts[:-1][rows]]), targets[rows]
+        return hidden[rows], targets[rows]
+
+    def check_text(self, ids: Any, token_types: Any = None) -> tuple[npx.Array, npx.Array, npx.Array]:
+        """Return ids (B, S), the lengths (B,) of the rows and token types (B, S), on the host.
+
+        ValueError for padding within a row and for token types that the model lacks.
+        """
+        c = self.config
+        ids = self.check_ids("text ids", ids, c.src_vocab_size)
+        mask = ids != c.pad_id
+        lengths = row_lengths(mask)
+        if lengths.sum() != mask.sum():
+            row = (lengths != mask.sum(axis=1)).argmax()
+            raise ValueError(
+                f"text ids: expected padding ({c.pad_id}) at the end of a row only; "
+                f"got row {row} with padding before its end; try moving it"
+            )
+        if token_types is None:
+            is_eos = ids == c.eos_id
+            types = host.minimum(is_eos.cumsum(axis=1) - is_eos, max(0, c.token_types - 1))
+        else:
+            types = npx.to_host(token_types)
+            check_ids("token types", types, max(1, c.token_types), ndim=2)
+        return ids, lengths, types
+
+    def _encode(self, ids: npx.Array, token_types: npx.Array, spec: npx.AttentionSpec) -> Tensor:
+        """Return the last layer's output for checked ids on the device, (B, S) or packed (N,)."""
+        start = spec.q_packing or 0
+        if self.token_types is None and self.embedding_norm is None:
+            x = self.embed(self.text_positions, self.embedding, ids, start)
+        else:
+            x = self.embedding(self.drop_words(ids))
+            if self.token_types:
+                x = self.token_types(x, token_types)
+            x = self.text_positions(x, start)
+            x = self.dropout(self.embedding_norm(x) if self.embedding_norm else x)
+        for layer in self.layers:
+            x = layer(x, spec)
+        return self.norm(x) if self.norm else x
+
+    def _pool(self, x: Tensor) -> Tensor:
+        return self.pooler(x) if self.pooler else x
+
+    def attention_maps(self, ids: Any) -> list[npx.Array]:
+        """Return the attention weights (B, H, S, S) of each layer, on the host, for ids (B, S)."""
+        with evaluation_mode(self), record_weights({"text": [layer.attention for layer in self.layers]}) as maps:
+            self.encode(ids)
+        return maps["text"]

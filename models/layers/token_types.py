@@ -1,0 +1,21 @@
+"""Token types: a learned vector for each part of a text, as BERT adds to tell two sentences apart."""
+
+import npx
+from autograd import Tensor, neural
+from models.init import normal
+from models.module import Module, Parameter
+
+
+class TokenTypes(Module):
+    """Adds row t of a learned table to the vectors of tokens of type t. (..., D), types (...) -> (..., D).
+
+    Args:
+        n_types: number of types, at least 1.
+        d_model: width D.
+    """
+
+    def __init__(self, n_types: int, d_model: int) -> None:
+        self.weight = Parameter(normal(n_types, d_model, d_model**-0.5))
+
+    def forward(self, x: Tensor, types: npx.Array) -> Tensor:
+        return x + neural.embedding(self.weight, types)

@@ -1,0 +1,351 @@
+"""Masked language models, classifiers and taggers: their files, batches, trainings, and the commands that use them."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models import TransformerConfig
+from tests.helpers.trainings import outcome
+from train.cli import main
+from train.errors import UserError
+from train.learn.optimizer import Adam
+from train.metrics.classification import LabelScores
+from train.run.checkpoint import load_model
+from train.tasks.labeling import embed_lines, label_lines
+from train.text.affixes import AffixTokenizer, affix_spec
+from train.text.corpus import Corpus
+from train.text.labeled import MaskedBatches, MaskedText, WordEncoder, read_labeled, read_tagged
+from train.text.tokenizer import SPECIALS, Tokenizer
+
+NOUNS, VERBS = ("cat", "dog", "bird"), ("sees", "hears", "likes")
+SENTENCES = [f"the {a} {v} the {b}" for a in NOUNS for v in VERBS for b in NOUNS]
+TAG_OF = {"the": "DT"} | dict.fromkeys(NOUNS, "NN") | dict.fromkeys(VERBS, "VB")
+SMALL = """
+[model]
+architecture = "encoder"
+d_model = 16
+d_ff = 16
+n_heads = 2
+n_layers = 1
+norm = "pre"
+positions = "learned"
+max_positions = 32
+token_types = 2
+pooler = true
+dropout = 0.1
+[data]
+tokenizer = "affixes"
+vocab_size = 150
+max_length = 32
+[train]
+batch_tokens = 120
+max_steps = 12
+schedule = "constant"
+peak_lr = 0.01
+warmup_steps = 1
+label_smoothing = 0.0
+validate_every = 6
+checkpoint_every = 6
+"""
+
+
+# ---- files
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        (
+            "good\tfine\nfine film\n",
+            "line 2: expected label<TAB>text, or label<TAB>text<TAB>text; got 'fine film'; try",
+        ),
+        ("good\tfine\n\n", "line 2: expected label<TAB>text, or label<TAB>text<TAB>text; got an empty line; try"),
+        ("good\t \n", "line 1: expected label<TAB>text"),
+        ("a\tb\tc\td\n", "line 1: expected label<TAB>text"),
+    ],
+)
+def test_an_invalid_labeled_text_is_named_by_its_line(tmp_path, text, message):
+    (tmp_path / "f").write_text(text)
+    with pytest.raises(UserError) as caught:
+        list(read_labeled(tmp_path / "f"))
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("the\tDT\ncat\n", "line 2: expected word<TAB>tag, one word per line; got 'cat'; try a tag for each word"),
+        ("the\tDT\tx\n", "line 1: expected word<TAB>tag"),
+        ("new york\tNN\n", "line 1: expected word<TAB>tag"),
+        ("\n\n", "expected lines word<TAB>tag; got only empty lines; try another file"),
+    ],
+)
+def test_invalid_tagged_words_are_named_by_their_line(tmp_path, text, message):
+    (tmp_path / "f").write_text(text)
+    with pytest.raises(UserError) as caught:
+        list(read_tagged(tmp_path / "f"))
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_sentences_are_separated_by_empty_lines(tmp_path):
+    (tmp_path / "f").write_text("\n\nthe\tDT\ncat\tNN\n\n\nit\tPRP")
+    assert [tuple(s) for s in read_tagged(tmp_path / "f")] == [(3, ["the", "cat"], ["DT", "NN"]), (7, ["it"], ["PRP"])]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "affixes"])
+def test_words_are_encoded_as_in_their_sentence(kind):
+    """The tokens of a sentence are those of its words, so that a tagger reads what a masked model was trained on."""
+    lines = [[*SENTENCES, "U.S. stocks don't fall ( much ) <s>"]]
+    sentences = [line.split() for line in lines[0]]
+    spec = Tokenizer.train_spec(lines, kind, 300, "words") if kind == "bpe" else affix_spec(sentences, SPECIALS, 200)
+    tokenizer = AffixTokenizer(spec)
+    ids, firsts = WordEncoder(tokenizer)(sentences)
+    assert [row[1:] for row in ids] == tokenizer.encode_batch(lines[0])
+    starts = tokenizer.word_starts()
+    for row, positions in zip(ids, firsts, strict=True):
+        assert len(positions) == len({*positions}) and all(starts[row[i]] for i in positions)
+
+
+# ---- masking
+
+
+def masked_text(lengths, vocab_size=40):
+    rng = np.random.default_rng(0)
+    rows = [[1, *rng.integers(4, vocab_size, n).tolist()] for n in lengths]
+    return MaskedText(Corpus.from_pairs([(row, row) for row in rows]), [i % 2 == 0 for i in range(vocab_size)])
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.integers(0, 99), st.sampled_from([0.15, 0.5, 0.99]))
+def test_masked_batches_predict_the_announced_tokens(lengths, seed, rate):
+    text = masked_text(lengths)
+    batches = MaskedBatches(text, 64, seed, rate)
+    for epoch in (0, 1):
+        seen = []
+        for examples in batches.epoch(epoch):
+            batch = batches.batch(examples)
+            assert batches.sizes(examples) == (batch.n_target_tokens, batch.n_tokens)
+            original = text.pairs.padded(0, examples.indices)
+            predicted = batch.labels != 0
+            assert (batch.labels[predicted] == original[predicted]).all()
+            assert (batch.ids[~predicted] == original[~predicted]).all()
+            assert not (predicted & (original <= 2)).any(), "BOS, EOS and padding are not predicted"
+            tokens = (original > 2).sum(axis=1)
+            assert (predicted.sum(axis=1) == np.maximum(1, (rate * tokens + 0.5).astype(int))).all()
+            again = MaskedBatches(text, 64, seed, rate).batch(examples)
+            assert (again.ids == batch.ids).all() and (again.labels == batch.labels).all()
+            seen += examples.indices.tolist()
+        assert sorted(seen) == list(range(len(lengths)))
+
+
+def test_masks_are_80_10_10_of_complete_words_and_change_with_the_epoch():
+    text = masked_text([200] * 100)
+    batches = MaskedBatches(text, 202 * 100, seed=1)
+    first, second = (batches.batch(batches.epoch(epoch)[0][:100]) for epoch in (0, 1))
+    predicted = first.labels != 0
+    share = [np.mean(x) for x in (first.ids[predicted] == 3, first.ids[predicted] == first.labels[predicted])]
+    assert abs(share[0] - 0.8) < 0.03 and abs(share[1] - 0.1 - 0.1 / 36) < 0.02
+    assert set(first.ids[predicted]) == {3, *range(4, 40)}
+    assert (first.labels != second.labels).any()
+    for row, examples in zip(predicted, batches.epoch(0)[0].indices, strict=True):
+        words = np.array(text.word_starts)[text.pairs.padded(0, np.array([examples]))[0, 1:-1]].cumsum()
+        partial = [w for w in set(words[row[1:-1]]) if not row[1:-1][words == w].all()]
+        assert len(partial) <= 1, "only the last word may be cut off"
+
+
+# ---- metrics
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30))
+def test_label_scores_follow_their_definitions(pairs):
+    gold, predicted = (np.array(side) for side in zip(*pairs, strict=True))
+    scores, f1 = LabelScores.of("abcd", gold, predicted), []
+    assert scores.accuracy == pytest.approx(100 * np.mean(gold == predicted))
+    for i in range(4):
+        hits, n_gold, n_predicted = (int(x.sum()) for x in ((gold == i) & (predicted == i), gold == i, predicted == i))
+        precision, recall = hits / max(1, n_predicted), hits / max(1, n_gold)
+        assert (scores.precision[i], scores.recall[i]) == pytest.approx((100 * precision, 100 * recall))
+        expected = 200 * precision * recall / (precision + recall) if hits else 0.0
+        assert scores.f1[i] == pytest.approx(expected)
+        if n_gold or n_predicted:
+            f1.append(expected)
+    assert scores.macro_f1 == pytest.approx(np.mean(f1))
+    assert sum(row["count"] for row in scores.as_dict()["labels"].values()) == len(pairs)
+
+
+# ---- training
+
+
+@pytest.mark.parametrize("kind", ["masked", "tokens", "texts"])
+def test_ten_sentences_are_memorized(kind):
+    rng = np.random.default_rng(1)
+    ids = np.concatenate([np.ones((10, 1), int), rng.integers(4, 20, (10, 5)), np.full((10, 1), 2)], axis=1)
+    labels, options = np.zeros_like(ids), {"src_vocab_size": 20}
+    if kind == "masked":
+        labels[:, 3], ids[:, 3], options = ids[:, 3], 3, {}
+    elif kind == "tokens":
+        labels[:, 1:6] = rng.integers(4, 8, (10, 5))
+    else:
+        labels, options = rng.integers(4, 8, (10, 1)), options | {"pooler": True}
+    config = TransformerConfig(
+        20 if kind == "masked" else 8, d_model=16, d_ff=32, n_heads=2, n_layers=1, dropout=0.0, norm="pre",
+        architecture="encoder", **options,
+    )  # fmt: skip
+    model = config.build(seed=1)
+    adam = Adam(model)
+    for _ in range(60):
+        adam.flat.zero_grad()
+        model.loss(ids, labels).backward()
+        adam.step(0.02)
+    gold, logits = model.label_logits(ids, labels)
+    assert (logits.argmax(axis=1) == gold).all() and model.loss(ids, labels).item() < 0.1
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with texts and runs of the three tasks."""
+    folder = tmp_path_factory.mktemp("labels")
+    (folder / "small.toml").write_text(SMALL)
+    for name, part in (("train", SENTENCES[::2]), ("valid", SENTENCES[1::2])):
+        tagged = ["".join(f"{word}\t{TAG_OF[word]}\n" for word in line.split()) for line in part]
+        (folder / f"{name}.tags").write_text("\n".join(tagged))
+        (folder / f"{name}.labeled").write_text("".join(f"{line.split()[2]}\t{line}\n" for line in part))
+        (folder / f"{name}.txt").write_text("".join(f"{line}\n" for line in part))
+    return folder
+
+
+def train(folder, out, *options, texts):
+    suffix, *names = texts
+    parts = zip(names, ("train", "valid"), strict=True)
+    files = [argument for name, part in parts for argument in (name, f"{folder}/{part}.{suffix}")]
+    return main(["train", f"{folder}/small.toml", "--out", str(folder / out), "--quiet", *files, *options])
+
+
+TEXTS = {
+    "masking": ("txt", "--text", "--valid-text"),
+    "classification": ("labeled", "--train-labeled", "--valid-labeled"),
+    "tagging": ("tags", "--train-tagged", "--valid-tagged"),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(folder):
+    """The runs: a masked language model, and a classifier and a tagger that start from it."""
+    assert train(folder, "masking", "--set", "data.task=masking", texts=TEXTS["masking"]) == 0
+    for task in ("classification", "tagging"):
+        options = "--set", f"data.task={task}", "--init", str(folder / "masking"), "--set", "train.max_steps=30"
+        assert train(folder, task, *options, texts=TEXTS[task]) == 0
+    return folder
+
+
+def test_a_run_starts_from_the_masked_model_and_is_validated_by_accuracy(runs, capfd):
+    for task in ("classification", "tagging"):
+        entries = [json.loads(line) for line in (runs / task / "metrics.jsonl").read_text().splitlines()]
+        scores = [entry["accuracy"] for entry in entries if entry["kind"] == "valid"]
+        assert len(scores) == 5 and max(scores) > 90
+        assert (runs / task / "checkpoints" / "best").is_dir()
+        assert main(["info", str(runs / task)]) == 0 and "accuracy  macro F1" in capfd.readouterr().out
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(runs, folder):
+    options = "--set", "data.task=masking"
+    assert train(folder, "halves", *options, "--set", "train.max_steps=6", texts=TEXTS["masking"]) == 0
+    assert main(["train", "--resume", "--out", str(folder / "halves"), "--quiet", "--set", "train.max_steps=12"]) == 0
+    assert outcome(runs / "halves") == outcome(runs / "masking")
+
+
+def test_classify_prints_labels_and_scores(runs, tmp_path, capfd):
+    text = tmp_path / "texts"
+    text.write_text(f"{SENTENCES[0]}\n{SENTENCES[4]}\n")
+    command = ["classify", "--quiet", "--model"]
+    assert main([*command, str(runs / "classification"), "--input", str(text), "--top", "2"]) == 0
+    rows = [line.split("\t") for line in capfd.readouterr().out.splitlines()]
+    assert [row[0] for row in rows] == ["sees", "hears"] and all(len(row) == 4 for row in rows)
+    assert all(1 >= float(row[1]) >= float(row[3]) >= 0 for row in rows)
+    assert main([*command, str(runs / "tagging"), "--input", str(text)]) == 0
+    assert capfd.readouterr().out == "DT NN VB DT NN\n" * 2
+    assert main([*command, str(runs / "tagging"), "--input", str(text), "--json"]) == 0
+    first = json.loads(capfd.readouterr().out.splitlines()[0])
+    assert first["words"] == SENTENCES[0].split() and len(first["probabilities"]) == 5
+    assert main([*command, str(runs / "tagging"), "--gold", str(runs / "valid.tags")]) == 0
+    report = capfd.readouterr().err.splitlines()
+    assert report[0].startswith("accuracy (micro F1) ")
+    assert {line.split()[0] for line in report[2:]} == {"DT", "NN", "VB"}
+
+
+def test_embed_writes_the_same_vectors_as_text_and_as_an_array(runs, tmp_path, capfd):
+    text, array = tmp_path / "texts", tmp_path / "v.npy"
+    text.write_text("".join(f"{line}\n" for line in SENTENCES[:5]))
+    for run in ("masking", "tagging"):
+        command = ["embed", "--quiet", "--model", str(runs / run), "--input", str(text)]
+        for pooling in ("mean", "first"):
+            assert main([*command, "--pooling", pooling, "--output", str(array)]) == 0
+            assert main([*command, "--pooling", pooling]) == 0
+            rows = [[float(x) for x in line.split(" ")] for line in capfd.readouterr().out.splitlines()]
+            vectors = np.load(array)
+            assert vectors.dtype == np.float32 and vectors.shape == (5, 16)
+            assert np.allclose(vectors, rows, rtol=1e-5, atol=1e-6)
+
+
+def test_results_do_not_depend_on_the_batch(runs):
+    model, tokenizer, _ = load_model(runs / "tagging", "tagging")
+    lines = [SENTENCES[0], "the cat", "likes", *SENTENCES[5:8]]
+    together = list(label_lines(model, tokenizer, lines, "tagging"))
+    alone = [next(label_lines(model, tokenizer, [line], "tagging", batch_tokens=1)) for line in lines]
+    for a, b in zip(together, alone, strict=True):
+        assert a.labels == b.labels and np.allclose(a.probabilities, b.probabilities, atol=1e-5)
+    vectors = [list(embed_lines(model, tokenizer, lines, batch_tokens=n)) for n in (1, 500)]
+    assert np.allclose(*vectors, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "task, command, message",
+    [
+        ("tagging", "classify --top 2", "--top: expected a classifier; got a tagger; try --json"),
+        ("masking", "classify", "expected a model of the task classification or tagging; got one of masking; try"),
+        ("masking", "embed --pooling max", '--pooling: expected one of "mean", "first"; got max; try mean'),
+        ("tagging", "classify", "line 2: expected text; got an empty line; try removing the line"),
+        ("masking", "embed", "line 2: expected text; got an empty line; try removing the line"),
+        ("masking", "generate", "expected a model of the task language; got one of masking"),
+        ("masking", "draw confusion", "expected a classifier or a tagger; got the task masking"),
+        (
+            "masking",
+            "draw beam --input=cat",
+            "expected a model that translates or parses; got an encoder; try draw",
+        ),
+    ],
+)
+def test_a_wrong_request_is_answered_in_one_line(runs, tmp_path, capfd, task, command, message):
+    name, *options = command.split()
+    (tmp_path / "texts").write_text("the cat\n\n")
+    if name == "draw":
+        pytest.importorskip("matplotlib")
+        arguments = ["draw", str(runs / task), *options, "--out", str(tmp_path / "x.svg")]
+    else:
+        arguments = [name, "--model", str(runs / task), *options]
+        arguments += ["--input", str(tmp_path / "texts")] if name != "generate" else []
+    assert main(arguments) == 2
+    error = capfd.readouterr().err.strip().splitlines()
+    assert message in error[-1] and "Traceback" not in "".join(error)
+
+
+def test_labels_that_the_training_text_lacks_are_named(folder, tmp_path, capfd):
+    (folder / "odd.tags").write_text("the\tDT\ncat\tNNS\n")
+    files = "--train-tagged", f"{folder}/train.tags", "--valid-tagged", f"{folder}/odd.tags"
+    command = ["train", f"{folder}/small.toml", "--set", "data.task=tagging", "--out", str(tmp_path / "run"), "--quiet"]
+    assert main([*command, *files]) == 2
+    message = capfd.readouterr().err
+    assert "odd.tags, line 2: expected a label of the training text; got 'NNS'; try NN" in message
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_confusion_matrix_is_drawn_with_a_description(runs, tmp_path):
+    pytest.importorskip("matplotlib")
+    assert main(["draw", str(runs / "classification"), "confusion", "--out", str(tmp_path / "c.svg")]) == 0
+    assert (
+        main(["draw", str(runs / "tagging"), "heads", "--input", SENTENCES[0], "--out", str(tmp_path / "h.svg")]) == 0
+    )
+    text = (tmp_path / "c.alt.txt").read_text()
+    assert text.startswith("Confusion matrix: accuracy ") and "the 3 most frequent of 3 labels" in text

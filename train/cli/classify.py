@@ -1,0 +1,98 @@
+"""`classify`: labels of texts by a trained classifier, or tags of words by a trained tagger."""
+
+import json
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from train.cli.app import Device, Quiet, app, line_progress, open_input, open_output, use_device
+from train.cli.options import Model, Output, number_option, warn
+from train.errors import UserError
+
+TASKS = ("classification", "tagging")
+
+
+@app.command(
+    epilog="Example: [b]echo 'A fine film .' | npx-transformer classify --model runs/sentiment[/b] prints"
+    " 'positive<TAB>0.9731'. A tagger prints the tags of a line, whose words are separated by spaces. A tab separates"
+    " the texts of a pair."
+)
+def classify(
+    model: Model,
+    input: Annotated[
+        Path | None, typer.Option(metavar="F", help="Texts to label, one per line; default: standard input.")
+    ] = None,
+    gold: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="F", help="Label the texts of this labeled file and report accuracy and F1 by label on stderr."
+        ),
+    ] = None,
+    output: Output = None,
+    top: Annotated[
+        int | None,
+        number_option(
+            int, "[1, 10000]", metavar="K", help="Print the K most probable labels of a text; default: 1. Not for tags."
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line, with the probabilities.")
+    ] = False,
+    quiet: Quiet = False,
+    device: Device = "cpu",
+) -> None:
+    """Print the label of each line of text with its probability, or the tags of its words."""
+    from train.run.checkpoint import find_checkpoint, load_model, read_state, task_of
+    from train.tasks.labeling import label_lines, score_labels, text_of
+    from train.text.labeled import label_names
+
+    use_device(device)
+    if input is not None and gold is not None:
+        raise UserError(f"--gold: expected --input or --gold; got both ({input}, {gold}); try one of them")
+    task: Any = task_of(read_state(find_checkpoint(model)))
+    if task.name not in TASKS:
+        raise UserError(
+            f"{model}: expected a model of the task {' or '.join(TASKS)}; got one of {task.name}; try another"
+        )
+    if top is not None and task.name == "tagging":
+        raise UserError("--top: expected a classifier; got a tagger; try --json, which prints probabilities")
+    examples = [] if gold is None else list(task.read(str(gold)))
+    texts: AbstractContextManager[Iterator[str | None]] = (
+        open_input(input) if gold is None else nullcontext(text_of(example, task.name) for example in examples)
+    )
+    predicted = []
+    with texts as lines, open_output(output) as file:
+        network, tokenizer, _ = load_model(model, task.name, warn)
+        names = label_names(tokenizer)
+        with line_progress("labeled", gold or input, output, not quiet and gold is None) as work:
+            results = label_lines(network, tokenizer, lines, task.name, on_progress=work.advance)
+            for index, result in enumerate(results):
+                file.write(format_labeling(index, result, names, top or 1, as_json) + "\n")
+                file.flush()
+                if gold is not None:
+                    predicted.append(result.labels)
+    if gold is not None:
+        for line in score_labels(examples, predicted).table():
+            warn(line)
+    elif not quiet:
+        warn(f"labeled {work.result()}")
+
+
+def format_labeling(index: int, result: Any, names: list[str], top: int, as_json: bool) -> str:
+    """Return the output for a line: tags, or `top` labels with their probabilities."""
+    if result.words:
+        if not as_json:
+            return " ".join(result.labels)
+        best = [round(float(p), 6) for p in result.probabilities.max(axis=1)]
+        fields = {"words": result.words, "tags": result.labels, "probabilities": best}
+        return json.dumps({"index": index} | fields, ensure_ascii=False)
+    p = result.probabilities[0]
+    ranked = sorted(range(len(names)), key=lambda i: (-p[i], i))
+    if as_json:
+        probabilities = {names[i]: round(float(p[i]), 6) for i in ranked}
+        fields = {"label": result.labels[0], "probabilities": probabilities}
+        return json.dumps({"index": index} | fields, ensure_ascii=False)
+    return "\t".join(f"{names[i]}\t{p[i]:.4f}" for i in ranked[:top])

@@ -1,0 +1,74 @@
+"""`embed`: a vector for each line of text, by the encoder of a run."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from npx.ranges import Range
+from train.cli.app import STDIO, Device, Quiet, app, check_output, line_progress, open_input, open_output, use_device
+from train.cli.options import Model, checked_option, warn
+from train.errors import UserError
+
+POOLINGS = ("mean", "first")
+
+
+@app.command(
+    epilog="Example: [b]npx-transformer embed --model runs/pretrained --input texts.txt --output vectors.npy[/b]. The"
+    " array has one row per line. Otherwise the output is text: one line per line, numbers separated by spaces."
+)
+def embed(
+    model: Model,
+    input: Annotated[
+        Path | None, typer.Option(metavar="F", help="Texts, one per line; default: standard input.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="F|F.npy", help="Output file, written atomically; .npy: a NumPy array. Default: standard output."
+        ),
+    ] = None,
+    pooling: Annotated[
+        str,
+        checked_option(
+            Range(str, choices=POOLINGS),
+            metavar="|".join(POOLINGS),
+            help="The mean over the tokens, or the first token, through the pooler if the model has one.",
+        ),
+    ] = "mean",
+    quiet: Quiet = False,
+    device: Device = "cpu",
+) -> None:
+    """Print a vector for each line of text, by a masked language model, classifier or tagger."""
+    from train.run.checkpoint import load_model
+    from train.tasks.labeling import embed_lines
+
+    use_device(device)
+    network, tokenizer, _ = load_model(model, "", warn)
+    if network.examples != "labels":
+        raise UserError(
+            f"{model}: expected a model of the architecture encoder; got {network.config.architecture}; try another run"
+        )
+    if output is not None and output != STDIO:
+        check_output(output)
+    with open_input(input) as lines, line_progress("embedded", input, output, not quiet) as work:
+        vectors: Any = embed_lines(network, tokenizer, lines, pooling, on_progress=work.advance)
+        if output is not None and output.suffix == ".npy":
+            write_array(output, list(vectors), network.config.d_model)
+        else:
+            with open_output(output) as file:
+                for vector in vectors:
+                    file.write(" ".join(f"{x:.6g}" for x in vector.tolist()) + "\n")
+                    file.flush()
+    if not quiet:
+        warn(f"embedded {work.result()}")
+
+
+def write_array(path: Path, vectors: list[Any], width: int) -> None:
+    """Write vectors as the rows of a NumPy array (n, width)."""
+    import numpy as np
+
+    from train.files import atomic_write
+
+    with atomic_write(path) as file:
+        np.save(file, np.stack(vectors) if vectors else np.zeros((0, width), np.float32))

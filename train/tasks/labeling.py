@@ -1,0 +1,154 @@
+"""Labels and vectors of lines of text, by the encoder of a run: the work of `classify` and `embed`."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import npx
+from autograd import no_grad
+from train.errors import UserError
+from train.metrics.classification import LabelScores
+from train.tasks.pairs import CHARACTERS_PER_TOKEN, WINDOW, length_batches, read_window
+from train.text.affixes import split_words
+from train.text.labeled import Labeled, WordEncoder, encode_texts, label_names
+from train.text.tokenizer import SPECIALS
+
+BATCH_TOKENS = 4096
+Rows = list[list[int]]  # token ids of texts
+Progress = Callable[[int], object]
+
+
+class Labeling(NamedTuple):
+    """The labels of a line: one for a text, or one for each of its words, which are empty for a text."""
+
+    words: list[str]
+    labels: list[str]  # the most probable ones
+    probabilities: NDArray[np.floating[Any]]  # (n, L), of all labels in the order of `label_names`
+
+
+def label_lines(
+    model: Any,
+    tokenizer: Any,
+    lines: Iterable[str | None],
+    task: str,
+    batch_tokens: int = BATCH_TOKENS,
+    on_progress: Progress = lambda n_lines: None,
+) -> Iterator[Labeling]:
+    """Yield the labels of each line.
+
+    Args:
+        model: a classifier or tagger, in eval mode.
+        tokenizer: its tokenizer.
+        lines: texts; None marks a pause of the input. For a classifier of pairs a tab separates the two texts; for a
+            tagger spaces separate the words.
+        task: "classification" or "tagging".
+        batch_tokens: maximum tokens per batch, padding included; a single line may exceed it.
+        on_progress: called after every batch with the number of lines it has finished.
+
+    Raises UserError for an empty line and for one that is longer than the model's positions.
+    """
+    names, first, special = label_names(tokenizer), len(SPECIALS), tokenizer.special
+    encode_words = WordEncoder(tokenizer.source)
+
+    def encode(texts: Sequence[str]) -> tuple[Rows, list[Any]]:
+        if task == "classification":
+            return encode_texts(tokenizer.source, [line.split("\t") for line in texts]), [[] for _ in texts]
+        sentences = [split_words(line) for line in texts]
+        ids, positions = encode_words(sentences)
+        return ids, list(zip(sentences, positions, strict=True))
+
+    def label(ids: NDArray[np.int32], extras: list[Any]) -> Iterator[Labeling]:
+        if task == "classification":
+            is_labeled = np.ones((len(ids), 1), bool)
+        else:
+            is_labeled = np.zeros(ids.shape, bool)
+            for row, (_, positions) in zip(is_labeled, extras, strict=True):
+                row[positions] = True
+        _, logits = model.label_logits(ids, np.where(is_labeled, first, special.pad_id))
+        logits = logits[:, first:].astype(np.float64)
+        p = np.exp(logits - logits.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        ends = np.cumsum(is_labeled.sum(axis=1))
+        for extra, rows in zip(extras, np.split(p, ends[:-1]), strict=True):
+            yield Labeling(extra[0] if extra else [], [names[i] for i in rows.argmax(axis=1)], rows)
+
+    return by_windows(model, lines, encode, label, batch_tokens, on_progress)
+
+
+def embed_lines(
+    model: Any,
+    tokenizer: Any,
+    lines: Iterable[str | None],
+    pooling: str = "mean",
+    batch_tokens: int = BATCH_TOKENS,
+    on_progress: Progress = lambda n_lines: None,
+) -> Iterator[npx.Array]:
+    """Yield a vector (D,) for each line: "mean" or "first" token (`Encoder.pooled`). Arguments as for `label_lines`."""
+
+    def encode(texts: Sequence[str]) -> tuple[Rows, list[Any]]:
+        return encode_texts(tokenizer.source, [line.split("\t") for line in texts]), [None for _ in texts]
+
+    def embed(ids: NDArray[np.int32], extras: list[Any]) -> Iterator[npx.Array]:
+        with no_grad():
+            return iter(npx.to_host(model.pooled(ids, pooling).data))
+
+    return by_windows(model, lines, encode, embed, batch_tokens, on_progress)
+
+
+def by_windows(
+    model: Any,
+    lines: Iterable[str | None],
+    encode: Callable[[Sequence[str]], tuple[Rows, list[Any]]],
+    compute: Callable[[NDArray[np.int32], list[Any]], Iterable[Any]],
+    batch_tokens: int,
+    on_progress: Progress,
+) -> Iterator[Any]:
+    """Yield a result for each line, in order, computed in batches of similar length.
+
+    encode: returns, for each line, BOS with its tokens ([] if it has none) and whatever `compute` needs of it.
+    compute: returns the results for padded ids (B, S) and the values of these lines.
+    """
+    remaining, number, c = iter(lines), 0, model.config
+    while texts := read_window(remaining, WINDOW, CHARACTERS_PER_TOKEN * batch_tokens):
+        rows, extras = encode(texts)
+        for i, (text, row) in enumerate(zip(texts, rows, strict=True), number + 1):
+            if len(row) < 2:
+                got = repr(text[:60]) if text.strip() else "an empty line"
+                raise UserError(f"line {i}: expected text; got {got}; try removing the line")
+            if model.max_length and len(row) >= model.max_length:
+                raise UserError(
+                    f"line {i}: expected at most {model.max_length - 2} tokens, for which the model has positions; got "
+                    f"{len(row) - 1}; try splitting the line"
+                )
+        results: list[Any] = [None] * len(rows)
+        for batch in length_batches([len(row) + 1 for row in rows], batch_tokens):
+            ids = np.full((len(batch), max(len(rows[i]) for i in batch) + 1), c.pad_id, np.int32)
+            for line, i in zip(ids, batch, strict=True):
+                line[: len(rows[i]) + 1] = [*rows[i], c.eos_id]
+            for i, result in zip(batch, compute(ids, [extras[i] for i in batch]), strict=True):
+                results[i] = result
+            on_progress(len(batch))
+        yield from results
+        number += len(texts)
+
+
+def text_of(example: Labeled, task: str) -> str:
+    """Return the line of an example of a file, as `label_lines` takes it."""
+    return ("\t" if task == "classification" else " ").join(example.texts)
+
+
+def score_labels(gold: Sequence[Labeled], predicted: Sequence[Sequence[str]]) -> LabelScores:
+    """Return the scores of predicted labels. Raises UserError for an example with another number of labels."""
+    for example, labels in zip(gold, predicted, strict=True):
+        if len(example.labels) != len(labels):
+            raise UserError(
+                f"line {example.line}: expected {len(example.labels)} labels, one for each word; got {len(labels)}; "
+                "try predictions for the same words"
+            )
+    pairs = [pair for e, labels in zip(gold, predicted, strict=True) for pair in zip(e.labels, labels, strict=True)]
+    names = sorted({name for pair in pairs for name in pair})
+    index = {name: i for i, name in enumerate(names)}
+    sides = (np.array([index[name] for name in side]) for side in zip(*pairs, strict=True))
+    return LabelScores.of(names, *sides)

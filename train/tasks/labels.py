@@ -1,0 +1,271 @@
+"""Tasks of the encoder-only architecture: masked language modeling, text classification and token tagging."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+import npx
+from models.fields import key
+from train.metrics.classification import IntArray, LabelScores
+from train.tasks.language import LanguageKeys
+from train.tasks.task import Task, task
+from train.text.affixes import KIND, AffixTokenizer, affix_spec, split_words
+from train.text.bpe_dropout import EpochExamples
+from train.text.corpus import prepare_pairs
+from train.text.labeled import (
+    Labeled,
+    LabeledBatch,
+    LabeledBatches,
+    LabeledText,
+    LabelIds,
+    MaskedBatches,
+    MaskedText,
+    WordEncoder,
+    encode_texts,
+    label_names,
+    make_label_tokenizer,
+    read_labeled,
+    read_tagged,
+)
+from train.text.lines import chunks_of, read_lines
+from train.text.pair_tokenizer import PairTokenizer, load_tokenizer
+from train.text.tokenizer import KINDS, SPECIALS, Tokenizer
+
+CHUNK = 1024  # examples encoded together
+C = TypeVar("C", LabeledText, MaskedText)
+
+
+class Labels(Task[C, LabeledBatch], Generic[C]):
+    """Predict labels of a text or of its tokens."""
+
+    examples = "labels"
+    tokenizers = (*KINDS, KIND)
+
+    def learn_text_tokenizer(self, data: Any, lines: Iterable[list[str]]) -> Tokenizer:
+        """Train a tokenizer of the kind `data.tokenizer` on chunks of lines of text."""
+        if data.tokenizer == KIND:
+            sentences = (split_words(line) for chunk in lines for line in chunk)
+            return AffixTokenizer(affix_spec(sentences, SPECIALS, data.vocab_size))
+        return AffixTokenizer(Tokenizer.train_spec(lines, data.tokenizer, data.vocab_size, data.pretokenizer))
+
+    def load_tokenizer(self, path: str | Path) -> Any:
+        return load_tokenizer(path, AffixTokenizer)
+
+    def sequences(self, batch: LabeledBatch) -> tuple[npx.Array, ...]:
+        return batch.ids, batch.labels
+
+    def describe_examples(self, corpus: C, examples: Any) -> str:
+        numbers = corpus.pairs.line_numbers(getattr(examples, "indices", examples))
+        listed = ", ".join(map(str, numbers[:100])) + (f" and {len(numbers) - 100} more" if len(numbers) > 100 else "")
+        return f"texts {listed} of the training text (numbered from 1)"
+
+
+# ---- masked language model
+
+
+@dataclass(frozen=True)
+class MaskingKeys(LanguageKeys):
+    """A masked language model is trained on one text, one sentence per line."""
+
+
+@task
+class Masking(Labels[MaskedText]):
+    """Predict random tokens of a text that are masked, from the tokens on both sides."""
+
+    name = "masking"
+    keys = MaskingKeys
+    files = {"train": ("text",), "valid": ("valid_text",)}
+    scores = {"accuracy": "accuracy"}
+
+    def learn_tokenizer(self, data: Any, files: Sequence[str]) -> Tokenizer:
+        return self.learn_text_tokenizer(data, read_lines(files[0]))
+
+    def fit_tokenizer(self, tokenizer: Any, data: Any, files: Sequence[str]) -> Any:
+        return tokenizer.source
+
+    def prepare(self, files: Sequence[str], tokenizer: Any, *args: Any) -> MaskedText:
+        def encode(on_bytes: Callable[[bytes], object]) -> Iterator[tuple[list[list[int]], ...]]:
+            for lines in read_lines(files[0], on_bytes=on_bytes):
+                ids = encode_texts(tokenizer, [[line] for line in lines])
+                yield ids, ids
+
+        return MaskedText(prepare_pairs({"text": files[0]}, encode, tokenizer, *args), tokenizer.word_starts())
+
+    def batches(self, corpus: MaskedText, batch_tokens: int, seed: int) -> MaskedBatches:
+        return MaskedBatches(corpus, batch_tokens, seed)
+
+    def training_batches(self, corpus: MaskedText, config: Any, tokenizer: Any, order: int) -> MaskedBatches:
+        t = config.train
+        return MaskedBatches(corpus, t.batch_tokens, t.seed, t.mask_rate, order)
+
+    def in_order(self, corpus: MaskedText, batch_tokens: int) -> Iterator[tuple[npx.Array, LabeledBatch]]:
+        batches = MaskedBatches(corpus, max(int(corpus.pairs.src_lengths.max()), batch_tokens), seed=0)
+        for indices in batches.batches.by_length():
+            yield indices, batches.batch(EpochExamples(0, indices))
+
+    def evaluation(self, config: Any, tokenizer: Any, corpus: MaskedText) -> "MaskedAccuracy | None":
+        return MaskedAccuracy() if config.train.validate_bleu else None
+
+
+class MaskedAccuracy:
+    """The percentage of masked tokens that are predicted correctly."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, int]] = []  # correct predictions and predictions of each batch
+
+    def add(self, model: Any, examples: npx.Array, batch: LabeledBatch) -> None:
+        gold, logits = model.label_logits(batch.ids, batch.labels)
+        self.records.append((int((logits.argmax(axis=1) == gold).sum()), len(gold)))
+
+    def result(self) -> dict[str, float]:
+        correct, total = map(sum, zip(*self.records, strict=True))
+        return {"accuracy": 100 * correct / max(1, total)}
+
+
+# ---- labels of a file
+
+
+class LabeledTask(Labels[LabeledText]):
+    """Predict labels that a file gives. Subclasses define how the file is read and encoded."""
+
+    scores = {"accuracy": "accuracy", "macro_f1": "macro F1"}
+    selection_metric = "accuracy"
+    of_texts: bool  # whether a text has one label; otherwise its words have one each
+
+    def read(self, path: str, on_bytes: Callable[[bytes], object] | None = None) -> Iterator[Labeled]:
+        """Yield the examples of a file. Raises UserError for an invalid line."""
+        raise NotImplementedError
+
+    def encode(self, tokenizer: Any, label_ids: LabelIds) -> Callable[[list[Labeled]], tuple[list[list[int]], ...]]:
+        """Return a function that encodes examples as (tokens of each, labels of each)."""
+        raise NotImplementedError
+
+    def has_separate_vocabularies(self, data: Any) -> bool:
+        return True
+
+    def learn_tokenizer(self, data: Any, files: Sequence[str]) -> PairTokenizer:
+        lines = ([" ".join(example.texts) for example in chunk] for chunk in self.chunks(files[0]))
+        return self.fit_tokenizer(self.learn_text_tokenizer(data, lines), data, files)
+
+    def fit_tokenizer(self, tokenizer: Any, data: Any, files: Sequence[str]) -> PairTokenizer:
+        labels = (label for example in self.read(files[0]) for label in example.labels)
+        return PairTokenizer(tokenizer.source, make_label_tokenizer(files[0], labels))
+
+    def chunks(self, path: str, on_bytes: Callable[[bytes], object] | None = None) -> Iterator[list[Labeled]]:
+        """Yield the examples of a file in lists."""
+        return chunks_of(self.read(path, on_bytes), CHUNK, lambda example: sum(map(len, example.texts)))
+
+    def prepare(self, files: Sequence[str], tokenizer: Any, *args: Any) -> LabeledText:
+        (path,) = files
+        encode_chunk = self.encode(tokenizer, LabelIds(path, tokenizer))
+
+        def encode(on_bytes: Callable[[bytes], object]) -> Iterator[tuple[list[list[int]], ...]]:
+            return map(encode_chunk, self.chunks(path, on_bytes))
+
+        return LabeledText(prepare_pairs({"labeled": path}, encode, tokenizer, *args), self.of_texts)
+
+    def batches(self, corpus: LabeledText, batch_tokens: int, seed: int) -> LabeledBatches:
+        return LabeledBatches(corpus, batch_tokens, seed)
+
+    def training_batches(self, corpus: LabeledText, config: Any, tokenizer: Any, order: int) -> LabeledBatches:
+        return LabeledBatches(corpus, config.train.batch_tokens, config.train.seed, order)
+
+    def in_order(self, corpus: LabeledText, batch_tokens: int) -> Iterator[tuple[npx.Array, LabeledBatch]]:
+        batches = LabeledBatches(corpus, max(int(corpus.pairs.src_lengths.max()), batch_tokens))
+        return ((indices, batches.batch(indices)) for indices in batches.by_length())
+
+    def evaluation(self, config: Any, tokenizer: Any, corpus: LabeledText) -> "LabelEvaluation | None":
+        return LabelEvaluation(label_names(tokenizer)) if config.train.validate_bleu else None
+
+
+class LabelEvaluation:
+    """Accuracy and F1 of the most probable labels."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+        self.records: list[tuple[IntArray, IntArray]] = []  # gold and predicted labels of each batch
+
+    def add(self, model: Any, examples: npx.Array, batch: LabeledBatch) -> None:
+        gold, logits = model.label_logits(batch.ids, batch.labels)
+        first = len(SPECIALS)  # no text has the label <unk>
+        self.records.append((gold - first, logits[:, first:].argmax(axis=1)))
+
+    def scores(self) -> LabelScores:
+        """Return the scores of all records."""
+        gold, predicted = (np.concatenate(side) for side in zip(*self.records, strict=True))
+        return LabelScores.of(self.names, gold, predicted)
+
+    def result(self) -> dict[str, float]:
+        scores = self.scores()
+        return {"accuracy": scores.accuracy, "macro_f1": scores.macro_f1}
+
+
+@dataclass(frozen=True)
+class ClassificationKeys:
+    """A classifier is trained on lines of a label and a text, or two texts, separated by tabs."""
+
+    # The paths may change when a run is resumed; the content is identified by its SHA-256.
+    train_labeled: str = key(
+        "", "Training text of a classifier: a label, a tab and a text per line. Also --train-labeled.", may_change=True
+    )
+    valid_labeled: str = key("", "Validation text of a classifier; empty: none. Also --valid-labeled.", may_change=True)
+
+
+@task
+class Classification(LabeledTask):
+    """Predict the label of a text, or of a pair of texts, from its first token."""
+
+    name = "classification"
+    keys = ClassificationKeys
+    files = {"train": ("train_labeled",), "valid": ("valid_labeled",)}
+    of_texts = True
+
+    def read(self, path: str, on_bytes: Callable[[bytes], object] | None = None) -> Iterator[Labeled]:
+        return read_labeled(path, on_bytes)
+
+    def encode(self, tokenizer: Any, label_ids: LabelIds) -> Callable[[list[Labeled]], tuple[list[list[int]], ...]]:
+        def encode_chunk(examples: list[Labeled]) -> tuple[list[list[int]], ...]:
+            labels = [label_ids(example) for example in examples]
+            return encode_texts(tokenizer.source, [example.texts for example in examples]), labels
+
+        return encode_chunk
+
+
+@dataclass(frozen=True)
+class TaggingKeys:
+    """A tagger is trained on lines of a word, a tab and its tag, with an empty line after each sentence."""
+
+    train_tagged: str = key(
+        "", "Training text of a tagger: a word, a tab and its tag per line. Also --train-tagged.", may_change=True
+    )
+    valid_tagged: str = key("", "Validation text of a tagger; empty: none. Also --valid-tagged.", may_change=True)
+
+
+@task
+class Tagging(LabeledTask):
+    """Predict the tag of each word of a sentence from its first subword."""
+
+    name = "tagging"
+    keys = TaggingKeys
+    files = {"train": ("train_tagged",), "valid": ("valid_tagged",)}
+    of_texts = False
+
+    def read(self, path: str, on_bytes: Callable[[bytes], object] | None = None) -> Iterator[Labeled]:
+        return read_tagged(path, on_bytes)
+
+    def encode(self, tokenizer: Any, label_ids: LabelIds) -> Callable[[list[Labeled]], tuple[list[list[int]], ...]]:
+        encode_words, no_label = WordEncoder(tokenizer.source), tokenizer.pad_id
+
+        def encode_chunk(examples: list[Labeled]) -> tuple[list[list[int]], ...]:
+            tags = [label_ids(example) for example in examples]
+            sentences, firsts = encode_words([example.texts for example in examples])
+            labels = [[no_label] * len(ids) for ids in sentences]
+            for row, positions, ids in zip(labels, firsts, tags, strict=True):
+                for position, tag in zip(positions, ids, strict=True):
+                    row[position] = tag
+            return sentences, labels
+
+        return encode_chunk

@@ -1,0 +1,90 @@
+"""Words as two tokens each: the word if it occurs at least twice, otherwise its shape; and its ending.
+
+In a small text most subwords of a rare word are rare themselves, while its shape and its ending are not.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from tokenizers import decoders, pre_tokenizers
+
+from train.errors import UserError
+from train.text.tokenizer import SPECIALS, Tokenizer, tokenizer_spec
+
+KIND = "affixes"
+ENDING = 3  # characters
+ENDING_MARK = "~"
+MIN_AFFIXES = 100
+# White space as in C's isspace, like EVALB: U+00A0 is part of a word.
+_SPACES = re.compile(r"[ \t\n\v\f\r]+")
+
+
+class AffixTokenizer(Tokenizer):
+    """Encodes text in which spaces separate the words, by affixes if it was trained on them, else by subwords."""
+
+    def __init__(self, spec: dict[str, Any], name: str = "tokenizer.json") -> None:
+        super().__init__(spec, name)
+        is_affixes = spec["model"]["type"] == "WordLevel" and _splits_at_spaces(spec)
+        self._affixes = spec["model"]["vocab"] if is_affixes else {}
+
+    def word_starts(self) -> list[bool]:
+        """Return, for each id, whether its token begins a word."""
+        vocabulary: dict[str, int] = self.spec["model"]["vocab"]
+        tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+        if self._affixes:
+            return [not token.startswith(ENDING_MARK) for token in tokens]
+        return [token.startswith(("\u0120", " ")) for token in tokens]  # U+0120 spells a space in bytes
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        if not self._affixes:
+            return super().encode_batch(texts)
+        ids, unknown = self._affixes, self.special.unk_id
+        return [[ids.get(affix, unknown) for affix in affixes(split_words(text), ids)] for text in texts]
+
+
+def _splits_at_spaces(spec: dict[str, Any]) -> bool:
+    pretokenizer = spec.get("pre_tokenizer")
+    return isinstance(pretokenizer, dict) and pretokenizer.get("type") == "WhitespaceSplit"
+
+
+def affix_spec(sentences: Iterable[Sequence[str]], symbols: Sequence[str], vocab_size: int) -> dict[str, Any]:
+    """Return the tokenizer.json of the most frequent endings, shapes and words, at most `vocab_size` with `symbols`."""
+    counts: Counter[str] = Counter()
+    for words in sentences:
+        for word in words:
+            counts.update((f" {word}", shape(word), ending(word)))
+    n_affixes = vocab_size - len(symbols)
+    repeated = sorted((p for p, n in counts.items() if n > 1), key=lambda p: (p[0] == " ", -counts[p], p))
+    if n_affixes < MIN_AFFIXES:
+        raise UserError(
+            f"data.vocab_size: expected at least {len(symbols) + MIN_AFFIXES}, {len(symbols)} special symbols and "
+            f"{MIN_AFFIXES} affixes; got {vocab_size}; try 8000"
+        )
+    vocabulary = {token: i for i, token in enumerate([*symbols, *repeated[:n_affixes]])}
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": SPECIALS[3]}
+    return tokenizer_spec(model, None, pre_tokenizers.WhitespaceSplit(), decoders.Fuse())
+
+
+def affixes(words: Iterable[str], vocabulary: dict[str, int]) -> Iterator[str]:
+    """Yield two tokens for each word: the word or its shape, and its ending."""
+    for word in words:
+        yield f" {word}" if f" {word}" in vocabulary else shape(word)
+        yield ending(word)
+
+
+def shape(word: str) -> str:
+    """Return the character classes of a word, with runs shortened: ?Aa, ?aa-aa, ?00."""
+    classes = re.sub(r"[^\W\d_]", lambda m: "A" if m[0].isupper() else "a", re.sub(r"\d", "0", word))
+    return "?" + re.sub(r"(.)\1+", r"\1\1", classes)[:8]
+
+
+def ending(word: str) -> str:
+    """Return the last characters of a word in lower case."""
+    return f"{ENDING_MARK}{word[-ENDING:].lower()}"
+
+
+def split_words(line: str) -> list[str]:
+    """Return the words of a tokenized sentence."""
+    return [word for word in _SPACES.split(line) if word]

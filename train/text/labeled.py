@@ -1,0 +1,355 @@
+"""Text with labels: files of labeled texts and of tagged words, prepared token arrays, and their batches.
+
+A labeled text is a line `label<TAB>text`, or `label<TAB>text<TAB>text` for a pair of texts. Tagged words are lines
+`word<TAB>tag` with an empty line after each sentence. A prepared text is BOS, tokens, EOS; in a pair each text has an
+EOS. Its labels are one id, or one for each token, where padding means no label.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Regex, decoders, pre_tokenizers
+
+from train.errors import UserError, nearest
+from train.text.affixes import split_words
+from train.text.batches import ORDER, Batches
+from train.text.bpe_dropout import EpochExamples
+from train.text.corpus import Corpus, IntArray
+from train.text.lines import numbered_lines
+from train.text.tokenizer import DEFAULT_IDS, SPECIALS, Tokenizer, tokenizer_spec
+
+MAX_LABELS = 10_000
+SHOWN = 60  # characters of a line in a message
+MASK_RATE = 0.15
+MASKED, REPLACED = 0.8, 0.1  # fractions of the predicted tokens that are masked and replaced; the others stay
+
+
+class Labeled(NamedTuple):
+    """An example of a file: its first line, its texts or words, and its label or one for each word."""
+
+    line: int
+    texts: list[str]
+    labels: list[str]
+
+
+# ---- files
+
+
+def read_labeled(path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None) -> Iterator[Labeled]:
+    """Yield the examples of a file of lines label<TAB>text. Raises UserError, with the line, for any other line."""
+    for number, line in numbered_lines(path, on_bytes):
+        label, *texts = (field.strip() for field in line.split("\t"))
+        if not label or not 1 <= len(texts) <= 2 or not all(texts):
+            got = repr(line[:SHOWN]) if line.strip() else "an empty line"
+            raise UserError(
+                f"{path}, line {number}: expected label<TAB>text, or label<TAB>text<TAB>text; got {got}; "
+                "try `paste labels.txt texts.txt`"
+            )
+        yield Labeled(number, texts, [label])
+
+
+def read_tagged(path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None) -> Iterator[Labeled]:
+    """Yield the sentences of a file of lines word<TAB>tag. Raises UserError, with the line, for any other line."""
+    sentence, is_empty = Labeled(1, [], []), True
+    for number, line in numbered_lines(path, on_bytes):
+        if not line.strip():
+            if sentence.texts:
+                yield sentence
+            sentence = Labeled(number + 1, [], [])
+            continue
+        word, *tags = (field.strip(" ") for field in line.split("\t"))
+        if len(tags) != 1 or not tags[0] or len(split_words(word)) != 1:
+            raise UserError(
+                f"{path}, line {number}: expected word<TAB>tag, one word per line; got {line[:SHOWN]!r}; "
+                "try a tag for each word, and an empty line between sentences"
+            )
+        sentence.texts.append(word)
+        sentence.labels.append(tags[0])
+        is_empty = False
+    if sentence.texts:
+        yield sentence
+    if is_empty:
+        raise UserError(f"{path}: expected lines word<TAB>tag; got only empty lines; try another file")
+
+
+# ---- labels
+
+
+def make_label_tokenizer(path: object, labels: Iterable[str]) -> Tokenizer:
+    """Return a tokenizer that encodes each label as one id, in alphabetical order after the special ids.
+
+    Raises UserError for fewer than two labels, too many, or one that is called like a special token. `path` is the file
+    of the labels, for messages.
+    """
+    names: set[str] = set()
+    for label in labels:
+        names.add(label)
+        if len(names) > MAX_LABELS:
+            got = f"more, among them {label[:SHOWN]!r}"
+            raise UserError(
+                f"{path}: expected at most {MAX_LABELS:,} labels; got {got}; try label<TAB>text in each line"
+            )
+    if len(names) < 2 or names & {*SPECIALS}:
+        got = ", ".join(sorted(names & {*SPECIALS} or names))
+        raise UserError(f"{path}: expected two labels or more, other than {', '.join(SPECIALS)}; got {got}; try others")
+    vocabulary = {token: i for i, token in enumerate((*SPECIALS, *sorted(names)))}
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": SPECIALS[DEFAULT_IDS.unk_id]}
+    return Tokenizer(tokenizer_spec(model, None, pre_tokenizers.Split(Regex(r"[\s\S]+"), "isolated"), decoders.Fuse()))
+
+
+def label_names(tokenizer: Any) -> list[str]:
+    """Return the labels by their ids minus the number of special ids."""
+    vocabulary: Mapping[str, int] = tokenizer.target.spec["model"]["vocab"]
+    return sorted(vocabulary, key=vocabulary.__getitem__)[len(SPECIALS) :]
+
+
+class LabelIds:
+    """The ids of labels. Raises UserError for a label that the training text lacks."""
+
+    def __init__(self, path: object, tokenizer: Any) -> None:
+        self.path, names = path, label_names(tokenizer)
+        self.ids = {name: i for i, name in enumerate(names, len(SPECIALS))}
+
+    def __call__(self, example: Labeled) -> list[int]:
+        """Return the ids of the labels of an example."""
+        unknown = next((i for i, label in enumerate(example.labels) if label not in self.ids), None)
+        if unknown is not None:
+            label = example.labels[unknown][:SHOWN]
+            raise UserError(
+                f"{self.path}, line {example.line + unknown}: expected a label of the training text; got {label!r}; "
+                f"try {nearest(label, self.ids)}"
+            )
+        return [self.ids[label] for label in example.labels]
+
+
+# ---- tokens
+
+
+def encode_texts(tokenizer: Any, examples: Sequence[Sequence[str]]) -> list[list[int]]:
+    """Return BOS and the tokens of each example, without the last EOS; [] for an example without tokens."""
+    special = tokenizer.special
+    encoded = iter(tokenizer.encode_batch([text for texts in examples for text in texts]))
+    results: list[list[int]] = []
+    for texts in examples:
+        first, *others = (next(encoded) for _ in texts)
+        ids = [special.bos_id, *first]
+        for part in others:
+            ids += [special.eos_id, *part]
+        results.append(ids if first and all(others) else [])
+    return results
+
+
+class WordEncoder:
+    """Encodes sentences word by word, so that each word has subwords of its own; it remembers words."""
+
+    MAX_WORDS = 1 << 20
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer, self.words = tokenizer, dict[str, list[int]]()
+
+    def __call__(self, sentences: Sequence[Sequence[str]]) -> tuple[list[list[int]], list[list[int]]]:
+        """Return, for each sentence, BOS with the tokens of its words, and the position of each word's first token."""
+        if len(self.words) > self.MAX_WORDS:
+            self.words.clear()
+        unseen = list(dict.fromkeys(word for words in sentences for word in words if word not in self.words))
+        unknown = [self.tokenizer.special.unk_id]  # for a word of invisible characters
+        self.words |= {
+            word: ids or unknown for word, ids in zip(unseen, self.tokenizer.encode_batch(unseen), strict=True)
+        }
+        results: tuple[list[list[int]], list[list[int]]] = [], []
+        for words in sentences:
+            ids, firsts = [self.tokenizer.special.bos_id], []
+            for word in words:
+                firsts.append(len(ids))
+                ids += self.words[word]
+            results[0].append(ids)
+            results[1].append(firsts)
+        return results
+
+
+# ---- batches
+
+
+@dataclass(frozen=True, slots=True)
+class LabeledBatch:
+    """Token ids of texts and their labels, padded with `pad_id`."""
+
+    ids: NDArray[np.int32]  # (B, S)
+    labels: NDArray[np.int32]  # (B, S), or (B, 1) for labels of texts
+    pad_id: int
+
+    @property
+    def n_target_tokens(self) -> int:
+        """Number of labels."""
+        return int((self.labels != self.pad_id).sum())
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of tokens of the texts, without padding."""
+        return int((self.ids != self.pad_id).sum())
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(B, S)."""
+        return self.ids.shape
+
+    def describe(self) -> str:
+        """Return the shape as text."""
+        return "{} texts of {} tokens".format(*self.shape)
+
+    def halves(self) -> list["LabeledBatch"]:
+        """Return the two halves of the batch, or the batch itself if it has only one text."""
+        middle = len(self.ids) // 2
+        halves = (slice(None, middle), slice(middle, None))
+        return [LabeledBatch(self.ids[h], self.labels[h], self.pad_id) for h in halves] if middle else [self]
+
+
+class LabeledText:
+    """Prepared texts with labels, whose tokens and labels are the two sides of `pairs`.
+
+    Args:
+        pairs: the token arrays.
+        of_texts: whether each text has one label; otherwise its tokens have labels.
+    """
+
+    def __init__(self, pairs: Corpus, of_texts: bool) -> None:
+        self.pairs, self.of_texts = pairs, of_texts
+        if of_texts:
+            self.n_labels = np.ones(len(pairs), np.int64)
+        else:
+            labels, offsets = pairs.flat(1, 0, len(pairs))
+            self.n_labels = np.add.reduceat(labels != pairs.special.pad_id, offsets[:-1], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    @property
+    def digest(self) -> Any:
+        """SHA-256 of the text."""
+        return self.pairs.digest
+
+    @property
+    def n_target_tokens(self) -> int:
+        """Number of labels."""
+        return int(self.n_labels.sum())
+
+    def describe(self) -> str:
+        """Return the numbers of texts, tokens, labels and skipped texts."""
+        return describe_texts(self.pairs, self.n_target_tokens)
+
+    def batch(self, indices: IntArray) -> LabeledBatch:
+        """Build the batch of the texts `indices` (B,), in that order."""
+        pad, eos = self.pairs.special.pad_id, self.pairs.special.eos_id
+        labels = self.pairs.padded(1, indices)
+        labels = labels[:, :1] if self.of_texts else np.where(labels == eos, pad, labels)
+        return LabeledBatch(self.pairs.padded(0, indices), labels, pad)
+
+
+def describe_texts(pairs: Corpus, n_labels: int = 0) -> str:
+    """Return the numbers of texts, tokens, labels and skipped texts as text."""
+    sizes = f"{int(pairs.src_lengths.sum()):,} tokens{f', {n_labels:,} labels' if n_labels else ''}"
+    if (counts := pairs.meta.get("pairs")) is None:
+        return f"{len(pairs):,} texts ({sizes})"
+    return (
+        f"{counts['read']:,} texts read, {counts['kept']:,} kept ({sizes}); skipped: {counts['empty']:,} empty, "
+        f"{counts['too_long']:,} longer than {pairs.meta['max_length']} tokens"
+    )
+
+
+class LabeledBatches(Batches):
+    """Batches of texts of similar length with their labels, as `Batches` of pairs."""
+
+    def __init__(self, text: LabeledText, batch_tokens: int, seed: int = 1, order: int = ORDER) -> None:
+        super().__init__(text.pairs, batch_tokens, seed, order)
+        self.text = text
+
+    def sizes(self, indices: IntArray) -> tuple[int, int]:
+        return int(self.text.n_labels[indices].sum()), int(self.corpus.src_lengths[indices].sum(dtype=np.int64))
+
+    def batch(self, indices: IntArray) -> LabeledBatch:  # type: ignore[override]
+        return self.text.batch(indices)
+
+
+# ---- masked tokens
+
+
+class MaskedText:
+    """Prepared texts whose tokens are masked and predicted.
+
+    Args:
+        pairs: the token arrays; both sides are the text.
+        word_starts: whether each token id begins a word (V,).
+    """
+
+    def __init__(self, pairs: Corpus, word_starts: Sequence[bool]) -> None:
+        self.pairs, self.word_starts = pairs, np.array(word_starts)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    @property
+    def digest(self) -> Any:
+        """SHA-256 of the text."""
+        return self.pairs.digest
+
+    @property
+    def n_target_tokens(self) -> int:
+        """Number of tokens that a validation predicts."""
+        return int(self.n_masked(slice(None), MASK_RATE).sum())
+
+    def describe(self) -> str:
+        """Return the numbers of texts, tokens and skipped texts."""
+        return describe_texts(self.pairs)
+
+    def n_masked(self, indices: Any, rate: float) -> NDArray[np.int64]:
+        """Return how many tokens of texts are predicted: the fraction `rate` without BOS and EOS, at least 1."""
+        tokens = self.pairs.src_lengths[indices].astype(np.int64) - 2
+        return np.maximum(1, (rate * tokens + 0.5).astype(np.int64))
+
+
+class MaskedBatches:
+    """Batches of texts in which random words are masked, anew in each epoch (Devlin et al., 2019, section 3.1).
+
+    A fraction `rate` of the tokens of each text is predicted. Of these, 80 % are replaced by `<unk>`, which subwords of
+    bytes never produce, 10 % by a random token, and 10 % stay. The choice depends only on (seed, epoch, text). All
+    tokens of a word are chosen together (BERT's whole-word masking), except that the last word may be cut off, so that
+    the number of predictions is known in advance.
+    """
+
+    def __init__(
+        self, text: MaskedText, batch_tokens: int, seed: int = 1, rate: float = MASK_RATE, order: int = ORDER
+    ) -> None:
+        self.batches = Batches(text.pairs, batch_tokens, seed, order)
+        self.text, self.seed, self.rate = text, seed, rate
+
+    def epoch(self, epoch: int) -> list[EpochExamples]:
+        """Return the batches of epoch 0, 1, ... as their texts."""
+        return [EpochExamples(epoch, indices) for indices in self.batches.epoch(epoch)]
+
+    def sizes(self, examples: EpochExamples) -> tuple[int, int]:
+        """Return `n_target_tokens` and `n_tokens` of a batch without building it."""
+        n_masked = int(self.text.n_masked(examples.indices, self.rate).sum())
+        return n_masked, int(self.text.pairs.src_lengths[examples.indices].sum(dtype=np.int64))
+
+    def batch(self, examples: EpochExamples) -> LabeledBatch:
+        """Build a batch."""
+        special, pairs = self.text.pairs.special, self.text.pairs
+        ids = pairs.padded(0, examples.indices)
+        labels = np.full_like(ids, special.pad_id)
+        n_masked = self.text.n_masked(examples.indices, self.rate)
+        lengths = pairs.src_lengths[examples.indices].astype(int) - 2
+        for row, (index, length, n) in enumerate(zip(examples.indices.tolist(), lengths, n_masked, strict=True)):
+            bits = np.random.Philox(np.random.SeedSequence([self.seed, examples.epoch, index]))
+            word = self.text.word_starts[ids[row, 1 : 1 + length]].cumsum()  # of each token
+            positions = 1 + np.argsort(bits.random_raw(int(length) + 1)[word], kind="stable")[:n]
+            chance = bits.random_raw(int(n)) / 2.0**64
+            n_special = len(SPECIALS)
+            random_ids = n_special + bits.random_raw(int(n)) % np.uint64(len(self.text.word_starts) - n_special)
+            labels[row, positions] = ids[row, positions]
+            replaced = np.where(chance < MASKED + REPLACED, random_ids.astype(np.int32), ids[row, positions])
+            ids[row, positions] = np.where(chance < MASKED, special.unk_id, replaced)
+        return LabeledBatch(ids, labels, special.pad_id)
