@@ -54,10 +54,8 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
     model, tokenizer, config = load_model(run, "", on_warning)
     if Path(os.path.realpath(out)).is_relative_to(run_of(run)):
         raise UserError(f"{out}: expected a folder outside the run; got one in {run}; try another --out")
-    if target == "ctranslate2" and (n := len(model.config.suppressed_ids)):
-        on_warning(
-            f"{out}: CTranslate2's format lacks the {n} tokens that a search never chooses; try suppress_sequences"
-        )
+    if target == "ctranslate2" and model.config.suppressed_ids:
+        on_warning(f"{out}: forbidden tokens are not part of CTranslate2's format; try its option suppress_sequences")
     out = Path(os.path.abspath(out))
     with disk_errors(str(out), "or another --out"):
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ from tests.helpers.small_models import build
 from train.cli import main
 from train.errors import UserError
 from train.formats import gpt2, import_folder
+from train.formats.export import TARGETS
 from train.formats.huggingface import write_run
 from train.formats.marian_folder import check_model, marian_model
 from train.formats.settings import ACTIVATIONS
@@ -190,6 +191,12 @@ def test_a_weight_beyond_float16_is_one_line(tmp_path, capsys, target):
     assert run_export(tmp_path / "run", target, tmp_path / "out", "--dtype", "float16") == 2
     assert "within 65504, the range of float16; got 100000; try float32" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_forbidden_tokens_that_ctranslate2_lacks_are_reported(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(TARGETS, "ctranslate2", lambda *arguments: None)
+    assert run_export(make_run(tmp_path / "run", suppressed_ids=(5,)), "ctranslate2", tmp_path / "out") == 0
+    assert "forbidden tokens are not part of CTranslate2's format" in capsys.readouterr().err
 
 
 def test_exported_weights_have_the_mode_of_other_files(tmp_path):
