@@ -29,7 +29,7 @@ OTHER_SETTINGS: Mapping[str, Any] = {
     "no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "min_length": 0, "forced_bos_token_id": None,
     "do_sample": False, "num_beam_groups": 1, "diversity_penalty": 0.0, "renormalize_logits": False,
 }  # fmt: skip
-MISSING = {"bert": "an encoder-only architecture"}  # model_type -> what we lack for it
+MISSING = {"bert": "an import for encoder-only models"}  # model_type -> what we lack for it
 
 
 class Imported(NamedTuple):

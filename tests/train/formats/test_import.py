@@ -208,7 +208,7 @@ BAD = {
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "source.spm: expected a SentencePiece model; got no"),
     "BERT": (
         lambda f: change(f, model_type="bert"),
-        "expected marian or gpt2; got 'bert', which needs an encoder-only",
+        "expected marian or gpt2; got 'bert', which needs an import for encoder-only models",
     ),
     "unknown": (
         lambda f: change(f, model_type="t5"),
