@@ -55,7 +55,10 @@ def blocks(model: Any) -> list[Block]:
         side = {"encoder": "source", "decoder": "target", "text": "text"}[stack]
         is_separate = stack == "encoder" and getattr(model, "source_embedding", None)
         table = "source_embedding" if is_separate else "embedding"
-        add(f"{side}_embedding", "embedding", "Embedding + positions", stack, None, (table, f"{side}_positions"))
+        extra = ["target_space"] if stack == "encoder" else []
+        add(
+            f"{side}_embedding", "embedding", "Embedding + positions", stack, None, (table, f"{side}_positions", *extra)
+        )
         for i, layer in enumerate(getattr(model, attribute)):
             for name, module in layer.named_children():
                 add(f"{attribute}.{i}.{name}", *describe(name, module, stack), stack, i)

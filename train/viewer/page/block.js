@@ -53,7 +53,7 @@ function show(one, all, backward) {
       about: arithmetic(one, all),
     });
   if (one.gradient) return matrix({ ...of, title: `∂ ${one.title}`, values: one.gradient });
-  return el("figure", { class: "matrix" }, el("figcaption", {}, el("b", {}, one.title), " has no gradient of its own"));
+  return el("figure", { class: "matrix" }, el("figcaption", {}, el("b", {}, one.title), ": gradient not shown"));
 }
 
 // How a score becomes a weight, for the cell under the pointer.
