@@ -245,9 +245,16 @@ def test_a_trace_leaves_no_gradients_and_sees_ablated_heads(traced):
     model, ids, trace = traced
     assert all(p.grad is None for p in model.parameters())
     kind = "text" if model.examples == "text" else "encoder"
-    with ablate_heads(model, [Head(kind, 0, 0)]):
-        ablated = Trace(model, ids)
-    assert ablated.loss != trace.loss and Trace(model, ids).loss == trace.loss
+    off = Head(kind, 0, 1)
+    with ablate_heads(model, [off]):
+        expected = Trace(model, ids).loss
+    ablated = Trace(model, ids, [off])
+    assert ablated.loss == expected != trace.loss and Trace(model, ids).loss == trace.loss
+    for name, block in ablated.blocks.items():
+        if block.kind == "attention":
+            is_off = name == f"{'layers' if kind == 'text' else kind}.0.attention"
+            shown = show_block(ablated, name, 1, Names())
+            assert shown["off"] == [1] * is_off and ("ablated" in shown["note"]) == is_off
 
 
 def test_vendored_files_are_those_of_their_packages():

@@ -12,7 +12,7 @@ from autograd.neural import composed_rotation, softmax
 from models.layers.attention import CrossAttention
 from models.layers.positions import AttentionPositions, LearnedPositions
 from models.layers.restricted_attention import window_mask
-from train.viewer.inspection import labels, log_softmax
+from train.viewer.inspection import Head, labels, log_softmax
 from train.viewer.trace import OUTPUT, Block, Operation, Recording, Trace, blocks, norm, on_host, zeros_if_none
 
 MAX_THUMBNAIL = 128  # columns of a matrix in the overview; wider ones are thinned
@@ -78,7 +78,7 @@ def encoded(values: Any) -> str:
 def show_block(trace: Trace, name: str, head: int, tokenizer: Any) -> dict[str, Any]:
     """Return all that is shown of an open block: text, matrices, parameters, and gradients that arrive and leave.
 
-    Raises KeyError or IndexError for a block or head that does not exist.
+    head: of an attention block (`has_head`); any number for another one.
     """
     block = trace.blocks[name]
     tokens = {
@@ -90,11 +90,10 @@ def show_block(trace: Trace, name: str, head: int, tokenizer: Any) -> dict[str, 
     tokens["rows"] = tokens[block.stack]
     answer = SHOW.get(block.kind, show_other)(trace, block, tokens, tokenizer, head)
     _, g = trace.output(name)
-    titles = {b.name: f"{b.title}{'' if b.layer is None else f', layer {b.layer}'}" for b in trace.blocks.values()}
     shapes = [(p, trace.parameters[p]) for p in block.parameters]
     return {
         "block": name, **answer, "arriving": norm(g) if name != OUTPUT else 1.0,
-        "leaving": [[titles[to], norm(value)] for to, value in trace.leaving(name).items()],
+        "leaving": [[to, norm(value)] for to, value in trace.leaving(name).items()],
         "parameters": [
             [n, list(p.shape), p.size, norm(p.data), trace.parameter_gradients.get(n, 0.0)] for n, p in shapes
         ],
@@ -220,8 +219,6 @@ def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: i
 def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
     """One head from its queries, keys and values to its output, computed again from elementary operations."""
     attention = module_of(trace.model, block.name)
-    if not 0 <= head < attention.n_heads:
-        raise IndexError(head)
     operation = trace.find(block.name, "attention")
     parts = head_inputs(trace, operation, attention, head) if operation else None
     other = show_other(trace, block, rows, tokenizer, head) | {
@@ -242,10 +239,13 @@ def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
     if mask is not None:
         masked[~mask] = -np.inf
     queries, plus = rows["rows"], "" if mask is None else " + mask"
+    kind = "cross" if cross else block.stack
+    off = [h for h in range(attention.n_heads) if Head(kind, cast(int, block.layer), h) in trace.ablated]
+    ablated = "This head is ablated: its rows of W^O are 0. " if head in off else ""
     return {
         "formula": f"softmax(q kᵀ / √d_k{plus}) v,  √d_k = {attention.d_k**0.5:.4g}",
-        "note": reason,
-        "heads": attention.n_heads, "head": head,
+        "note": f"{ablated}{reason}",
+        "heads": attention.n_heads, "head": head, "off": off,
         "matrices": [
             matrix("queries q", *steps["q"], queries, "dimension"),
             matrix("keys k", *steps["k"], keys, "dimension"),
@@ -278,6 +278,11 @@ def module_of(model: Any, name: str) -> Any:
     for part in name.split("."):
         model = model[int(part)] if part.isdigit() else getattr(model, part)
     return model
+
+
+def has_head(model: Any, block: Block, head: int) -> bool:
+    """Return whether a block can be shown with this head."""
+    return block.kind != "attention" or 0 <= head < module_of(model, block.name).n_heads
 
 
 def head_inputs(trace: Trace, operation: Operation, attention: Any, head: int) -> tuple[Any, Any, Any] | None:
