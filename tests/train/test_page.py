@@ -211,7 +211,7 @@ def test_the_beam_tree_has_the_exact_scores_of_the_search(tab, address, page):
     src = np.array([source_ids(page.model, page.tokenizer, SENTENCE)])
     best = beam_search(page.model, src, beam=s.beam, alpha=s.alpha, max_extra=s.max_extra)[0][0]
     assert best.score in finished
-    assert tab.inner_text("#why").startswith("The search ended: ")
+    assert tab.inner_text("#stop_reason").startswith("The search ended: ")
     if tab.is_visible("#late"):
         n_folded = tab.locator("#beam svg .box").count()
         tab.check("#late")

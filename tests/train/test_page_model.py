@@ -177,7 +177,7 @@ def test_the_next_token_is_distributed_as_generate_samples_it(reader, options):
     before = np.cumsum(p) - p
     p[before >= options.get("top_p", 1)] = 0
     np.testing.assert_allclose([token["sampled"] for token in answer["tokens"]], p / p.sum(), atol=1e-6)
-    assert answer["kept"] == (p > 0).sum() and sum(shown) == pytest.approx(1, abs=1e-6)
+    assert answer["n_candidates"] == (p > 0).sum() and sum(shown) == pytest.approx(1, abs=1e-6)
 
 
 def test_a_continuation_is_that_of_generate(reader):

@@ -170,7 +170,9 @@ def show_feed_forward(trace: Trace, block: Block, rows: Any, tokenizer: Any, hea
     zeros = float((hidden.y == 0).mean())
     activation = trace.model.config.activation
     return {
-        "formula": f"y = {activation}(x W₁ + b₁) W₂ + b₂",
+        "formula": "y = (silu(x W + b) ⊙ (x V + c)) W₂ + b₂"
+        if activation == "swiglu"
+        else f"y = {activation}(x W₁ + b₁) W₂ + b₂",
         "note": f"{zeros:.0%} of the hidden values are exactly 0." if activation == "relu" else "",
         "matrices": [
             *inputs_of(trace, block, rows),

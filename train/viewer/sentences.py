@@ -197,7 +197,7 @@ class Sentences:
                 {"label": label, "p": float(model_p[i]), "sampled": float(p[rank])}
                 for rank, (i, label) in enumerate(zip(shown, labels(self.tokenizer, shown), strict=True))
             ],
-            "kept": int((p > 0).sum()), "vocabulary": len(model_p), "continuation": continuation,
+            "n_candidates": int((p > 0).sum()), "vocabulary": len(model_p), "continuation": continuation,
         }  # fmt: skip
 
     # ---- parts of questions
@@ -259,7 +259,7 @@ class Sentences:
             if c.fate in (FINISHED, CUT) and (c.score, c.log_probability) == (best.score, best.log_probability)
         ]  # fmt: skip
         bounds = [to_json(np.array(b)) for b in tree.bounds]
-        return {"nodes": nodes, "why": tree.stop_reason, "won": won[:1], "bounds": bounds}
+        return {"nodes": nodes, "stop_reason": tree.stop_reason, "won": won[:1], "bounds": bounds}
 
 
 QUESTIONS: dict[str, Callable[[Sentences, Mapping[str, Any], Send], dict[str, Any]]] = {

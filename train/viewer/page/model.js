@@ -8,7 +8,7 @@ const MOST_CHIPS = 6; // tokens shown in the figure
 const STACKS = { encoder: "Encoder", decoder: "Decoder", text: "Decoder only" };
 
 export function start(section, about) {
-  if (!about.model) return section.append(el("p", { class: "error" }, about.why));
+  if (!about.model) return section.append(el("p", { class: "error" }, about.unavailable_reason));
   const { blocks, layers } = about.model;
   let layer = 0,
     backward = false,
@@ -169,7 +169,7 @@ export function start(section, about) {
       el(
         "div",
         { class: "layer", "data-stack": name },
-        el("span", { class: "times" }, `layer ${layer} of ${layers}`),
+        el("span", { class: "times" }, `× ${layers}, showing layer ${layer}`),
         ...inLayer.map(button).reverse(),
       ),
       ...before.map(button),

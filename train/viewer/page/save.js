@@ -46,7 +46,7 @@ document.addEventListener("translated", ({ detail: { answer, before } }) => {
 // Deletes recorded answers about sentences other than the latest. Its own translation is in `sentence`.
 function forgetOtherSentences() {
   for (const key of recording.keys()) {
-    const { translation } = JSON.parse(key.slice(key.indexOf(" ")));
+    const translation = key.match(/"translation":"([^"]*)"/)?.[1];
     const isOther = translation && translation !== sentence?.answer.translation;
     if (isOther || key.startsWith("api/translate")) recording.delete(key);
   }
