@@ -92,6 +92,20 @@ def which_are_right(yours: Any, right: Any, *_: Any) -> str:
     return f"Of the gradients, {' and '.join(good)} {verb} right. Derive {' and '.join(bad)} again, on paper."
 
 
+def changed(names: list[str], before: Iterable[Any], after: Iterable[Any]) -> list[str]:
+    """Return the names of the arrays that differ."""
+    return [n for n, a, b in zip(names, before, after, strict=True) if not np.array_equal(a, b, equal_nan=True)]
+
+
+def who_overwrites(yours: Any, *_: Any) -> str:
+    """Say whether the function or its vjp overwrites arrays, and which."""
+    for culprit in ("function", "vjp"):
+        arrays = yours[f"the {culprit} changes"]
+        if arrays:
+            return f"The {culprit} changes {' and '.join(arrays)} in place, as -=, *= and out= do. Make a new array."
+    return "The second call of the vjp returns something else: the first one changed an array that both use."
+
+
 def close_to(a: Any, b: Any) -> bool:
     x, y = np.asarray(a), np.asarray(b)
     return x.shape == y.shape and np.allclose(x, y, rtol=1e-9, atol=1e-9)
@@ -123,16 +137,21 @@ def operation(
             y = np.asarray(right(*args)[0])
             yield counted(y.shape) if i % 2 == 0 else draw(seed + i, *y.shape), *args
 
-    def unchanged(module: Any, g: Any, *args: Any) -> tuple[Any, ...]:
-        given = [a.copy() if isinstance(a, np.ndarray) else a for a in (g, *args)]
-        y, vjp = pair(module, name, *given[1:])
-        before = np.array(y)
-        first = [np.array(x) for x in gradients(vjp, given[0], differentiated)]
-        return *given, np.array_equal(before, y, equal_nan=True), gradients(vjp, given[0], differentiated), first
+    def overwriting(module: Any, g: Any, *args: Any) -> dict[str, Any]:
+        """Return which arrays the function and its vjp change, and the gradients of two calls of the vjp."""
+        g, *given = [a.copy() if isinstance(a, np.ndarray) else a for a in (g, *args)]
+        names = [f"argument {i + 1}" for i in range(len(given))]
+        y, vjp = pair(module, name, *given)
+        by_function = changed(names, args, given)
+        before = [np.array(a) for a in (*given, y, g)]
+        first = [np.array(x) for x in gradients(vjp, g, differentiated)]
+        second = [*gradients(vjp, g, differentiated)]
+        by_vjp = changed([*names, "the output", "g"], before, [*given, y, g])
+        return {"the function changes": by_function, "the vjp changes": by_vjp, "first": first, "second": second}
 
-    def as_given(g: Any, *args: Any) -> tuple[Any, ...]:
-        expected = right(*args)[1](g)
-        return g, *args, True, expected, [*expected]
+    def no_overwriting(g: Any, *args: Any) -> dict[str, Any]:
+        expected = [*right(*args)[1](g)]
+        return {"the function changes": [], "the vjp changes": [], "first": expected, "second": expected}
 
     def call(*args: Any) -> str:
         return f"{name}({', '.join(map(text, args))})"
@@ -144,8 +163,9 @@ def operation(
               lambda m, g, *args: gradients(pair(m, name, *args)[1], g, differentiated),
               lambda g, *args: right(*args)[1](g), lambda g, *args: f"{call(*args)}[1]({text(g)})",
               linear=True, explain=explain or which_are_right),
-        Stage("value and gradient are right, but the vjp overwrites its inputs",
-              with_gradient, unchanged, as_given, lambda g, *args: f"{call(*args)}[1]({text(g)}), twice"),
+        Stage("value and gradient are right, but an array that is still needed is overwritten",
+              with_gradient, overwriting, no_overwriting, lambda g, *args: f"{call(*args)}[1]({text(g)}), twice",
+              explain=who_overwrites),
     ]  # fmt: skip
 
 

@@ -215,7 +215,10 @@ def passes(stage: Stage, seed: int, module: ModuleType) -> bool:
 
 
 def general_relation(stage: Stage, seed: int, module: ModuleType, part: int | None) -> tuple[str, str]:
-    """Return the name and text of a relation that holds between all wrong results of a stage and the right ones."""
+    """Return the name and text of a relation between the wrong results of a stage and the right ones.
+
+    The first wrong result is the one that the report shows.
+    """
     pairs = []
     for case in stage.cases(seed):
         yours, right = outcome(stage, module, case), stage.right(*copied(case))

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from book.exercise import kind
+
 
 class Pair(NamedTuple):
     """A wrong result beside the right one: the wrong part of each, and the complete results.
@@ -21,40 +23,52 @@ class Pair(NamedTuple):
 
 
 def relation(pairs: list[Pair], part: int | None) -> tuple[str, str]:
-    """Return the name and text of the first relation that holds for every pair, or two empty strings."""
+    """Return the name and text of the first relation that holds, or two empty strings.
+
+    The first pair is the one that the report shows, so a hint about a single result describes that one. A relation
+    between wrong and right results must hold for every pair.
+    """
     which = "The result" if part is None else f"Number {part + 1} of the returned values"
-    failures = [pair.yours for pair in pairs if isinstance(pair.yours, BaseException)]
-    if failures:
-        return exception_hint(failures[0])
+    if isinstance(pairs[0].yours, BaseException):
+        return exception_hint(pairs[0].yours)
     if all(exchanged(pair) for pair in pairs):
         return "exchanged", "The values are right, but in the wrong order. Return them in the order of the inputs."
     pairs = [pair._replace(yours=unwrapped(pair.yours), right=unwrapped(pair.right)) for pair in pairs]
+    shown = pairs[0]
+    if isinstance(shown.right, (tuple, list)):  # of items that have neither a shape nor a factor in common
+        n = len(shown.right)
+        if isinstance(shown.right, list) or isinstance(shown.yours, (tuple, list)) and len(shown.yours) == n:
+            return "", ""
+        return "number of values", f"Return {n} values, as a tuple; yours returns {kind(shown.yours)}."
     try:
         arrays = [(np.asarray(pair.yours), np.asarray(pair.right)) for pair in pairs]
     except ValueError:  # lists of unequal lengths
         return "", ""
-    if any(a.dtype.kind not in "biuf" or b.dtype.kind not in "biuf" for a, b in arrays):
+    a, b = arrays[0]
+    if a.dtype.kind not in "biuf" or b.dtype.kind not in "biuf":
         return "", ""
-    for a, b in arrays:
-        if a.shape != b.shape:
-            tip = "Keep the axis." if a.ndim < b.ndim else "Think about which axes are summed, and which are kept."
-            return "shape", f"{which} has the wrong shape: expected {b.shape}; got {a.shape}. {tip}"
-    if any((a.dtype.kind == "b") != (b.dtype.kind == "b") for a, b in arrays):
-        return "dtype", f"{which} has the wrong type: expected {arrays[0][1].dtype}; got {arrays[0][0].dtype}."
-    if any(np.isnan(a).any() and not np.isnan(b).any() for a, b in arrays if a.dtype.kind == "f"):
+    if a.shape != b.shape:
+        tip = "Keep the axis." if a.ndim < b.ndim else "Think about which axes are summed, and which are kept."
+        return "shape", f"{which} has the wrong shape: expected {b.shape}; got {a.shape}. {tip}"
+    if is_bool(a) != is_bool(b):
+        return "dtype", f"{which} has the wrong type: expected {b.dtype}; got {a.dtype}."
+    if a.dtype.kind == "f" and np.isnan(a).any() and not np.isnan(b).any():
         return "nan", f"{which} contains nan, the result of 0 / 0, inf / inf or inf - inf. Which of these occurs here?"
+    if any(a.dtype.kind not in "biuf" or a.shape != b.shape or is_bool(a) != is_bool(b) for a, b in arrays):
+        return "", ""
     if all(pair.doubled is not None and identical(pair.yours, unwrapped(pair.doubled)) for pair in pairs):
         return "g ignored", f"{which} does not change when g doubles. By the chain rule, a gradient is multiplied by g."
-    if any(pair.doubled is not None and not identical(2 * a, unwrapped(pair.doubled)) for pair, (a, _) in
-           zip(pairs, arrays, strict=True)):  # fmt: skip
+    if shown.doubled is not None and not identical(2 * a, unwrapped(shown.doubled)):
         return "not linear", f"{which} does not double when g doubles. A vjp multiplies by g, once, in every term."
-    return factor([(a, b) for a, b in arrays if a.dtype.kind != "b" and b.any()], which)
+    return factor([(a, b) for a, b in arrays if not is_bool(a)], which)
 
 
 def exception_hint(error: BaseException) -> tuple[str, str]:
     """Return a hint for the exceptions that mistakes about shapes and indices raise."""
     if isinstance(error, ValueError) and ("broadcast" in str(error) or "mismatch" in str(error)):
         return "shapes", "Two shapes do not fit. Write the shape of each array beside its line, then compare."
+    if isinstance(error, ValueError) and "cannot reshape" in str(error):
+        return "reshape", "A reshape keeps the number of entries. Write the shape of each array beside its line."
     if isinstance(error, ValueError) and "unpack" in str(error):
         return "unpack", "The number of names differs from the number of values. How many axes does the input have?"
     if isinstance(error, TypeError) and "ufunc" not in str(error) and "NoneType" in str(error):
@@ -81,7 +95,7 @@ def factor(arrays: list[tuple[Any, Any]], which: str) -> tuple[str, str]:
     ratios = []
     for a, b in arrays:
         at = np.unravel_index(np.abs(b).argmax(), b.shape)
-        ratio = float(a[at] / b[at])
+        ratio = float(a[at] / b[at]) if b[at] else 0.0
         if not ratio or not np.isfinite(ratio) or not identical(a, ratio * b):
             return "", ""
         ratios.append(ratio)
@@ -102,6 +116,10 @@ def factor(arrays: list[tuple[Any, Any]], which: str) -> tuple[str, str]:
     if len(ratios) > 1:
         return "scale", f"{which} has the right direction, but its size is wrong by a factor that depends on the input."
     return "", ""
+
+
+def is_bool(a: Any) -> bool:
+    return bool(a.dtype.kind == "b")
 
 
 def unwrapped(value: Any) -> Any:

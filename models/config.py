@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from models.fields import FRACTION, LENGTH, POSITIVE, WIDTH, check, key
+from models.fields import FRACTION, LENGTH, POSITIVE, WIDTH, check, key, keys_of
 from models.flops import training_flops
 from models.init import SCHEMES, shapes_only
 from models.layers.norm import PLACEMENTS
@@ -22,6 +22,10 @@ def add_former_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     rates = {"position_rates": "paper"} if values.get("positions") == "sinusoidal_halves" else {}
     return {**rates, **values}
+
+
+TRANSFORMERS = "encoder_decoder", "decoder", "encoder"
+WITH_ATTENTION = *TRANSFORMERS, "rnn", "convs2s"
 
 
 @dataclass(frozen=True)
@@ -140,15 +144,19 @@ class TransformerConfig:
         " 2023), or multi-query attention with 1 (Shazeer, 2019).",
         within="[1, 1024]",
         unset="n_heads",
+        architectures=WITH_ATTENTION,
     )
     qk_norm: bool = key(
-        False, "Normalize the queries and keys of each head, with the same kind of norm (Dehghani et al., 2023)."
+        False,
+        "Normalize the queries and keys of each head, with the same kind of norm (Dehghani et al., 2023).",
+        architectures=WITH_ATTENTION,
     )
     stochastic_depth: float = key(
         0.0,
         "Probability that a sub-layer of the last layer is skipped in training; earlier layers are skipped linearly"
         " less often (Huang et al., 2016).",
         within=FRACTION,
+        architectures=TRANSFORMERS,
     )
     n_experts: int | None = key(
         None,
@@ -156,10 +164,14 @@ class TransformerConfig:
         " experts; Fedus et al., 2022).",
         within="[2, 1024]",
         unset="one network without a router",
+        architectures=TRANSFORMERS,
     )
     experts_per_token: int = key(1, "Number of experts that each token uses.", within="[1, 2]")
     balance_loss: float = key(
-        0.01, "Weight of the loss that spreads the tokens evenly over the experts of a layer.", within="[0, 100]"
+        0.01,
+        "Weight of the loss that spreads the tokens evenly over the experts of a layer. It is that of each micro-batch, and"
+        " the training loss that is logged includes it.",
+        within="[0, 100]",
     )
     attention_bias: bool = key(False, "Biases in the attention projections (none in the paper).")
     attention_gain: float = key(
@@ -203,9 +215,15 @@ class TransformerConfig:
         " (restricted self-attention, paper section 4).",
         within=LENGTH,
         unset="no limit",
+        architectures=("encoder_decoder", "decoder"),
     )
-    cell: str = key("lstm", "Recurrent layer of the architecture rnn.", choices=CELLS)
-    kernel_width: int = key(3, "Width of the convolutions of convs2s and bytenet, in positions.", within="[1, 1024]")
+    cell: str = key("lstm", "Recurrent layer of the architecture rnn.", choices=CELLS, architectures=("rnn",))
+    kernel_width: int = key(
+        3,
+        "Width of the convolutions of convs2s and bytenet, in positions.",
+        within="[1, 1024]",
+        architectures=("convs2s", "bytenet"),
+    )
     activation: str = key("relu", "Activation of the feed-forward networks.", choices=ACTIVATIONS)
     architecture: str = key(
         "encoder_decoder",
@@ -219,12 +237,17 @@ class TransformerConfig:
         "Encoder only: number of token types, whose learned vectors are added to the embeddings and tell two texts"
         " apart (2 in BERT; 0: none).",
         within="[0, 16]",
+        architectures=("encoder",),
     )
     embedding_norm: bool = key(
-        False, "Encoder only: normalize the sum of embedding, positions and token types, as in BERT."
+        False,
+        "Encoder only: normalize the sum of embedding, positions and token types, as in BERT.",
+        architectures=("encoder",),
     )
     pooler: bool = key(
-        False, "Encoder only: predict the label of a text through a tanh layer after its first token, as in BERT."
+        False,
+        "Encoder only: predict the label of a text through a tanh layer after its first token, as in BERT.",
+        architectures=("encoder",),
     )
     pad_id: int = 0
     bos_id: int = 1
@@ -283,11 +306,28 @@ class TransformerConfig:
             )
         if self.positions == "t5":
             self._check_buckets()
+        self._check_architecture()
         relative = self.positions if self.positions in ("alibi", "shaw", "t5") else ""
         others = {"n_kv_heads": self.n_kv_heads, "qk_norm": self.qk_norm, f"positions = {relative}": relative}
         if self.attention_window is not None and (given := [name for name, value in others.items() if value]):
             raise ValueError(
                 f"attention_window: expected none with {given[0]}; got {self.attention_window}; try only one"
+            )
+
+    def _check_architecture(self) -> None:
+        """Raise ValueError for a key that the architecture would ignore."""
+        for f in keys_of(type(self)):
+            names, value = f.metadata["architectures"], getattr(self, f.name)
+            if names and self.architecture not in names and value != f.default:
+                raise ValueError(
+                    f"{f.name}: expected it only with architecture = {' or '.join(names)}; got {value!r} with "
+                    f"{self.architecture}; try without it"
+                )
+        absolute = ("sinusoidal", "sinusoidal_halves", "learned")
+        if self.architecture == "convs2s" and self.positions not in absolute:
+            raise ValueError(
+                f"positions: expected {' or '.join(absolute)} with architecture = convs2s; got {self.positions}; "
+                "try sinusoidal"
             )
 
     def _check_buckets(self) -> None:

@@ -20,8 +20,9 @@ FRACTION = "[0, 1)"
 
 
 def key(
-    default: Any, help: str, *, choices: Iterable[str] = (), within: str = "", unset: str = "", may_change: bool = False
-) -> Any:
+    default: Any, help: str, *, choices: Iterable[str] = (), within: str = "", unset: str = "",
+    may_change: bool = False, architectures: tuple[str, ...] = (),
+) -> Any:  # fmt: skip
     """Declare a configuration key as a dataclass field.
 
     Args:
@@ -31,9 +32,11 @@ def key(
         within: interval of allowed numbers, such as "[0, 1)".
         unset: description of the value None, for keys whose default is None.
         may_change: whether a resumed run may change it.
+        architectures: the architectures that use it; empty for all.
     """
     return field(default=default, metadata={
         "help": help, "choices": choices, "within": within, "unset": unset, "may_change": may_change,
+        "architectures": architectures,
     })  # fmt: skip
 
 

@@ -266,6 +266,8 @@ def resized_problems(problem: Problem) -> Iterator[tuple[str, Problem]]:
                     if length == LONG:
                         is_expensive = is_expensive or grows_superlinearly(problem, other, length / n)
                     yield f"{length} {name}{'s' if length > 1 else ''}", other
+                    if integers and is_accepted(other):
+                        break  # integers that are not resized would be labels of some of the rows
     if x.ndim in (1, 2) and x.size:
         yield "a new first axis", with_changed_rows(problem, len(x), lambda a: resized(a[None], 0, 2))
     side = min(x.shape, default=0)
@@ -274,6 +276,16 @@ def resized_problems(problem: Problem) -> Iterator[tuple[str, Problem]]:
         square = rows and with_resized_axis(rows, -1, side)
         if square:
             yield "a square", square
+
+
+def is_accepted(problem: Problem) -> bool:
+    """Return whether the function accepts a problem."""
+    try:
+        with quiet():
+            problem.value()
+    except (AttributeError, *REJECTIONS):
+        return False
+    return True
 
 
 def guessed_shapes(problem: Problem, other: Problem) -> str:

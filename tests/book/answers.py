@@ -100,6 +100,7 @@ EDITS[2] = [
     ("g forgotten for b", 0, "-g * a / (b * b)", "-a / (b * b)"),
     ("g forgotten for a", 0, "unbroadcast(g / b, a)", "unbroadcast(np.ones_like(g) / b, a)"),
     ("quotient squared", 1, "-to_a * y", "-g * y * y"),
+    ("g changed in place", 1, "to_a = g / b", "g /= b\n        to_a = g"),
     (
         "rule of the product",
         0,
@@ -441,6 +442,13 @@ def adam(p, g, m, v, step, lr, beta1, beta2, eps):
 """,
 )
 EDITS[9] = [
+    ("only p returned", 0, "(np.sqrt(v_hat) + eps), m, v", "(np.sqrt(v_hat) + eps)"),
+    (
+        "p changed in place",
+        0,
+        "return p - lr * m_hat / (np.sqrt(v_hat) + eps)",
+        "p -= lr * m_hat / (np.sqrt(v_hat) + eps)\n    return p",
+    ),
     ("old and new exchanged", 0, "beta1 * m + (1 - beta1) * g", "(1 - beta1) * m + beta1 * g"),
     ("correction of m only", 0, "v / (1 - beta2**step)", "v"),
     ("correction of v only", 1, "lr / (1 - beta1**step) * m", "lr * m"),

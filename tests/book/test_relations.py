@@ -31,6 +31,36 @@ def test_relations_by_name(change, name):
     assert name_of(change) == name
 
 
+OF_ONE_RESULT = {  # changes of a result, and the relation that describes the result by itself
+    "shape": lambda x: x[0],
+    "dtype": lambda x: x > 0,
+    "nan": lambda x: x * np.nan,
+    "number of values": None,  # of a right result that is a tuple
+    "": lambda x: x + 1,
+    "reshape": lambda x: ValueError("cannot reshape array of size 12 into shape (1,2,4)"),
+}
+
+
+def pair_of(name, x):
+    change = OF_ONE_RESULT[name]
+    return Pair(x, (x, x), None, x, (x, x)) if change is None else Pair(change(x), x, None, change(x), x)
+
+
+@pytest.mark.parametrize("later", OF_ONE_RESULT)
+@pytest.mark.parametrize("first", OF_ONE_RESULT)
+def test_a_hint_about_one_result_describes_the_first_which_is_shown(first, later):
+    assert relation([pair_of(first, NUMBERS[0]), pair_of(later, NUMBERS[1])], None)[0] == first
+
+
+def test_a_relation_between_results_holds_for_all_of_them():
+    negative = Pair(-NUMBERS[0], NUMBERS[0], None, -NUMBERS[0], NUMBERS[0])
+    assert relation([negative, negative], None)[0] == "sign"
+    for later in OF_ONE_RESULT:
+        assert relation([negative, pair_of(later, NUMBERS[1])], None) == ("", ""), later
+    zeros = np.zeros(3)
+    assert relation([negative, Pair(zeros + 1, zeros, None, zeros + 1, zeros)], None) == ("", "")
+
+
 def test_gradients_in_the_wrong_order():
     right = [(x, 2 * x, 3 * x) for x in NUMBERS]
     pairs = [Pair(r[1], r[0], None, (r[1], r[2], r[0]), r) for r in right]

@@ -150,7 +150,7 @@ def other_model_edges(architecture):
 
     def calls():
         ids = tuple(map(npx.host.asarray, (SOURCE[:2], TEXT[:2])))
-        config = small(**OTHER_LAYERS[architecture])
+        config = small(architecture=architecture, **OTHER_LAYERS[architecture])
         layer = Loss(make_layer(models.ARCHITECTURES[architecture], config, dtype="float64"), *SMOOTHING[0])
         yield Call(ids, layer=layer, modes=("train",), directions=2, equivalents=equivalents(layer))
 
@@ -160,7 +160,7 @@ def other_model_edges(architecture):
 def other_model_calls(architecture):
     """Return a strategy of one call: the logits of a model of one layer."""
     ids = npx.host.asarray([[3, 2]]), npx.host.asarray([[1, 4, 2]])
-    config = small(**OTHER_LAYERS[architecture] | {"n_layers": 1, "dropout": 0.3})
+    config = small(architecture=architecture, **OTHER_LAYERS[architecture] | {"n_layers": 1, "dropout": 0.3})
     return st.builds(
         lambda: Call(
             ids, layer=Logits(make_layer(models.ARCHITECTURES[architecture], config, dtype="float64")), directions=2

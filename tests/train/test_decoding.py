@@ -178,6 +178,9 @@ class AttentiveModel:
     def __init__(self, weights):
         self.weights = np.array(weights)
 
+    def attentions(self):
+        return {"cross": [self]}
+
     def inspect(self, src, tgt, kinds):
         assert kinds == ("cross",) and (tgt.shape[1], src.shape[1]) == self.weights.shape[1:]
         return SimpleNamespace(maps={"cross": [-self.weights[None], self.weights[None]]})

@@ -1,13 +1,16 @@
 """Reading PyTorch's files of weights without PyTorch, by an unpickler that can run no code.
 
 A pickle names functions to call. This unpickler knows the few that build tensors, in implementations of its own, and
-rejects any other name before anything is called.
+rejects any other name before anything is called. It also rejects opcodes that tensors do not need, and changes no
+object but lists and dictionaries that the pickle creates.
 """
 
 import io
+import math
 import pickle
 import zipfile
 from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -22,6 +25,12 @@ DTYPES = {
 }  # fmt: skip
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of a file of PyTorch before 1.6
 MAX_VALUES = 1 << 40
+MAX_PICKLE = 1 << 26  # bytes; each can become an object of a hundred
+OPCODES = (  # those of PyTorch's files, in protocols 2 to 5
+    "PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE SHORT_BINUNICODE "
+    "EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT BINPUT LONG_BINPUT MEMOIZE BINGET "
+    "LONG_BINGET GLOBAL STACK_GLOBAL BINPERSID REDUCE"
+).split()
 
 
 class StorageType(NamedTuple):
@@ -37,11 +46,12 @@ class Storage:
         self.dtype, self.is_bfloat16 = np.dtype(DTYPES[kind.name]), kind.name == "BFloat16Storage"
         self.n_values, self.values = n_values, np.zeros(0, self.dtype)
 
-    def read(self, data: bytes) -> None:
-        """Set the values. ValueError for another number of them."""
-        self.values = np.frombuffer(data, self.dtype)
-        if len(self.values) != self.n_values:
-            raise ValueError(f"expected a storage of {self.n_values} values; got {len(self.values)}")
+    def read(self, data: bytes | memoryview) -> None:
+        """Set the values; bfloat16 becomes float32. ValueError for another number of them."""
+        if len(data) != self.n_values * self.dtype.itemsize:
+            raise ValueError(f"a storage of {len(data)} bytes for {self.n_values} values")
+        values = np.frombuffer(data, self.dtype)
+        self.values = bfloat16_values(values) if self.is_bfloat16 else values
 
 
 class StoredTensor(NamedTuple):
@@ -53,17 +63,18 @@ class StoredTensor(NamedTuple):
     strides: tuple[int, ...]
 
     def array(self) -> Any:
-        """Return the tensor as an array; bfloat16 as float32. ValueError for a view beyond the storage."""
+        """Return the tensor as a read-only array. ValueError for a view that is not within the storage."""
         values, last = self.storage.values, self.offset
         if min((*self.shape, *self.strides, self.offset), default=0) < 0 or len(self.shape) != len(self.strides):
-            raise ValueError("expected a tensor within its storage; got negative sizes")
+            raise ValueError("a tensor of negative sizes")
         if 0 not in self.shape:
             last += sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
             if last >= len(values):
-                raise ValueError(f"expected a tensor within its storage of {len(values)} values; got index {last}")
+                raise ValueError(f"a tensor with index {last} in a storage of {len(values)} values")
+        if math.prod(self.shape) > len(values):  # strides of 0 would make few bytes any number of values
+            raise ValueError(f"a tensor of shape {self.shape} in a storage of {len(values)} values")
         strides = tuple(stride * values.itemsize for stride in self.strides)
-        view = np.lib.stride_tricks.as_strided(values[self.offset :], self.shape, strides, writeable=False)
-        return bfloat16_values(view) if self.storage.is_bfloat16 else view.copy()
+        return np.lib.stride_tricks.as_strided(values[self.offset :], self.shape, strides, writeable=False)
 
 
 def bfloat16_values(bits: Any) -> Any:
@@ -83,20 +94,59 @@ def rebuild_parameter(tensor: Any, *unused: Any) -> Any:
     return tensor
 
 
+def ordered_dict(items: Any = ()) -> Any:
+    """Return the dictionary of [key, value] lists: collections.OrderedDict."""
+    pairs = [(key, value) for key, value in items]
+    check_keys([key for key, _ in pairs])
+    return OrderedDict(pairs)
+
+
+def check_keys(keys: Sequence[Any]) -> None:
+    """Raise UnpicklingError for a key that is neither a name nor a number: the hash of nested tuples is recursive."""
+    if not all(type(key) in (str, int) for key in keys):
+        raise pickle.UnpicklingError("a key that is not a name")
+
+
 KNOWN: dict[tuple[str, str], Any] = {
-    ("collections", "OrderedDict"): OrderedDict,
+    ("collections", "OrderedDict"): ordered_dict,
     ("torch._utils", "_rebuild_tensor_v2"): rebuild_tensor,
     ("torch._utils", "_rebuild_parameter"): rebuild_parameter,
     **{("torch", name): StorageType(name) for name in DTYPES},
 }
 
 
-class TensorUnpickler(pickle.Unpickler):
+# The unpickler in Python, because the one in C has no table of opcodes to change.
+class TensorUnpickler(pickle._Unpickler):
     """An unpickler of dictionaries of tensors; `storages` collects their storages by key."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__(file)
         self.storages: dict[str, Storage] = {}
+
+    def reject(self) -> None:
+        """Raise UnpicklingError in place of an opcode."""
+        raise pickle.UnpicklingError("an opcode that no tensor needs")
+
+    def load_build(self) -> None:
+        """Ignore the attributes of a dictionary."""
+        self.stack.pop()
+        if type(self.stack[-1]) is not OrderedDict:
+            raise pickle.UnpicklingError("attributes of an object")
+
+    def load_setitem(self) -> None:
+        """Set an item of a dictionary after a check of its key."""
+        check_keys(self.stack[-2:-1])
+        super().load_setitem()
+
+    def load_setitems(self) -> None:
+        """Set items of a dictionary after a check of their keys."""
+        check_keys(self.stack[::2])
+        super().load_setitems()
+
+    dispatch = dict.fromkeys(range(256), reject) | {
+        opcode: pickle._Unpickler.dispatch[opcode] for name in OPCODES for opcode in getattr(pickle, name)
+    }
+    dispatch |= {pickle.BUILD[0]: load_build, pickle.SETITEM[0]: load_setitem, pickle.SETITEMS[0]: load_setitems}
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in KNOWN:
@@ -123,8 +173,7 @@ def read_torch_file(path: Path) -> dict[str, Any]:
             f"{path}: expected a pickle of tensors only; got {one_line(error)}; try a copy in safetensors"
         ) from None
     except (
-        ValueError, TypeError, KeyError, IndexError, AttributeError, EOFError, OverflowError, RecursionError,
-        zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError,
+        ValueError, TypeError, LookupError, AttributeError, EOFError, OverflowError, RuntimeError, zipfile.BadZipFile,
     ) as error:  # fmt: skip
         raise UserError(
             f"{path}: expected PyTorch weights; got '{one_line(error) or type(error).__name__}'; try another copy"
@@ -136,33 +185,42 @@ def read_zip(path: Path) -> Any:
     with zipfile.ZipFile(path) as archive:
         pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
         if len(pickles) != 1:
-            raise ValueError("expected one data.pkl in the zip file")
+            raise ValueError(f"a zip file with {len(pickles)} data.pkl")
         folder = pickles[0].removesuffix("data.pkl")
         order = f"{folder}byteorder"
-        if order in archive.namelist() and archive.read(order) != b"little":
-            raise ValueError("expected little-endian numbers; got big-endian ones")
-        unpickler = TensorUnpickler(io.BytesIO(archive.read(pickles[0])))
+        if order in archive.namelist() and read_member(archive, order) != b"little":
+            raise ValueError("big-endian numbers")
+        unpickler = TensorUnpickler(io.BytesIO(read_member(archive, pickles[0])[:MAX_PICKLE]))
         tensors = unpickler.load()
         for key, storage in unpickler.storages.items():
-            info = archive.getinfo(f"{folder}data/{key}")
-            if info.file_size != storage.n_values * storage.dtype.itemsize:  # before a compressed file fills the memory
-                raise ValueError(f"expected a storage of {storage.n_values} values; got {info.file_size} bytes")
-            storage.read(archive.read(info))
+            storage.read(read_member(archive, f"{folder}data/{key}"))
     return tensors
+
+
+def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
+    """Return a file of a zip file. ValueError for a compressed one, which could fill the memory."""
+    if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"{name} compressed, which PyTorch never writes")
+    return archive.read(name)
 
 
 def read_legacy(path: Path) -> Any:
     """Read the format of PyTorch before 1.6: pickles of magic number, version, machine, tensors, keys; storages."""
-    with open(path, "rb") as file:
-        magic, _, machine, *_ = (TensorUnpickler(file).load() for _ in range(3))
-        if magic != LEGACY_MAGIC or not machine.get("little_endian"):
-            raise ValueError("a file without PyTorch's magic number")
-        unpickler = TensorUnpickler(file)
-        tensors, keys = unpickler.load(), TensorUnpickler(file).load()
-        for key in keys:
-            storage = unpickler.storages[key]
-            n_values = int.from_bytes(file.read(8), "little")
-            if n_values != storage.n_values:
-                raise ValueError(f"expected a storage of {storage.n_values} values; got {n_values}")
-            storage.read(file.read(n_values * storage.dtype.itemsize))
+    content = path.read_bytes()
+    file = io.BytesIO(content[:MAX_PICKLE])
+    magic, _, machine, *_ = (TensorUnpickler(file).load() for _ in range(3))
+    if magic != LEGACY_MAGIC or not machine.get("little_endian"):
+        raise ValueError("a file without PyTorch's magic number")
+    unpickler = TensorUnpickler(file)
+    tensors, keys = unpickler.load(), TensorUnpickler(file).load()
+    check_keys(keys)
+    start = file.tell()
+    for key in keys:
+        storage = unpickler.storages[key]
+        n_values, start = int.from_bytes(content[start : start + 8], "little"), start + 8
+        if n_values != storage.n_values:
+            raise ValueError(f"a storage of {n_values} values instead of {storage.n_values}")
+        end = start + n_values * storage.dtype.itemsize
+        storage.read(memoryview(content)[start:end])
+        start = end
     return tensors

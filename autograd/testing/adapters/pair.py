@@ -42,7 +42,7 @@ class PairOperation(ForeignOperation):
                 )
         super().__init__(forward, backward)
         self.names = positional_names(forward)
-        self.n_backward = len(positional_names(backward) or ())
+        self.n_backward = len(positional_names(backward, required=True) or ())
 
     def evaluate(self, values: list[Any], requires_grad: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
         forward, backward = self.functions
@@ -126,10 +126,11 @@ def narrow(y: Array, dtype: Any) -> Array:
     return y.astype(dtype) if dtype is not None and y.dtype.itemsize > dtype.itemsize else y
 
 
-def positional_names(f: Callable[..., Any]) -> list[str] | None:
-    """Return the names of a function's positional arguments; None if it has no signature."""
+def positional_names(f: Callable[..., Any], required: bool = False) -> list[str] | None:
+    """Return the names of a function's positional arguments, or of those without a default; None if unknown."""
     try:
         parameters = inspect.signature(f).parameters.values()
     except (TypeError, ValueError):
         return None
-    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return [p.name for p in parameters if p.kind in kinds and not (required and p.default is not p.empty)]

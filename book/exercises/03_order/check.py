@@ -50,7 +50,8 @@ def right(graph, g=1.0):
 
 def call(graph, g=1.0):
     lines = [f"x{i} = {' + '.join(f'{s:g} x{p}' for p, s in inputs)}" for i, inputs in enumerate(graph) if inputs]
-    return "; ".join(lines[:8]) + ("; ..." if len(lines) > 8 else "") + f"\nbackward(x{len(graph) - 1}, {g})"
+    graph_text = "; ".join(lines[:8]) + ("; ..." if len(lines) > 8 else "") if lines else "x0 is a leaf"
+    return f"{graph_text}\nbackward(x{len(graph) - 1}, {g})"
 
 
 def by_hand(seed):
@@ -62,6 +63,8 @@ def by_hand(seed):
     yield ([[], [[0, 2.0]], [[1, 3.0]], [[1, 5.0], [2, 7.0]]],)
     yield ([[], [[0, 2.0]], [[1, 3.0]], [[2, 7.0], [1, 5.0]]],)  # catches answers that take the last parent first
     yield ([[], [[0, 2.0]], [[0, 3.0]], [[2, 1.0]]],)  # nothing uses x1
+    yield ([[], [[0, 0.0]]],)  # a gradient of 0 belongs in the dict too
+    yield [[]], 10.0
 
 
 def drawn(seed):

@@ -46,6 +46,9 @@ def yours(module, _):
             raise Rejected(f"expected x (rows, columns) and g (rows,), at most 1,000 numbers; got {x.shape}, {g.shape}")
     passed = {name: all(passes(vjp, x, g) for x, g in pairs) for name, vjp in VJPS.items()}
     condition = " with g = 1" if all((g == 1).all() for _, g in pairs) else ""
+    ties = [g[(x == x.max(axis=1, keepdims=True)).sum(axis=1) > 1] for x, g in pairs]
+    if any(g.size for g in ties) and not any(g.any() for g in ties):
+        condition = " with g = 0 at each tie"
     message = {True: "{} passes" + condition, False: "{} does not pass"}
     return [message[ok].format(name) for name, ok in passed.items() if ok != (name == "the right gradient")]
 

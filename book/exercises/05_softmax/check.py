@@ -15,6 +15,10 @@ def edges(seed):
     yield (np.array([0.5, -0.5]),)
     yield (np.array([1000.0, 999.0]),)
     yield (np.array([1000.0, 0.0]),)
+    yield (np.array([-1000.0, 1000.0]),)
+    yield (np.array([1000.0, -1000.0]),)
+    yield (np.array([-1000.0, -999.0]),)
+    yield (np.array([-1000.0, 0.0]),)
     yield (np.array([[0.0, 1.0], [2.0, 0.0]]),)
     yield (np.array([[0.0, 0.0], [-1000.0, -1001.0]]),)
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 import npx
-from book.exercise import Stage, close_to, draw, text
+from book.exercise import Stage, changed, close_to, draw, text, who_overwrites
 from train.learn.optimizer import NoamSchedule
 
 
@@ -29,6 +29,12 @@ def right_adam(p, g, m, v, step, lr, beta1, beta2, eps):
     return p, m, v
 
 
+def overwriting(module, p, g, m, v, *rest):
+    before = [a.copy() for a in (p, g, m, v)]
+    module.adam(p, g, m, v, *rest)
+    return {"the function changes": changed([*"pgmv"], before, (p, g, m, v))}
+
+
 def explain_rate(yours, right, step, d_model, warmup):
     rising, falling = step * warmup**-1.5, step**-0.5
     return f"The rising term is {rising:.4g} here, the falling one {falling:.4g}; d_model^-0.5 is {d_model**-0.5:.4g}."
@@ -47,8 +53,8 @@ STAGES = [
     Stage("the update (p, m, v) is wrong", updates, lambda m, *a: m.adam(*a), right_adam,
           lambda *a: f"adam({', '.join(map(text, a))})", explain=explain_update),
     Stage("the update is right, but it overwrites its arguments", updates,
-          lambda m, *a: (m.adam(*a), list(a[:4]))[1], lambda *a: list(a[:4]),
-          lambda *a: f"adam({', '.join(map(text, a))})"),
+          overwriting, lambda *a: {"the function changes": []}, lambda *a: f"adam({', '.join(map(text, a))})",
+          explain=who_overwrites),
 ]  # fmt: skip
 AFTER = """\
 The real one (npx/kernels/adam.py, `adam`) does write in place: all parameters of a model are one flat array, and an

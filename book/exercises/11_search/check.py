@@ -49,6 +49,8 @@ def by_hand(seed):
     yield {(): [0.5, 0.5], (1,): [0.9, 0.1]}, 2, 2, 3.0
     yield {(): [0.4, 0.6], (1,): [0.1, 0.9], (1, 1): [0.9, 0.1]}, 3, 3, 1.0
     yield {(): [0.1, 0.5, 0.4], (1,): [0.2, 0.4, 0.4]}, 2, 2, 0.6  # the second-best prefix wins
+    yield {(): [0.6, 0.4], (1,): [0.1, 0.9], (1, 1): [0.9, 0.1]}, 3, 3, 3.0  # wins only at the last length
+    yield {(): [0.4, 0.6], (1,): [0.6, 0.4]}, 2, 2, 3.0  # the better score has the lower probability
 
 
 def tables(seed, tokens, max_length):

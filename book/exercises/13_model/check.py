@@ -13,17 +13,16 @@ from models.architectures.blocks import DecoderLayer
 OUTPUTS = {"o": "the self-attention", "cross_o": "the cross-attention", "w2": "the feed-forward network"}
 
 
-def weights(seed, d, f, only=None):
-    """Return random weights; with `only`, those of which the other sub-layers add nothing."""
+def weights(seed, d, f, active):
+    """Return random weights; only the sub-layers whose output weights are in `active` add something."""
     names = ["q", "k", "v", "o", "cross_q", "cross_k", "cross_v", "cross_o"]
     w = {name: draw(seed + i, d, d) for i, name in enumerate(names)}
     w |= {"w1": draw(seed + 8, d, f), "b1": draw(seed + 9, f), "w2": draw(seed + 10, f, d), "b2": draw(seed + 11, d)}
     for i in (1, 2, 3):
         w |= {f"gamma{i}": 1 + 0.3 * draw(seed + 20 + i, d), f"beta{i}": 0.3 * draw(seed + 30 + i, d)}
-    for name in OUTPUTS:
-        if only and name != only:
-            w[name] = 0 * w[name]
-    if only and only != "w2":
+    for name in OUTPUTS.keys() - active:
+        w[name] = 0 * w[name]
+    if "w2" not in active:
         w["b2"] = 0 * w["b2"]
     return w
 
@@ -79,12 +78,12 @@ def gradients(y, leaves):
     return [leaves[name].grad for name in ("x", "memory")]
 
 
-def cases(only):
-    shapes = [(1, 1, 1, 3, 1), (1, 2, 3, 4, 2)] if only else [(1, 2, 3, 4, 2), (2, 3, 2, 6, 3)]
+def cases(active):
+    shapes = [(1, 2, 3, 4, 2), (2, 3, 2, 6, 3)] if len(active) == 3 else [(1, 1, 1, 3, 1), (1, 2, 3, 4, 2)]
 
     def drawn(seed):
         for b, t, s, d, heads in shapes:
-            yield draw(seed + 1, b, t, d), draw(seed + 2, b, s, d), weights(seed, d, 2 * d, only), heads
+            yield draw(seed + 1, b, t, d), draw(seed + 2, b, s, d), weights(seed, d, 2 * d, active), heads
 
     return drawn
 
@@ -94,23 +93,25 @@ def call(x, memory, w, n_heads):
 
 
 def explain(yours, right, x, memory, w, n_heads):
-    """Say at which positions, or in which sub-layer, the output is wrong."""
-    if np.shape(yours) != right.shape:
-        return f"The output should have the shape of x, {right.shape}; yours is {np.shape(yours)}."
-    idle = [name for key, name in OUTPUTS.items() if not w[key].any()]
-    if len(idle) == 2:
-        (active,) = set(OUTPUTS.values()) - set(idle)
-        return f"Here {idle[0]} and {idle[1]} add 0, so look at {active}, the residual sums and the norms."
+    """Say in which sub-layer the output is wrong, or that the sums or norms are."""
+    active = [name for key, name in OUTPUTS.items() if w[key].any()]
+    if not active:
+        return "Every sub-layer adds 0 here, so only the residual sums and the norms, with their weights, can be wrong."
+    if len(active) == 1:
+        return f"The output is right where every sub-layer adds 0. Look at what {active[0]} reads, computes and adds."
     return "Each sub-layer is right by itself, so look at what is passed from one to the next."
 
 
 STAGES = [
-    Stage(f"the output is wrong where only {name} adds something", cases(only), lambda m, *a: run(m, *a)[0].data,
-          lambda *a: right_run(*a)[0].data, call, close=1e-7, explain=explain) for only, name in OUTPUTS.items()
+    Stage(complaint, cases(active), lambda m, *a: run(m, *a)[0].data, lambda *a: right_run(*a)[0].data, call,
+          close=1e-7, explain=explain)
+    for complaint, active in [
+        ("the output is wrong where every sub-layer adds 0", ()),
+        *((f"the output is wrong where only {name} adds something", (key,)) for key, name in OUTPUTS.items()),
+        ("the output is wrong", tuple(OUTPUTS)),
+    ]
 ] + [
-    Stage("the output is wrong", cases(None), lambda m, *a: run(m, *a)[0].data, lambda *a: right_run(*a)[0].data, call,
-          close=1e-7, explain=explain),
-    Stage("the output is right, but not the gradients of x and memory", cases(None),
+    Stage("the output is right, but not the gradients of x and memory", cases(tuple(OUTPUTS)),
           lambda m, *a: gradients(*run(m, *a)), lambda *a: gradients(*right_run(*a)), call, close=1e-6),
 ]  # fmt: skip
 AFTER = """\
