@@ -127,10 +127,12 @@ def test_the_gradients_of_all_heads_make_up_that_of_the_block(traced):
     np.testing.assert_allclose(expected, left, atol=1e-6)
 
 
-def test_attention_with_other_inputs_is_shown_without_its_heads(traced, monkeypatch):
+@pytest.mark.parametrize("change", [{"d_v": 1}, {"rotary_base": 3.0}], ids=["inputs", "option"])
+def test_a_head_that_cannot_be_recomputed_is_not_shown(traced, monkeypatch, change):
     model, _, trace = traced
     stack = "layers" if model.examples == "text" else "decoder"
-    monkeypatch.setattr(getattr(model, stack)[0].attention, "d_v", 1)
+    for name, value in change.items():
+        monkeypatch.setattr(getattr(model, stack)[0].attention, name, value)
     block = show_block(trace, f"{stack}.0.attention", 0, Names())
     assert "heads" not in block and "not shown" in block["note"] and len(block["matrices"]) == 2
 
@@ -141,7 +143,7 @@ def test_residual_blocks_add_and_normalize(traced):
         if block.kind != "residual":
             continue
         shown = show_block(trace, name, 0, Names())
-        x, f, total = (values(named(shown, start)) for start in ("x, the", "f(x)", "x + f"))
+        x, f, total = (values(named(shown, start)) for start in ("x, the", "f(", "x + f"))
         np.testing.assert_allclose(x + f, total, atol=1e-6)
 
 
@@ -186,7 +188,7 @@ def test_each_output_shown_is_that_of_the_engine(options):
                 assert ("window" in shown["note"]) == (is_window and "cross" not in name)
         if block.kind == "residual":
             residual = module_of(model, name)
-            x, f = (values(named(shown, start)) for start in ("x, the", "f(x)"))
+            x, f = (values(named(shown, start)) for start in ("x, the", "f("))
             if residual.post:
                 total = residual.alpha * x + f
                 close(values(named(shown, "x + f" if residual.alpha == 1 else "α x + f")), total)

@@ -186,7 +186,7 @@ def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: i
     """Both inputs, their sum, the mean and deviation of each row, and the output."""
     residual = module_of(trace.model, block.name)
     inputs = trace.inputs(block.name)
-    left, (y, g) = trace.leaving(block.name), trace.output(block.name)
+    left = trace.leaving(block.name)
     sublayer = next(s for s in inputs if trace.blocks[s].kind in ("attention", "feed_forward", "other"))
     skip = next((s for s in inputs if s != sublayer), sublayer)
     x, f = inputs[skip], inputs[sublayer]
@@ -195,7 +195,7 @@ def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: i
     alpha = "" if residual.alpha == 1 else f",  α = {residual.alpha:.4g}"
     shown = [
         matrix("x, the residual stream", x, zeros_if_none(left.get(skip), x), rows["rows"], "dimension"),
-        matrix("f(x), the sub-layer", f, gradient, rows["rows"], "dimension"),
+        matrix(f"{'f(x)' if residual.post else 'f(norm(x))'}, the sub-layer", f, gradient, rows["rows"], "dimension"),
     ]
     if residual.post:
         normalized = np.float32(residual.alpha) * x + f
@@ -205,7 +205,8 @@ def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: i
         normalized, formula = x, "y = x + f(norm(x))"
         if residual.output_norm:
             formula = "y = x + norm′(f(norm(x)))"
-            shown.append(matrix("norm′(f(x))", y - x, g, rows["rows"], "dimension"))
+            normed = trace.operations[cast(int, trace.last(block.name).inputs[1])]
+            shown.append(matrix("norm′(f(norm(x)))", normed.y, normed.g, rows["rows"], "dimension"))
     statistics = np.stack([normalized.mean(axis=1), normalized.std(axis=1)], axis=1)
     return {
         "formula": formula,
@@ -223,19 +224,17 @@ def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
     attention = module_of(trace.model, block.name)
     operation = trace.find(block.name, "attention")
     parts = head_inputs(trace, operation, attention, head) if operation else None
-    other = show_other(trace, block, rows, tokenizer, head) | {
-        "note": "The heads of this kind of attention are not shown."
-    }
     if operation is None or parts is None:
-        return other
+        return show_without_heads(trace, block, rows)
     columns = slice(head * attention.d_v, (head + 1) * attention.d_v)
     cross = isinstance(attention, CrossAttention)
     mask, reason = mask_of(attention, block, len(parts[0])) if not cross else (None, "")
     g = zeros_if_none(operation.g, operation.y)[:, columns]
     steps = attention_head(*parts, attention.rotary_base, mask, g)
     expected = operation.y[:, columns]
-    if not np.allclose(steps["output"][0], expected, rtol=0, atol=1e-3 * np.abs(expected).max(initial=0)):
-        return other  # an option of the model that these steps lack
+    tolerance = 1e-3 * np.abs(expected).max(initial=0)
+    if not np.allclose(steps["output"][0], expected, rtol=0, atol=tolerance, equal_nan=True):
+        return show_without_heads(trace, block, rows)  # the steps lack an option of the model
     keys = rows["encoder"] if cross else rows["rows"]
     masked = steps["scaled"][0].copy()
     if mask is not None:
@@ -260,6 +259,11 @@ def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
             *inputs_of(trace, block, rows),
         ],
     }  # fmt: skip
+
+
+def show_without_heads(trace: Trace, block: Block, rows: Any) -> dict[str, Any]:
+    note = "The heads of this kind of attention are not shown."
+    return show_other(trace, block, rows, None, 0) | {"note": note}
 
 
 def mask_of(attention: Any, block: Block, length: int) -> tuple[Any, str]:

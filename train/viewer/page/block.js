@@ -70,7 +70,11 @@ function arithmetic(one, all) {
 
 function heads({ heads: count, head, off }, choose) {
   const buttons = Array.from({ length: count }, (_, h) =>
-    el("button", { type: "button", "aria-pressed": String(h === head), onclick: () => choose(h) }, off.includes(h) ? `${h} off` : `${h}`),
+    el(
+      "button",
+      { type: "button", "aria-pressed": String(h === head), onclick: () => choose(h) },
+      off.includes(h) ? `${h} off` : `${h}`,
+    ),
   );
   return el("div", { class: "group", role: "group", "aria-label": "Head" }, el("span", {}, "Head"), ...buttons);
 }

@@ -119,7 +119,8 @@ const banner = () => document.getElementById("banner");
 let known = null,
   waiting = null;
 
-// Every answer of the server, by its question; of sentences, the latest only. A saved page has them in #recorded instead of a server (save.js).
+// Every answer of the server, by its question; of sentences, the latest only. A saved page has them in #recorded instead
+// of a server (save.js).
 export const recording = new Map();
 const saved = document.getElementById("recorded");
 export const recorded = saved && JSON.parse(saved.textContent);
