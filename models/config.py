@@ -169,8 +169,8 @@ class TransformerConfig:
     experts_per_token: int = key(1, "Number of experts that each token uses.", within="[1, 2]")
     balance_loss: float = key(
         0.01,
-        "Weight of the loss that spreads the tokens evenly over the experts of a layer. It is that of each micro-batch, and"
-        " the training loss that is logged includes it.",
+        "Weight of the loss that spreads the tokens evenly over the experts of a layer. It is that of each micro-batch,"
+        " and the training loss that is logged includes it.",
         within="[0, 100]",
     )
     attention_bias: bool = key(False, "Biases in the attention projections (none in the paper).")

@@ -243,11 +243,12 @@ class Recurrent(Module):
         if cache is None:
             return type(self).operation(z, self.weight, *self.step_arguments(), packing, lengths, self.reverse)
         layout = TimeMajor(z.data, None, None, reverse=False)
-        gates, state = layout.scatter(z.data), cache.array.swapaxes(0, 1).astype(z.dtype)
-        outputs, arguments = [], [p.data for p in self.step_arguments()]
+        gates, state = layout.scatter(z.data), cache.array.swapaxes(0, 1)
+        w, *arguments = (p.data.astype(gates.dtype, copy=False) for p in (self.weight, *self.step_arguments()))
+        outputs = []
         for t in range(layout.length):
             new_state = npx.empty(state.shape, state.dtype)
-            type(self).step(gates[t], self.weight.data, state, new_state, *arguments)
+            type(self).step(gates[t], w, state, new_state, *arguments)
             outputs.append(new_state[0])
             state = new_state
         cache.array = state.swapaxes(0, 1)

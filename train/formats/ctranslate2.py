@@ -8,7 +8,7 @@ import numpy as np
 from models import TransformerConfig
 from train.errors import UserError
 from train.formats import marian
-from train.formats.export import TARGETS
+from train.formats.export import TARGETS, check_range
 from train.formats.marian_folder import MarianModel, marian_model, write_tokenizer
 from train.run.config import RunConfig
 from train.text.pair_tokenizer import PairTokenizer
@@ -30,6 +30,8 @@ def write_ctranslate2(model: Any, tokenizer: Any, config: RunConfig, folder: Pat
         ) from None
     c = model.config
     converted = marian_model(model, tokenizer, "ctranslate2", ("post", "pre"))
+    if dtype != "int8":
+        check_range(converted.tensors, dtype)
     activation = getattr(common_spec.Activation, ACTIVATIONS[c.activation])
     spec = TransformerSpec.from_config(
         (c.n_layers, c.n_layers), c.n_heads, pre_norm=c.norm == "pre", activation=activation

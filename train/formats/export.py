@@ -2,14 +2,17 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
-from models import TransformerConfig
+import npx
+from models import TransformerConfig, sinusoids
+from models.layers.positions import resolve_rates
 from npx.registry import Registry
 from train.errors import UserError
 from train.files import describe_path, disk_errors
@@ -21,6 +24,15 @@ from train.run.replace import hidden_name, remove_partial, replace_folder
 Writer = Callable[[Any, Any, RunConfig, Path, str], None]
 TARGETS: Registry[Writer] = Registry("target")
 DTYPES = ("float32", "float16", "int8")
+# Fields of a model that need no check: sizes, ids, initialization, dropout and other training, and fields without
+# effect for the architectures and positions that the targets have.
+UNCHECKED = frozenset(
+    "vocab_size src_vocab_size d_model d_ff n_heads n_layers pad_id bos_id eos_id unk_id suppressed_ids "
+    "attention_gain embedding_init initialization dropout attention_dropout activation_dropout word_dropout "
+    "stochastic_depth experts_per_token balance_loss position_rates max_positions position_buckets position_distance "
+    "attention_bias layer_norm_eps tying scale_embedding decoder_start target_space cell kernel_width token_types "
+    "embedding_norm pooler".split()
+)
 
 
 def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callable[[str], object]) -> None:
@@ -35,9 +47,15 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
 
     Raises UserError for a folder that exists, and for a model or dtype that the format lacks.
     """
+    if os.path.islink(out):
+        raise UserError(f"{out}: expected a new folder; got a link; try another --out")
     if os.path.lexists(out) and not (out.is_dir() and not os.listdir(out)):
         raise UserError(f"{out}: expected a new folder; got {describe_path(out)}; try another --out")
     model, tokenizer, config = load_model(run, "", on_warning)
+    if Path(os.path.realpath(out)).is_relative_to(run_of(run)):
+        raise UserError(f"{out}: expected a folder outside the run; got one in {run}; try another --out")
+    if target == "ctranslate2" and model.config.suppressed_ids:
+        on_warning(f"{out}: forbidden tokens are not part of CTranslate2's format; try its option suppress_sequences")
     out = Path(os.path.abspath(out))
     with disk_errors(str(out), "or another --out"):
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -51,6 +69,13 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
             remove_partial(partial)
 
 
+def run_of(path: Path) -> Path:
+    """Return the run folder of a run folder or a checkpoint folder, without links."""
+    path = Path(os.path.realpath(path))
+    run = path.parent.parent
+    return run if path.parent.name == "checkpoints" and (run / "config.toml").exists() else path
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file in a fixed order of keys."""
     path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
@@ -60,13 +85,53 @@ def write_tensors(path: Path, tensors: dict[str, Any], dtype: str, target: str) 
     """Write a .safetensors file of float32 or float16. Raises UserError for another dtype."""
     if dtype == "int8":
         raise UserError(f"--dtype: expected float32 or float16 with --to {target}; got int8; try --to ctranslate2")
+    check_range(tensors, dtype)
     arrays = {name: np.ascontiguousarray(array, dtype) for name, array in tensors.items()}
-    save_file(arrays, path, metadata={"format": "pt"})
+    path.write_bytes(save(arrays, {"format": "pt"}))  # save_file makes it unreadable for other users
+
+
+def check_range(tensors: Mapping[str, Any], dtype: str) -> None:
+    """Raise UserError for a value that becomes infinite in a dtype of floats."""
+    limit = np.finfo(dtype).max
+    for name, array in tensors.items():
+        if (largest := np.abs(array).max(initial=0)) > limit:
+            raise UserError(
+                f"--dtype: expected {name} within {limit:g}, the range of {dtype}; got {largest:g}; try float32"
+            )
+
+
+def unsupported_fields(c: TransformerConfig, allowed: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a model whose values a target lacks, and the words for what it has.
+
+    A field that is neither in `allowed` nor in UNCHECKED needs its default, so that a new option is an error.
+    """
+    for field in fields(c):
+        values = allowed.get(field.name, (field.default,))
+        if field.name not in UNCHECKED and getattr(c, field.name) not in values:
+            words = " or ".join("unset" if value is None else str(value) for value in values)
+            yield field.name, words if None in values else f"= {words}"
+
+
+def check_supported(
+    c: TransformerConfig, target: str, allowed: Mapping[str, Sequence[Any]], attempt: str = "--to safetensors"
+) -> None:
+    """Raise UserError, naming the first of the `unsupported_fields`."""
+    for name, words in unsupported_fields(c, allowed):
+        raise UserError(
+            f"export: expected model.{name} {words}, which {target} can represent; got {getattr(c, name)}; "
+            f"try {attempt}"
+        )
 
 
 def weights_of(model: Any) -> dict[str, Any]:
     """Return the parameters of a model by name, float32."""
     return {name: array.astype(np.float32) for name, array in model.state_dict().items()}
+
+
+def sinusoids_of(c: TransformerConfig, n_positions: int) -> Any:
+    """Return the sinusoids (n_positions, D) of a model on the host."""
+    halves = c.positions == "sinusoidal_halves"
+    return npx.to_host(sinusoids(n_positions, c.d_model, halves, rates=resolve_rates(halves, c.position_rates)))
 
 
 @TARGETS.register("safetensors")

@@ -13,22 +13,37 @@ from tokenizers import decoders, pre_tokenizers
 
 from models import TransformerConfig
 from train.errors import UserError
-from train.formats import marian
-from train.formats.export import weights_of, write_json, write_tensors
-from train.formats.huggingface import CONFIG, READERS, TOKENIZER, VOCABULARY, Imported, make_shape, read_object
+from train.formats.export import check_supported, sinusoids_of, weights_of, write_json, write_tensors
+from train.formats.huggingface import (
+    CONFIG,
+    GENERATION,
+    READERS,
+    TOKENIZER,
+    VOCABULARY,
+    Imported,
+    make_shape,
+    read_object,
+    warn_of_settings,
+)
+from train.formats.settings import ACTIVATIONS, read_activation, read_value
 from train.formats.weights import SAFETENSORS, Tensors, read_weights
 from train.json_files import read_json
 from train.text.lines import read_all_lines
 from train.text.plain import PlainTokenizer
 from train.text.tokenizer import REMEDY, SPECIAL_IDS, SPECIALS, tokenizer_spec
 
-ACTIVATIONS = {ours: theirs for theirs, ours in marian.ACTIVATIONS.items()}
+OUR_ACTIVATIONS = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
 EMBEDDING, POSITIONS, OUTPUT = "transformer.wte.weight", "transformer.wpe.weight", "lm_head.weight"
 SUBLAYERS = {
     "attention.query_key_value": "attn.c_attn", "attention.output": "attn.c_proj", "feed_forward.inner": "mlp.c_fc",
     "feed_forward.outer": "mlp.c_proj",
 }  # fmt: skip
 SIZES = {"d_model": "n_embd", "n_layers": "n_layer", "n_heads": "n_head", "max_positions": "n_positions"}
+FRACTIONS = {  # with their defaults
+    "layer_norm_eps": ("layer_norm_epsilon", 1e-5), "dropout": ("resid_pdrop", 0.1),
+    "attention_dropout": ("attn_pdrop", 0.1),
+}  # fmt: skip
+NAMES = {**SIZES, "d_ff": "n_inner", **{ours: theirs for ours, (theirs, _) in FRACTIONS.items()}}
 OTHER_SETTINGS: Mapping[str, Any] = {
     "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False,
 }  # fmt: skip
@@ -61,28 +76,28 @@ def read_gpt2(
     for key, expected in OTHER_SETTINGS.items():
         if config.get(key, expected) != expected:
             raise UserError(f"{path}: {key}: expected {expected}; got {config[key]!r}; try another model")
-    if (activation := config.get("activation_function", "gelu_new")) not in marian.ACTIVATIONS:
-        names = ", ".join(marian.ACTIVATIONS)
-        raise UserError(f"{path}: activation_function: expected one of {names}; got {activation!r}; try another model")
-    sizes = {ours: config.get(theirs) for ours, theirs in SIZES.items()}
-    for ours, theirs in SIZES.items():
-        if type(sizes[ours]) is not int:
-            raise UserError(f"{path}: {theirs}: expected a whole number; got {sizes[ours]!r}; try a copy of the file")
-    keys: dict[str, Any] = sizes | {
+
+    def value(key: str, kind: type = int, default: Any = None) -> Any:
+        return read_value(config, key, kind, str(path), default)
+
+    keys: dict[str, Any] = {ours: value(theirs) for ours, theirs in SIZES.items()}
+    keys["d_ff"] = 4 * keys["d_model"] if config.get("n_inner") is None else value("n_inner")
+    keys |= {ours: value(theirs, float, default) for ours, (theirs, default) in FRACTIONS.items()}
+    keys |= {
         "architecture": "decoder", "norm": "pre", "positions": "learned", "attention_bias": True,
-        "scale_embedding": False, "activation": marian.ACTIVATIONS[activation], "d_ff": config.get("n_inner"),
-        "layer_norm_eps": config.get("layer_norm_epsilon", 1e-5), "dropout": config.get("resid_pdrop", 0.1),
-        "attention_dropout": config.get("attn_pdrop", 0.1),
-        "tying": "all" if config.get("tie_word_embeddings", True) else "none",
+        "scale_embedding": False, "activation": read_activation(config, str(path), "gelu_new"),
+        "tying": "all" if value("tie_word_embeddings", bool, True) else "none",
     }  # fmt: skip
-    keys["d_ff"] = keys["d_ff"] or 4 * keys["d_model"]
     tokenizer = read_tokenizer(folder, config)
     if config.get("vocab_size") != tokenizer.vocab_size:
         raise UserError(
             f"{folder}: expected a tokenizer of vocab_size = {config.get('vocab_size')} subwords; got "
             f"{tokenizer.vocab_size}; try the files of one model"
         )
-    shape = make_shape(path, tokenizer, keys, {})
+    shape = make_shape(path, tokenizer, keys, settings, NAMES)
+    if (rate := value("embd_pdrop", float, 0.1)) != keys["dropout"]:
+        on_warning(f"{path}: embd_pdrop = {rate} is not imported; resid_pdrop = {keys['dropout']} replaces it")
+    warn_of_settings(settings, folder / GENERATION, on_warning)
     tables = {"model": keys, "data": {"task": "language", "max_length": keys["max_positions"]}}
     return Imported(shape, tables, tokenizer, from_gpt2(read_weights(folder), shape, str(folder)))
 
@@ -126,7 +141,8 @@ def read_spec(folder: Path) -> dict[str, Any]:
         if (
             not isinstance(model, dict)
             or not isinstance(model.get("vocab"), dict)
-            or not isinstance(spec.get("added_tokens"), list)
+            or not isinstance(added := spec.get("added_tokens"), list)
+            or not all(isinstance(token, dict) and isinstance(token.get("content"), str) for token in added)
         ):
             raise UserError(f"{folder / TOKENIZER}: expected a byte-level BPE tokenizer; got another; try {REMEDY}")
         return dict(spec)
@@ -145,26 +161,15 @@ def read_spec(folder: Path) -> dict[str, Any]:
 
 def check_model(c: TransformerConfig) -> None:
     """Raise UserError, naming the key, for a model that GPT-2's architecture cannot represent."""
-    values: dict[str, tuple[Any, ...]] = {
+    allowed: dict[str, tuple[Any, ...]] = {
+        "architecture": ("decoder",),
         "norm": ("pre",),
-        "normalization": ("layer_norm",),
-        "activation": tuple(ACTIVATIONS),
+        "activation": tuple(OUR_ACTIVATIONS),
         "positions": ("sinusoidal", "sinusoidal_halves", "learned"),
-        "output_bias": (False,),
-        "n_outputs": (None,),
         "n_kv_heads": (None, c.n_heads),
-        "qk_norm": (False,),
-        "n_experts": (None,),
-        "key_size": (c.d_model // c.n_heads,),
-        "value_size": (c.d_model // c.n_heads,),
+        **dict.fromkeys(("d_k", "d_v"), (None, c.d_model // c.n_heads)),
     }
-    for name, allowed in values.items():
-        if (value := getattr(c, name)) not in allowed:
-            expected = " or ".join(map(str, allowed))
-            raise UserError(
-                f"export: expected model.{name} = {expected}, which GPT-2 can represent; got {value}; try --to "
-                "safetensors"
-            )
+    check_supported(c, "GPT-2", allowed)
 
 
 def to_gpt2(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int) -> dict[str, Any]:
@@ -187,9 +192,7 @@ def to_gpt2(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int) -> 
     if c.positions == "learned":
         result[POSITIONS] = ours["text_positions.weight"]
     else:
-        halves = c.positions == "sinusoidal_halves"
-        rates = marian.resolve_rates(halves, c.position_rates)
-        result[POSITIONS] = marian.sinusoid_table(n_positions, c.d_model, rates, halves)
+        result[POSITIONS] = sinusoids_of(c, n_positions)
     return result
 
 
@@ -209,7 +212,7 @@ def write_gpt2(model: Any, tokenizer: Any, max_length: int, folder: Path, dtype:
     write_json(folder / "config.json", {
         "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "dtype": dtype, "vocab_size": c.vocab_size,
         "n_embd": c.d_model, "n_layer": c.n_layers, "n_head": c.n_heads, "n_inner": c.d_ff, "n_positions": n_positions,
-        "activation_function": ACTIVATIONS[c.activation], "layer_norm_epsilon": c.layer_norm_eps,
+        "activation_function": OUR_ACTIVATIONS[c.activation], "layer_norm_epsilon": c.layer_norm_eps,
         "resid_pdrop": c.dropout, "embd_pdrop": c.dropout, "attn_pdrop": c.attention_dropout,
         "tie_word_embeddings": is_tied(c), **special,
     })  # fmt: skip

@@ -8,7 +8,7 @@ import npx
 from models import TransformerConfig
 from npx.registry import Registry
 from train.errors import UserError, one_line
-from train.files import open_for_reading
+from train.files import describe_path, open_for_reading
 from train.formats import marian
 from train.formats.weights import read_weights
 from train.json_files import read_json
@@ -62,11 +62,12 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
     config = read_object(folder / CONFIG)
     kind = config.get("model_type")
     if kind not in (*READERS,):
-        lack = f", which needs {MISSING[kind]}" if kind in MISSING else ""
+        lack = f", which needs {MISSING[kind]}" if isinstance(kind, str) and kind in MISSING else ""
         expected = " or ".join(READERS)
         raise UserError(f"{folder / CONFIG}: model_type: expected {expected}; got {kind!r}{lack}; try another model")
     run = RunFolder(out)
-    run.check(resume=False)
+    if not (run.is_new() or run.is_unfinished()):
+        raise UserError(f"{out}: expected a new run folder; got {describe_path(out)}; try another --out")
     generation = read_object(folder / GENERATION) if (folder / GENERATION).exists() else {}
     settings = {**config, **generation}  # older folders have both in config.json
     imported = READERS[kind](folder, config, settings, on_warning)
@@ -76,8 +77,17 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
     return run
 
 
-def make_shape(path: Path, tokenizer: TextTokenizer, keys: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
-    """Return the model's configuration for its [model] `keys`. Raises UserError for an invalid one."""
+def make_shape(
+    path: Path,
+    tokenizer: TextTokenizer,
+    keys: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    names: Mapping[str, str],
+) -> Any:
+    """Return the model's configuration for its [model] `keys`, whose names in the file are `names`.
+
+    Raises UserError for an invalid one.
+    """
     special: dict[str, Any] = {
         "pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id,
         "src_vocab_size": getattr(tokenizer, "src_vocab_size", None),
@@ -86,7 +96,9 @@ def make_shape(path: Path, tokenizer: TextTokenizer, keys: Mapping[str, Any], se
     try:
         return TransformerConfig(vocab_size=tokenizer.vocab_size, **special, **keys)
     except ValueError as error:
-        raise UserError(f"{path}: {one_line(error)}") from None
+        key, _, problem = one_line(error).partition(": ")
+        attempt = "" if "; try " in problem else "; try another model"
+        raise UserError(f"{path}: {names.get(key, key)}: {problem}{attempt}") from None
 
 
 @READERS.register("marian")
@@ -99,7 +111,7 @@ def read_marian(
     weights = read_weights(folder)
     keys |= marian.read_positions(weights) | {"decoder_start": "pad"}
     keys = {name: value for name, value in keys.items() if value is not None}
-    shape = make_shape(folder / CONFIG, tokenizer, keys, settings)
+    shape = make_shape(folder / CONFIG, tokenizer, keys, settings, marian.NAMES)
     vocabularies = "shared" if shape.src_vocab_size is None else "separate"
     search = search_settings(settings, folder / GENERATION, on_warning)
     tables = {"model": keys, "data": {"vocabularies": vocabularies}, "search": search}
@@ -200,11 +212,16 @@ def suppressed_ids(settings: Mapping[str, Any], tokenizer: TextTokenizer, path: 
     return tuple(dict.fromkeys(word[0] for word in words if word[0] not in never))
 
 
-def search_settings(settings: Mapping[str, Any], path: Path, on_warning: Callable[[str], object]) -> dict[str, Any]:
-    """Return the [search] table for the settings of a generation: the search of transformers."""
+def warn_of_settings(settings: Mapping[str, Any], path: Path, on_warning: Callable[[str], object]) -> None:
+    """Warn of settings of a generation that our search lacks."""
     for name, off in OTHER_SETTINGS.items():
         if settings.get(name) not in (None, off):
             on_warning(f"{path}: {name} = {settings[name]!r} is not imported")
+
+
+def search_settings(settings: Mapping[str, Any], path: Path, on_warning: Callable[[str], object]) -> dict[str, Any]:
+    """Return the [search] table for the settings of a generation: the search of transformers."""
+    warn_of_settings(settings, path, on_warning)
     beam, alpha = settings.get("num_beams") or 1, settings.get("length_penalty")
     return {
         "beam": beam, "alpha": 1.0 if alpha is None else alpha, "penalty": "length", "full_beam": True,

@@ -11,20 +11,18 @@ import numpy as np
 
 import npx
 from models import TransformerConfig, sinusoids
-from models.layers.positions import resolve_rates
-from train.errors import UserError, nearest
+from train.errors import UserError
+from train.formats.export import sinusoids_of
+from train.formats.settings import read_activation, read_value
 from train.formats.weights import Tensors
 
 EPSILON = 1e-5  # of its layer norms
-ACTIVATIONS = {  # transformers' name -> ours; of several names, the last is written
-    "swish": "silu", "silu": "silu", "relu": "relu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu",
-    "gelu": "gelu_erf",
-}  # fmt: skip
 SHARED = "model.shared.weight"
 SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 OUTPUT, BIAS = "lm_head.weight", "final_logits_bias"
 POSITIONS = {"source_positions": "model.encoder.embed_positions.weight",
              "target_positions": "model.decoder.embed_positions.weight"}  # fmt: skip
+NAMES = {"n_layers": "encoder_layers", "n_heads": "encoder_attention_heads", "d_ff": "encoder_ffn_dim"}  # ours, theirs
 TOLERANCE = 1e-4  # of a table of sinusoids, which some programs compute in float32
 
 
@@ -80,48 +78,38 @@ def read_config(c: Mapping[str, Any], name: str) -> dict[str, Any]:
     Raises UserError, naming the key and the file `name`, for what our model lacks.
     """
 
-    def number(key: str, kind: Any = int, default: Any = None) -> Any:
-        value = c.get(key, default)
-        if type(value) is not kind and not (kind is float and type(value) is int):
-            words = {int: "a whole number", float: "a number"}[kind]
-            raise UserError(f"{name}: {key}: expected {words}; got {value!r}; try a copy of the file")
-        return value
+    def value(key: str, kind: type = int, default: Any = None) -> Any:
+        return read_value(c, key, kind, name, default)
 
     for ours, sides in {
         "n_layers": ("encoder_layers", "decoder_layers"),
         "n_heads": ("encoder_attention_heads", "decoder_attention_heads"),
         "d_ff": ("encoder_ffn_dim", "decoder_ffn_dim"),
     }.items():
-        if (encoder := number(sides[0])) != (decoder := number(sides[1])):
+        if (encoder := value(sides[0])) != (decoder := value(sides[1])):
             raise UserError(
                 f"{name}: {sides[1]}: expected {encoder}, as {sides[0]}, because model.{ours} is that of both; got "
                 f"{decoder}; try another model"
             )
     for key in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
-        if c.get(key):
+        if value(key, bool, False):
             raise UserError(f"{name}: {key}: expected false, as transformers' Marian computes; got true; try another")
-    activation = c.get("activation_function")
-    if activation not in ACTIVATIONS:
-        attempt = nearest(str(activation), ACTIVATIONS)
-        raise UserError(
-            f"{name}: activation_function: expected one of {', '.join(ACTIVATIONS)}; got {activation!r}; try {attempt}"
-        )
-    is_shared, is_tied = c.get("share_encoder_decoder_embeddings", True), c.get("tie_word_embeddings", True)
+    is_shared, is_tied = (value(key, bool, True) for key in ("share_encoder_decoder_embeddings", "tie_word_embeddings"))
     return {
-        "d_model": number("d_model"), "d_ff": number("encoder_ffn_dim"), "n_heads": number("encoder_attention_heads"),
-        "n_layers": number("encoder_layers"), "dropout": number("dropout", float, 0.1),
-        "attention_dropout": number("attention_dropout", float, 0.0),
-        "activation_dropout": number("activation_dropout", float, 0.0),
+        "d_model": value("d_model"), "d_ff": value("encoder_ffn_dim"), "n_heads": value("encoder_attention_heads"),
+        "n_layers": value("encoder_layers"), "dropout": value("dropout", float, 0.1),
+        "attention_dropout": value("attention_dropout", float, 0.0),
+        "activation_dropout": value("activation_dropout", float, 0.0),
         "norm": "post", "layer_norm_eps": EPSILON, "attention_bias": True, "output_bias": True,
-        "activation": ACTIVATIONS[activation], "scale_embedding": bool(c.get("scale_embedding", False)),
+        "activation": read_activation(c, name), "scale_embedding": value("scale_embedding", bool, False),
         "positions": "sinusoidal_halves", "position_rates": "paper",
         "tying": ("all" if is_shared else "output") if is_tied else "none",
     }  # fmt: skip
 
 
-def sinusoid_table(n_positions: int, d_model: int, rates: str = "paper", halves: bool = True) -> Any:
-    """Return sinusoids (n_positions, D) on the host."""
-    return npx.to_host(sinusoids(n_positions, d_model, halves, rates=rates))
+def sinusoid_table(n_positions: int, d_model: int, rates: str = "paper") -> Any:
+    """Return Marian's sinusoids (n_positions, D) on the host."""
+    return npx.to_host(sinusoids(n_positions, d_model, True, rates=rates))
 
 
 def read_positions(weights: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,9 +219,7 @@ def position_tables(ours: Mapping[str, Any], c: TransformerConfig, n_positions: 
         if c.positions == "learned":
             table = ours[f"{side}.weight"][:n_positions].copy()
         else:
-            halves = c.positions == "sinusoidal_halves"
-            rates = resolve_rates(halves, c.position_rates)
-            table = sinusoid_table(n_positions, c.d_model, rates, halves)[:, order]
+            table = sinusoids_of(c, n_positions)[:, order]
         if side == "source_positions" and "target_space.weight" in ours:
             table = table + ours["target_space.weight"].reshape(-1)[order]
         if side == "target_positions" and c.decoder_start == "bos":

@@ -8,7 +8,7 @@ import numpy as np
 from models import TransformerConfig
 from train.errors import UserError
 from train.formats import marian
-from train.formats.export import TARGETS, weights_of, write_json, write_tensors
+from train.formats.export import TARGETS, check_supported, unsupported_fields, weights_of, write_json, write_tensors
 from train.formats.gpt2 import write_gpt2
 from train.formats.huggingface import (
     CONFIG,
@@ -19,6 +19,7 @@ from train.formats.huggingface import (
     TOKENIZER_CONFIG,
     VOCABULARY,
 )
+from train.formats.settings import ACTIVATIONS
 from train.formats.weights import SAFETENSORS
 from train.run.config import RunConfig
 from train.text.pair_tokenizer import PairTokenizer
@@ -48,27 +49,17 @@ class MarianModel(NamedTuple):
 
 def check_model(c: TransformerConfig, target: str, norms: tuple[str, ...] = ("post",)) -> None:
     """Raise UserError, naming the key, for a model that Marian's architecture cannot represent."""
-    values: dict[str, tuple[Any, ...]] = {
-        "architecture": ("encoder_decoder",),
+    allowed: dict[str, tuple[Any, ...]] = {
         "norm": norms,
-        "normalization": ("layer_norm",),
-        "activation": tuple(dict.fromkeys(marian.ACTIVATIONS.values())),
+        "activation": tuple(dict.fromkeys(ACTIVATIONS.values())),
         "positions": ("sinusoidal", "sinusoidal_halves", "learned"),
-        "n_outputs": (None,),
+        "output_bias": (False, True),
         "n_kv_heads": (None, c.n_heads),
-        "qk_norm": (False,),
-        "n_experts": (None,),
-        "key_size": (c.d_model // c.n_heads,),
-        "value_size": (c.d_model // c.n_heads,),
+        **dict.fromkeys(("d_k", "d_v"), (None, c.d_model // c.n_heads)),
     }
-    for name, allowed in values.items():
-        if (value := getattr(c, name)) not in allowed:
-            expected = " or ".join(map(str, allowed))
-            attempt = "--to ctranslate2, or --to safetensors" if name == "norm" else "--to safetensors"
-            raise UserError(
-                f"export: expected model.{name} = {expected}, which --to {target} can represent; got {value}; "
-                f"try {attempt}"
-            )
+    lacks_only_pre = not any(unsupported_fields(c, {**allowed, "norm": ("pre",)}))
+    attempt = "--to ctranslate2, or --to safetensors" if lacks_only_pre else "--to safetensors"
+    check_supported(c, f"--to {target}", allowed, attempt)
 
 
 def marian_model(model: Any, tokenizer: Any, target: str, norms: tuple[str, ...] = ("post",)) -> MarianModel:
@@ -135,7 +126,7 @@ def check_tokenizer(tokenizer: Any, target: str) -> None:
 
 def write_settings(c: TransformerConfig, converted: MarianModel, config: RunConfig, folder: Path, dtype: str) -> None:
     """Write config.json and generation_config.json."""
-    names = {ours: theirs for theirs, ours in marian.ACTIVATIONS.items()}
+    names = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
     sides = {
         f"{side}_{key}": value
         for side in ("encoder", "decoder")

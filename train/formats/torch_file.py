@@ -25,9 +25,10 @@ DTYPES = {
 }  # fmt: skip
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of a file of PyTorch before 1.6
 MAX_VALUES = 1 << 40
-MAX_PICKLE = 1 << 26  # bytes; each can become an object of a hundred
-OPCODES = (  # those of PyTorch's files, in protocols 2 to 5
-    "PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE SHORT_BINUNICODE "
+MAX_PICKLE = 1 << 26  # bytes; objects take many times as much memory
+OPCODES = (  # those of PyTorch's files, in protocols 2 to 5; strings of Python 2 are BINSTRING
+    "PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINSTRING "
+    "SHORT_BINSTRING BINUNICODE SHORT_BINUNICODE "
     "EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT BINPUT LONG_BINPUT MEMOIZE BINGET "
     "LONG_BINGET GLOBAL STACK_GLOBAL BINPERSID REDUCE"
 ).split()
@@ -85,7 +86,7 @@ def bfloat16_values(bits: Any) -> Any:
 def rebuild_tensor(storage: Any, offset: int, shape: Any, strides: Any, *unused: Any) -> StoredTensor:
     """Return a view of a storage: torch._utils._rebuild_tensor_v2."""
     if not isinstance(storage, Storage) or not all(type(n) is int for n in (offset, *shape, *strides)):
-        raise pickle.UnpicklingError("expected a tensor of a storage")
+        raise pickle.UnpicklingError("a tensor without a storage")
     return StoredTensor(storage, offset, tuple(shape), tuple(strides))
 
 
@@ -115,8 +116,11 @@ KNOWN: dict[tuple[str, str], Any] = {
 }
 
 
-# The unpickler in Python, because the one in C has no table of opcodes to change.
-class TensorUnpickler(pickle._Unpickler):
+# Python's implementation, because the one in C has no table of opcodes to change. Its type stub lacks its methods.
+PythonUnpickler: Any = pickle._Unpickler
+
+
+class TensorUnpickler(PythonUnpickler):
     """An unpickler of dictionaries of tensors; `storages` collects their storages by key."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -144,7 +148,7 @@ class TensorUnpickler(pickle._Unpickler):
         super().load_setitems()
 
     dispatch = dict.fromkeys(range(256), reject) | {
-        opcode: pickle._Unpickler.dispatch[opcode] for name in OPCODES for opcode in getattr(pickle, name)
+        opcode: PythonUnpickler.dispatch[opcode] for name in OPCODES for opcode in getattr(pickle, name)
     }
     dispatch |= {pickle.BUILD[0]: load_build, pickle.SETITEM[0]: load_setitem, pickle.SETITEMS[0]: load_setitems}
 
@@ -157,7 +161,7 @@ class TensorUnpickler(pickle._Unpickler):
         kind, storage_type, key, _, n_values = pid[:5]
         is_valid = kind == "storage" and isinstance(storage_type, StorageType) and type(key) is str
         if not (is_valid and type(n_values) is int and 0 <= n_values < MAX_VALUES and pid[5:] in ((), (None,))):
-            raise pickle.UnpicklingError("expected a storage of numbers")
+            raise pickle.UnpicklingError("a storage of other numbers")
         return self.storages.setdefault(key, Storage(storage_type, n_values))
 
 
@@ -166,7 +170,7 @@ def read_torch_file(path: Path) -> dict[str, Any]:
     try:
         tensors = read_zip(path) if zipfile.is_zipfile(path) else read_legacy(path)
         if not isinstance(tensors, dict):
-            raise ValueError(f"expected a dictionary of tensors; got {type(tensors).__name__}")
+            raise ValueError(f"a pickle of type {type(tensors).__name__}")
         return {str(name): tensor.array() for name, tensor in tensors.items() if isinstance(tensor, StoredTensor)}
     except pickle.UnpicklingError as error:
         raise UserError(

@@ -37,10 +37,14 @@ class Tensors:
                 f"{self.name}: {key or candidates[0]}: expected shape {shape}, as config.json says; got {got}; try the "
                 "files of one model"
             )
-        if not np.isfinite(self.weights[key]).all():
-            raise UserError(f"{self.name}: {key}: expected finite values; got NaN or infinity; try another copy of it")
+        with np.errstate(over="ignore"):  # from float64
+            array = self.weights[key].astype(np.float32)
+        if not np.isfinite(array).all():
+            raise UserError(
+                f"{self.name}: {key}: expected finite float32 values; got NaN or infinity; try another copy of it"
+            )
         self.remaining.discard(key)
-        return self.weights[key].astype(np.float32)
+        return array
 
     def check_empty(self, architecture: str, ignored: Callable[[str], bool]) -> None:
         """Raise UserError for a tensor that was not taken, unless it is `ignored`."""
@@ -64,7 +68,7 @@ def read_weights(folder: Path) -> dict[str, Any]:
             isinstance(name, str) and Path(name).name == name for name in files.values()
         ):
             raise UserError(
-                f"{folder / INDEX}: expected a weight_map of file names; got another content; try a copy of the file"
+                f"{folder / INDEX}: expected a weight_map of file names; got other content; try a copy of the file"
             )
         parts = [read_safetensors(folder / name) for name in sorted({*files.values()})]
         return {name: array for part in parts for name, array in part.items()}

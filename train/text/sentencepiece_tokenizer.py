@@ -7,7 +7,7 @@ identical by construction, while conversions to `tokenizers` differ for some tex
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -95,7 +95,8 @@ class SentencePieceTokenizer:
         for number, text in enumerate(texts, 1):
             if any("\ud800" <= c <= "\udfff" for c in text):
                 raise UserError(f"text {number}: expected UTF-8; got invalid bytes; try converting it (iconv -t UTF-8)")
-        codes, rests = zip(*map(split_code, texts), strict=True) if texts else ((), ())
+        splits = [split_code(text, self.vocabulary) for text in texts]
+        codes, rests = zip(*splits, strict=True) if splits else ((), ())
         pieces = self._engine.encode(list(rests), out_type=str, num_threads=BATCH)
         get, unk = self.vocabulary.get, self.special.unk_id
         return [
@@ -108,7 +109,10 @@ class SentencePieceTokenizer:
         return self.encode_batch([text])[0]
 
     def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        """Return the text of each sequence of ids; special ids are dropped."""
+        """Return the text of each sequence of ids; special ids are dropped. ValueError for an id beyond them."""
+        for i in (i for sequence in sequences for i in sequence):
+            if not 0 <= i < self.vocab_size:
+                raise ValueError(f"ids: expected 0 to {self.vocab_size - 1}; got {i}")
         lines = [[self._pieces[i] for i in sequence if i not in self._dropped] for sequence in sequences]
         return [text.replace(SPACE, " ").strip() for text in map(self._engine.decode_pieces, lines)]
 
@@ -138,9 +142,11 @@ def load_engine(model: bytes, name: str) -> Any:
         ) from None
 
 
-def split_code(text: str) -> tuple[str, str]:
-    """Return the language code that a text begins with, or "", and the rest."""
+def split_code(text: str, vocabulary: Collection[str]) -> tuple[str, str]:
+    """Return the language code of the vocabulary that a text begins with, or "", and the rest."""
     begin, end = CODE
     if text.startswith(begin) and (stop := text.find(end)) != -1:
-        return text[: stop + len(end)], text[stop + len(end) :]
+        code, rest = text[: stop + len(end)], text[stop + len(end) :]
+        if code in vocabulary:
+            return code, rest
     return "", text

@@ -2,6 +2,8 @@
 
 import json
 import sys
+from dataclasses import asdict, make_dataclass
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,10 +15,12 @@ from models import TransformerConfig
 from tests.helpers.marian_folders import reference_logits, tokenizer_spec, write_folder
 from tests.helpers.small_models import build
 from train.cli import main
-from train.formats import import_folder
+from train.errors import UserError
+from train.formats import gpt2, import_folder
+from train.formats.export import TARGETS
 from train.formats.huggingface import write_run
-from train.formats.marian import ACTIVATIONS
-from train.formats.marian_folder import marian_model
+from train.formats.marian_folder import check_model, marian_model
+from train.formats.settings import ACTIVATIONS
 from train.run.checkpoint import load_model
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
@@ -120,7 +124,10 @@ def test_safetensors_hold_our_parameters(tmp_path):
         ),
         ({"positions": "rotary"}, "huggingface", [], "model.positions = sinusoidal or sinusoidal_halves or learned"),
         ({"activation": "swiglu"}, "huggingface", [], "model.activation = "),
-        ({"d_k": 3}, "huggingface", [], "model.key_size = 4"),
+        ({"d_k": 3}, "huggingface", [], "model.d_k unset or 4"),
+        ({"norm": "sandwich"}, "huggingface", [], "got sandwich; try --to safetensors"),
+        ({"attention_window": 3}, "huggingface", [], "model.attention_window unset, which"),
+        ({"attention_window": 3, "norm": "pre"}, "huggingface", [], "got pre; try --to safetensors"),
         ({"architecture": "decoder"}, "huggingface", [], "model.architecture = encoder_decoder"),
         (
             {},
@@ -139,6 +146,15 @@ def test_what_a_format_lacks_is_one_line_and_leaves_nothing(tmp_path, capsys, op
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+@pytest.mark.parametrize("check", [partial(check_model, target="onnx"), gpt2.check_model])
+def test_a_new_option_of_models_is_an_error_until_a_format_has_it(check):
+    options = {"norm": "pre", "architecture": "decoder"} if check is gpt2.check_model else {}
+    check(small(**options))
+    newer = make_dataclass("Newer", [("sparse", bool, False)], bases=(TransformerConfig,), frozen=True)
+    with pytest.raises(UserError, match="expected model.sparse = False, which .* can represent; got True"):
+        check(newer(**asdict(small(**options)), sparse=True))
+
+
 def test_an_existing_folder_is_kept(tmp_path, capsys):
     run = make_run(tmp_path / "run")
     (tmp_path / "out").mkdir()
@@ -146,6 +162,46 @@ def test_an_existing_folder_is_kept(tmp_path, capsys):
     assert run_export(run, "safetensors", tmp_path / "out") == 2
     assert "out: expected a new folder; got a folder that is not empty; try another --out" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes.txt"]
+
+
+def test_a_link_and_a_folder_in_the_run_are_errors(tmp_path, capsys):
+    run = make_run(tmp_path / "run")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    for source in (run, run / "checkpoints/step-0"):
+        assert run_export(source, "safetensors", run / "exported") == 2
+        assert "expected a folder outside the run; got one in" in capsys.readouterr().err
+    (tmp_path / "checkpoints").mkdir()
+    other = make_run(tmp_path / "checkpoints/other")
+    before = sorted(tmp_path.rglob("*"))
+    assert run_export(run, "safetensors", tmp_path / "link") == 2
+    assert "link: expected a new folder; got a link; try another --out" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+    assert run_export(other, "safetensors", tmp_path / "exported") == 0
+
+
+@pytest.mark.parametrize("target", ["huggingface", "safetensors", "ctranslate2"])
+def test_a_weight_beyond_float16_is_one_line(tmp_path, capsys, target):
+    if target == "ctranslate2":
+        pytest.importorskip("ctranslate2", reason="the export needs it")
+    shape = small(attention_bias=True)
+    state = shape.build().state_dict()
+    state["encoder.0.attention.output.bias"] = np.full(8, 1e5, np.float32)
+    write_run(RunFolder(tmp_path / "run"), RunConfig.from_dict({"data": {"vocab_size": 270}}), shape, TOKENIZER, state)
+    assert run_export(tmp_path / "run", target, tmp_path / "out", "--dtype", "float16") == 2
+    assert "within 65504, the range of float16; got 100000; try float32" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_forbidden_tokens_that_ctranslate2_lacks_are_reported(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(TARGETS, "ctranslate2", lambda *arguments: None)
+    assert run_export(make_run(tmp_path / "run", suppressed_ids=(5,)), "ctranslate2", tmp_path / "out") == 0
+    assert "forbidden tokens are not part of CTranslate2's format" in capsys.readouterr().err
+
+
+def test_exported_weights_have_the_mode_of_other_files(tmp_path):
+    assert run_export(make_run(tmp_path / "run"), "huggingface", tmp_path / "out") == 0
+    assert len({path.stat().st_mode for path in (tmp_path / "out").iterdir()}) == 1
 
 
 def test_a_missing_library_is_one_line(tmp_path, capsys, monkeypatch):

@@ -98,6 +98,12 @@ def test_a_byte_level_tokenizer_needs_no_further_tokens(tmp_path, capsys):
         ({"n_embd": 16}, "wte.weight: expected shape (258, 16), as config.json says; got shape (258, 8)"),
         ({"vocab_size": 300}, "expected a tokenizer of vocab_size = 300 subwords; got 258"),
         ({"activation_function": "tanh"}, "activation_function: expected one of swish"),
+        ({"activation_function": [1]}, "activation_function: expected one of swish"),
+        ({"n_inner": "x"}, "n_inner: expected a whole number; got 'x'; try"),
+        ({"layer_norm_epsilon": -1}, "layer_norm_epsilon: expected "),
+        ({"n_positions": 0}, "n_positions: expected "),
+        ({"resid_pdrop": 2}, "resid_pdrop: expected "),
+        ({"tie_word_embeddings": "true"}, "tie_word_embeddings: expected true or false; got 'true'"),
         ({"scale_attn_weights": False}, "scale_attn_weights: expected True; got False"),
         ({"eos_token_id": None}, "expected a byte-level tokenizer and eos_token_id"),
     ],
@@ -110,11 +116,37 @@ def test_bad_folders_are_one_line(tmp_path, capsys, changes, message):
     assert convert("import", folder, tmp_path / "again") == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1 and not (tmp_path / "again").exists()
+    assert "; try " in error
 
 
-@pytest.mark.parametrize("options", [{"norm": "post"}, {"positions": "rotary"}, {"output_bias": True}], ids=str)
+@pytest.mark.parametrize("token", [1, {}, {"content": [1]}], ids=str)
+def test_a_bad_special_token_is_one_line(tmp_path, capsys, token):
+    assert convert("export", make_run(tmp_path), tmp_path / "hf", "--to", "huggingface") == 0
+    file = tmp_path / "hf/tokenizer.json"
+    write_json(file, json.loads(file.read_text()) | {"added_tokens": [token]})
+    assert convert("import", tmp_path / "hf", tmp_path / "again") == 2
+    assert "tokenizer.json: expected a byte-level BPE tokenizer; got another" in capsys.readouterr().err
+
+
+def test_settings_without_a_counterpart_are_reported_and_forbidden_tokens_imported(tmp_path, capsys):
+    assert convert("export", make_run(tmp_path), tmp_path / "hf", "--to", "huggingface") == 0
+    for name, changes in (
+        ("config.json", {"embd_pdrop": 0.3}),
+        ("generation_config.json", {"repetition_penalty": 1.5, "bad_words_ids": [[5]]}),
+    ):
+        write_json(tmp_path / "hf" / name, json.loads((tmp_path / "hf" / name).read_text()) | changes)
+    capsys.readouterr()
+    assert convert("import", tmp_path / "hf", tmp_path / "again") == 0
+    error = capsys.readouterr().err
+    assert "embd_pdrop = 0.3 is not imported" in error and "repetition_penalty = 1.5 is not imported" in error
+    assert load_model(tmp_path / "again")[0].config.suppressed_ids == (5,)
+
+
+@pytest.mark.parametrize(
+    "options", [{"norm": "post"}, {"positions": "rotary"}, {"output_bias": True}, {"attention_window": 3}], ids=str
+)
 def test_what_gpt2_lacks_is_one_line(tmp_path, capsys, options):
     run = make_run(tmp_path, **options)
     assert convert("export", run, tmp_path / "hf", "--to", "huggingface") == 2
-    assert f"expected model.{next(iter(options))} = " in capsys.readouterr().err
+    assert f"expected model.{next(iter(options))} " in capsys.readouterr().err
     assert not (tmp_path / "hf").exists()

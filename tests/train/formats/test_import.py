@@ -15,10 +15,11 @@ from tests.helpers.marian_folders import reference_logits, tensors, write_folder
 from train.cli import main
 from train.errors import UserError
 from train.formats.huggingface import import_folder
-from train.formats.torch_file import read_torch_file
+from train.formats.torch_file import read_torch_file, rebuild_parameter
 from train.formats.weights import read_weights
 from train.run.checkpoint import load_model
-from train.text.tokenizer import Tokenizer
+from train.text import sentencepiece_tokenizer
+from train.text.tokenizer import SpecialIds, Tokenizer
 
 
 @pytest.mark.parametrize(
@@ -106,6 +107,53 @@ def test_a_pickle_that_runs_code_is_refused_and_runs_nothing(tmp_path, zipped):
     assert not (tmp_path / "touched").exists()
 
 
+def write_pickle(path, content, compression=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02" + content + b".")
+        archive.writestr("archive/data/0", np.arange(4, dtype="f4").tobytes())
+
+
+NESTED = b")" + b"\x85" * 200_000  # a tuple whose hash overflows the stack
+FUNCTION = b"ctorch._utils\n_rebuild_parameter\n"
+STORAGE = b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x04tQ"
+BOMB = b"}X\x01\0\0\0wctorch._utils\n_rebuild_tensor_v2\n(" + STORAGE + b"K\0J\0\0\0\x40\x85K\0\x85\x89NtRs"
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"}" + NESTED + b"Ns", "a key that is not a name"),
+        (b"}(" + NESTED + b"Nu", "a key that is not a name"),
+        (b"ccollections\nOrderedDict\n]]" + NESTED + b"aNaa\x85R", "a key that is not a name"),
+        (b"\x8f(" + NESTED + b"\x90", "an opcode that no tensor needs"),
+        (FUNCTION + b"N}X\x0c\0\0\0__defaults__K\x03\x85s\x86b", "attributes of an object"),
+        (STORAGE + b"}X\x08\0\0\0n_valuesK\x05sb", "attributes of an object"),
+        (BOMB, "a tensor of shape"),
+    ],
+    ids=["key", "keys", "OrderedDict", "set", "function", "storage", "stride 0"],
+)
+def test_a_pickle_cannot_crash_fill_the_memory_or_change_an_object(tmp_path, content, message):
+    write_pickle(tmp_path / "file", content)
+    with pytest.raises(UserError, match=message):
+        read_torch_file(tmp_path / "file")
+    assert rebuild_parameter.__defaults__ is None
+
+
+def test_damaged_and_compressed_zip_files_are_one_line(tmp_path):
+    path = tmp_path / "file"
+    for compression in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        write_pickle(path, b"}", compression)
+        with pytest.raises(UserError, match="compressed, which PyTorch never writes"):
+            read_torch_file(path)
+    write_pickle(path, b"}")
+    content = bytearray(path.read_bytes())
+    for signature, flags in ((b"PK\x01\x02", 8), (b"PK\x03\x04", 6)):
+        content[content.find(signature) + flags] |= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="expected PyTorch weights; got .* is encrypted"):
+        read_torch_file(path)
+
+
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no zip", b"\x80\x02}q\x00.", pickle.dumps([1] * 5)])
 def test_damaged_torch_files_are_one_line(tmp_path, content):
     (tmp_path / "file").write_bytes(content)
@@ -136,6 +184,12 @@ def drop_tensor(folder):
     save_file(weights, folder / "model.safetensors")
 
 
+def infinite_tensor(folder):
+    weights = load_file(folder / "model.safetensors")
+    weights["final_logits_bias"] = np.full_like(weights["final_logits_bias"], 1e300, "f8")
+    save_file(weights, folder / "model.safetensors")
+
+
 def truncate(folder):
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
@@ -161,6 +215,11 @@ BAD = {
         "model_type: expected marian or gpt2; got 't5'; try another model",
     ),
     "sizes": (lambda f: change(f, d_model=16), "model.shared.weight: expected shape"),
+    "type": (lambda f: change(f, model_type=["marian"]), "model_type: expected marian or gpt2; got ['marian']"),
+    "no name": (lambda f: change(f, activation_function=[1]), "activation_function: expected one of swish"),
+    "flag": (lambda f: change(f, scale_embedding="false"), "scale_embedding: expected true or false; got 'false'"),
+    "tied": (lambda f: change(f, tie_word_embeddings="no"), "tie_word_embeddings: expected true or false; got 'no'"),
+    "infinite": (infinite_tensor, "final_logits_bias: expected finite float32 values; got NaN or infinity"),
     "layers": (lambda f: change(f, decoder_layers=3), "decoder_layers: expected 1, as encoder_layers"),
     "text": (lambda f: change(f, d_model="8"), "d_model: expected a whole number; got '8'"),
     "activation": (lambda f: change(f, activation_function="tanh"), "activation_function: expected one of swish"),
@@ -170,7 +229,10 @@ BAD = {
     "tensor": (drop_tensor, "model.decoder.layers.0.fc1.bias: expected shape (12,), as config.json says; got no such"),
     "truncated": (truncate, "model.safetensors: expected weights in safetensors; got '"),
     "tokenizer size": (other_tokenizer, "subwords; got 262; try the files of one model"),
-    "exists": (lambda f: write_json(f.parent / "run", 1), "run: expected a new run folder"),
+    "exists": (
+        lambda f: write_json(f.parent / "run", 1),
+        "expected a new run folder; got a file; try another --out",
+    ),
     "dropout": (lambda f: change(f, dropout="0.1"), "dropout: expected a number; got '0.1'"),
     "no list": (
         lambda f: write_json(f / "generation_config.json", {"suppress_tokens": 3}),
@@ -200,3 +262,24 @@ def test_a_setting_that_our_search_lacks_is_reported(tmp_path):
     warnings = []
     import_folder(tmp_path / "hf", tmp_path / "run", warnings.append)
     assert [w.split(": ", 1)[1] for w in warnings] == ["no_repeat_ngram_size = 3 is not imported"]
+
+
+class WordEngine:
+    """A fake of SentencePiece whose pieces are words."""
+
+    def encode(self, texts, **options):
+        return [text.split() for text in texts]
+
+    def decode_pieces(self, pieces):
+        return " ".join(pieces)
+
+
+def test_only_a_language_code_of_the_vocabulary_is_a_token_and_ids_are_checked(monkeypatch):
+    monkeypatch.setattr(sentencepiece_tokenizer, "load_engine", lambda *arguments: WordEngine())
+    vocabulary = {word: i for i, word in enumerate(["<pad>", "</s>", "<unk>", ">>deu<<", ">>a", "b<<", "c"])}
+    tokenizer = sentencepiece_tokenizer.SentencePieceTokenizer(b"", vocabulary, SpecialIds(0, 0, 1, 2))
+    assert tokenizer.encode_batch([">>deu<< c", ">>a b<< c", "c >>deu<<", ">>a"]) == [[3, 6], [4, 5, 6], [6, 3], [4]]
+    assert tokenizer.encode_batch([]) == [] and tokenizer.decode([6, 1, 0]) == "c"
+    for i in (-1, 7):
+        with pytest.raises(ValueError, match=f"ids: expected 0 to 6; got {i}"):
+            tokenizer.decode([6, i])

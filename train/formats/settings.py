@@ -1,0 +1,31 @@
+"""Reading keys of config.json, which several architectures have."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from train.errors import UserError, nearest
+
+ACTIVATIONS = {  # transformers' name -> ours; of several names, the last is written
+    "swish": "silu", "silu": "silu", "relu": "relu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu",
+    "gelu": "gelu_erf",
+}  # fmt: skip
+WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def read_value(config: Mapping[str, Any], key: str, kind: type, name: str, default: Any = None) -> Any:
+    """Return a key of the file `name`. Raises UserError for a value of another type than `kind`."""
+    value = config.get(key, default)
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        raise UserError(f"{name}: {key}: expected {WORDS[kind]}; got {value!r}; try a copy of the file")
+    return value
+
+
+def read_activation(config: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    """Return our name of the activation. Raises UserError for another one."""
+    value = config.get("activation_function", default)
+    if not isinstance(value, str) or value not in ACTIVATIONS:
+        raise UserError(
+            f"{name}: activation_function: expected one of {', '.join(ACTIVATIONS)}; got {value!r}; "
+            f"try {nearest(str(value), ACTIVATIONS)}"
+        )
+    return ACTIVATIONS[value]
