@@ -1,6 +1,7 @@
 """Arrays as HTML tables, for notebooks."""
 
 from html import escape
+from typing import Any
 
 import npx
 from npx import Array
@@ -19,5 +20,10 @@ def table(caption: str, x: Array) -> str:
     if x.ndim > 2 or x.size > MAX_CELLS:
         return f"<pre>{escape(caption)}\n{escape(str(x))}</pre>"
     rows = x.reshape(-1, x.shape[-1] if x.ndim and x.shape[-1] else 1).tolist()
-    cells = ("".join(f"<td>{value:.4g}</td>" for value in row) for row in rows)
+    cells = ("".join(f"<td>{format_number(value)}</td>" for value in row) for row in rows)
     return f"<table><caption>{escape(caption)}</caption>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+
+
+def format_number(x: Any) -> str:
+    """Return a number with four digits; an integer with all of them."""
+    return str(x) if isinstance(x, int) else f"{x:.4g}"

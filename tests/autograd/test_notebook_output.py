@@ -30,6 +30,10 @@ def test_large_tensors_are_text(shape):
     assert text == f"Tensor {shape} float64\n{np.zeros(shape)}"
 
 
+def test_integers_have_all_digits():
+    assert "<td>123456</td>" in Tensor(np.array([123456]))._repr_html_()
+
+
 def test_svg_shows_a_recorded_graph():
     a = Tensor(np.array(3.0), requires_grad=True)
     with observing(Graph()) as graph:

@@ -211,7 +211,7 @@ def test_the_beam_tree_has_the_exact_scores_of_the_search(tab, address, page):
     src = np.array([source_ids(page.model, page.tokenizer, SENTENCE)])
     best = beam_search(page.model, src, beam=s.beam, alpha=s.alpha, max_extra=s.max_extra)[0][0]
     assert best.score in finished
-    assert tab.inner_text("#why").startswith("The search ended: ")
+    assert tab.inner_text("#stop_reason").startswith("The search ended: ")
     if tab.is_visible("#late"):
         n_folded = tab.locator("#beam svg .box").count()
         tab.check("#late")
@@ -242,11 +242,19 @@ def test_curves_follow_trainings(tab, page, run, tmp_path):
 
 
 def test_a_saved_view_needs_no_server_and_can_be_stepped_through(tab, address, tmp_path, browser):
-    translate(tab, address)
+    view(tab, address, "model")
+    flow = ""
+    for sentence in ("four", SENTENCE):
+        tab.fill("#text", sentence)
+        tab.press("#text", "Enter")
+        until(tab, f"(document.querySelector('#model').dataset.flow ?? {flow!r}) !== {flow!r}")
+        flow = tab.get_attribute("#model", "data-flow")
+        tab.click("[data-block='encoder.0.attention']")
+        tab.wait_for_selector("#model .matrix")
     turn_to(tab, "step")
     until(tab, "document.querySelectorAll('#step svg .box').length === 4")
     files = {}
-    for name in ("translate", "step"):
+    for name in ("model", "translate", "step"):
         turn_to(tab, name)
         tab.click("#save summary")
         with tab.expect_download() as waiting:
@@ -266,6 +274,15 @@ def test_a_saved_view_needs_no_server_and_can_be_stepped_through(tab, address, t
         and not other.locator("form").count()
     )
     assert "Saved on " in other.inner_text("footer") and "SHA-256" in other.inner_text("footer")
+    other.goto(files["model"].as_uri())
+    other.wait_for_selector("body[data-ready]")
+    recorded = json.loads(other.text_content("#recorded"))
+    flows = [key for key in recorded["answers"] if key.startswith("api/flow")]
+    opened = {answer["block"] for key, answer in recorded["answers"].items() if key.startswith("api/block")}
+    assert len(flows) == 1 and opened == {block["name"] for block in recorded["about"]["model"]["blocks"]}
+    other.keyboard.press("ArrowRight")
+    other.wait_for_selector("#model .matrix")
+    assert not other.locator("#model .error").count()
     other.goto(files["step"].as_uri())
     other.wait_for_selector("body[data-ready]")
     for _ in range(3):

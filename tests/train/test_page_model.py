@@ -101,9 +101,12 @@ def test_a_cell_says_how_a_score_becomes_a_weight(tab, address, page):
     weights = "#model .matrix:has(b:text('weights, softmax')) "
     tab.click("[aria-label=Head] button >> nth=1")
     until(tab, "document.querySelector('[aria-label=Head] [aria-pressed=true]')?.textContent === '1'")
+    until(tab, "document.activeElement.textContent === '1'")
     tab.focus(weights + "canvas[tabindex]")
-    for key in ("ArrowRight", "ArrowRight"):
+    place = tab.inner_text("#model .place")
+    for key in ("End", "Home", "ArrowRight"):
         tab.keyboard.press(key)
+    assert tab.inner_text("#model .place") == place
     trace = page.sentences.traced[1]
     block = show_block(trace, "decoder.0.cross_attention", 1, page.tokenizer)
     matrices = {one["title"]: one for one in block["matrices"]}
@@ -174,7 +177,7 @@ def test_the_next_token_is_distributed_as_generate_samples_it(reader, options):
     before = np.cumsum(p) - p
     p[before >= options.get("top_p", 1)] = 0
     np.testing.assert_allclose([token["sampled"] for token in answer["tokens"]], p / p.sum(), atol=1e-6)
-    assert answer["kept"] == (p > 0).sum() and sum(shown) == pytest.approx(1, abs=1e-6)
+    assert answer["n_candidates"] == (p > 0).sum() and sum(shown) == pytest.approx(1, abs=1e-6)
 
 
 def test_a_continuation_is_that_of_generate(reader):
@@ -208,7 +211,7 @@ def test_the_distribution_is_redrawn_as_the_sliders_move(tab, reader):
         until(tab, "document.querySelectorAll('.next li:not(.excluded)').length === 2")
         before = tab.input_value("#text")
         tab.click("text=Generate 50 tokens")
-        until(tab, f"document.querySelector('#text').value.length === {len(before) + 50}")
+        until(tab, f"document.querySelectorAll('[aria-label=source] .token').length === {len(before) + 50}")
         tab.click("[data-head='text.1.0']")
         tab.wait_for_selector("#head .matrix")
         tab.click("#switch")

@@ -217,6 +217,26 @@ def test_an_expression_runs_nothing_but_small_operations(expression):
         steps({"expression": expression, "values": {"x": [[1.0] * 60]}})
 
 
+@pytest.mark.parametrize(
+    "query",
+    [{"expression": "a", "values": 3}, {"expression": "a * a", "values": {"a": "x"}}, {"head": 3}, {"text": "a"},
+     {"expression": "a * a", "values": {"a": [[1], [1, 2]]}}, {"head": {"x": 1}}],
+)  # fmt: skip
+def test_a_malformed_step_says_what_is_expected(query):
+    with pytest.raises(UserError, match="^[a-z]+: expected .*; got something else"):
+        steps(query)
+
+
+def test_a_sentence_asked_again_is_the_latest(page):
+    def ask(alpha):
+        return page.sentences.translate({"text": "one", "beam": 1, "alpha": alpha}, lambda item: None)
+
+    first = ask(0.05)["translation"]
+    for i in range(RECENT + 2):
+        ask(i / 10)
+        assert ask(0.05)["translation"] == first
+
+
 def test_serve_prints_its_address_and_ends_with_ctrl_c(run):
     command = [sys.executable, "-m", "train", "serve", str(run), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

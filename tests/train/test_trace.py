@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import npx
+from autograd import Tensor
 from models import TransformerConfig
-from train.viewer.blocks import overview, show_block, structure
+from train.viewer.blocks import module_of, overview, show_block, structure
 from train.viewer.inspection import Head, ablate_heads
-from train.viewer.trace import OUTPUT, Trace, blocks, norm
+from train.viewer.trace import OUTPUT, Trace, blocks, norm, on_host
 
 PAIR = [[5, 6, 7, 2], [1, 8, 9, 5, 2]]
 MODELS = {
@@ -71,7 +72,7 @@ def test_the_loss_and_the_gradients_are_those_of_training(traced):
 
 def test_every_parameter_belongs_to_a_block_and_every_operation_too(traced):
     model, _, trace = traced
-    names = {name for name, _ in model.named_parameters()} - {"target_space.weight"}
+    names = {name for name, _ in model.named_parameters()}
     assert {name for block in blocks(model) for name in block.parameters} == names
     assert all(trace.members[name] for name in trace.blocks)
     assert {*trace.owner_of} == {*trace.operations}
@@ -126,10 +127,12 @@ def test_the_gradients_of_all_heads_make_up_that_of_the_block(traced):
     np.testing.assert_allclose(expected, left, atol=1e-6)
 
 
-def test_attention_with_other_inputs_is_shown_without_its_heads(traced, monkeypatch):
+@pytest.mark.parametrize("change", [{"d_v": 1}, {"rotary_base": 3.0}], ids=["inputs", "option"])
+def test_a_head_that_cannot_be_recomputed_is_not_shown(traced, monkeypatch, change):
     model, _, trace = traced
     stack = "layers" if model.examples == "text" else "decoder"
-    monkeypatch.setattr(getattr(model, stack)[0].attention, "d_v", 1)
+    for name, value in change.items():
+        monkeypatch.setattr(getattr(model, stack)[0].attention, name, value)
     block = show_block(trace, f"{stack}.0.attention", 0, Names())
     assert "heads" not in block and "not shown" in block["note"] and len(block["matrices"]) == 2
 
@@ -140,10 +143,69 @@ def test_residual_blocks_add_and_normalize(traced):
         if block.kind != "residual":
             continue
         shown = show_block(trace, name, 0, Names())
-        x, f, total = (values(named(shown, start)) for start in ("x, the", "f(x)", "x + f"))
+        x, f, total = (values(named(shown, start)) for start in ("x, the", "f(", "x + f"))
         np.testing.assert_allclose(x + f, total, atol=1e-6)
-        if block.title != "Add & norm":
-            np.testing.assert_allclose(total, trace.output(name)[0], atol=1e-5)
+
+
+OPTIONS = [
+    {"architecture": architecture, **options}
+    for architecture in ("encoder_decoder", "decoder")
+    for options in (
+        {}, {"norm": "pre"}, {"norm": "sandwich", "attention_window": 2}, {"norm": "deepnorm", "n_kv_heads": 2},
+        {"attention_window": 3, "positions": "rotary"}, {"n_kv_heads": 1, "positions": "alibi"}, {"qk_norm": True},
+        {"decoder_start": "zeros", "target_space": True}, {"norm": "pre", "attention_window": 1, "n_heads": 2},
+        {"decoder_start": "pad", "positions": "learned", "normalization": "rms_norm", "scale_embedding": False},
+        {"decoder_start": "zeros", "positions": "learned", "target_space": True, "n_kv_heads": 2},
+    )
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda o: " ".join(f"{v}" for v in o.values()))
+def test_each_output_shown_is_that_of_the_engine(options):
+    """Whatever a block recomputes leads to the recorded output, or it is not shown."""
+    sizes = {"vocab_size": 12, "n_layers": 1, "n_heads": 4, "d_model": 8, "d_ff": 16, "max_positions": 32}
+    model = TransformerConfig(**{**sizes, **options}).build(seed=1).eval()
+    random = np.random.default_rng(2)
+    for p in model.parameters():
+        p.data += 0.3 * random.standard_normal(p.shape).astype("float32")  # no norm and no bias is trivial
+    is_text = model.examples == "text"
+    trace = Trace(model, [[1, 8, 9, 5, 6, 7, 2]] if is_text else [[5, 6, 7, 9, 2], [1, 8, 9, 5, 6, 2]])
+    is_window = "attention_window" in options
+    for name, block in trace.blocks.items():
+        for head in range(model.config.n_heads if block.kind == "attention" else 1):
+            shown = show_block(trace, name, head, Names())
+            if block.kind != "output":
+                y = next(m for m in shown["matrices"] if m["title"].split()[-1] == "y")
+                close(values(y), trace.output(name)[0])
+            if block.kind == "attention":
+                is_separate = "qk_norm" in options or (options.get("positions") == "alibi" and "cross" not in name)
+                assert ("heads" in shown) != is_separate
+            if "heads" in shown:
+                d = model.config.d_model // model.config.n_heads
+                operation = trace.find(name, "attention")
+                close(values(named(shown, "head output")), operation.y[:, head * d : (head + 1) * d])
+                close(values(named(shown, "weights")) @ values(named(shown, "values v")), values(named(shown, "head")))
+                assert ("window" in shown["note"]) == (is_window and "cross" not in name)
+        if block.kind == "residual":
+            residual = module_of(model, name)
+            x, f = (values(named(shown, start)) for start in ("x, the", "f("))
+            if residual.post:
+                total = residual.alpha * x + f
+                close(values(named(shown, "x + f" if residual.alpha == 1 else "α x + f")), total)
+                close(on_host(residual.norm(Tensor(npx.asarray(total))).data), trace.output(name)[0])
+            else:
+                f = on_host(residual.output_norm(Tensor(npx.asarray(f))).data) if residual.output_norm else f
+                close(x + f, trace.output(name)[0])
+                if residual.output_norm:
+                    close(values(named(shown, "norm′")), f)
+        if block.kind == "embedding":
+            positions = getattr(model, name.replace("embedding", "positions"))
+            zeros = Tensor(npx.zeros((1, *trace.output(name)[0].shape)))
+            close(values(named(shown, "positions P")), on_host(positions(zeros).data))
+
+
+def close(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_output_block_has_the_models_probabilities(traced):
@@ -164,7 +226,7 @@ def test_embedding_and_feed_forward_blocks_have_the_shapes_of_the_model(traced):
     model, ids, trace = traced
     side, stack = ("text", "layers") if model.examples == "text" else ("target", "decoder")
     block = show_block(trace, f"{side}_embedding", 0, Names())
-    scaled, positions, total = (values(matrix) for matrix in block["matrices"])
+    scaled, positions, total = (values(matrix) for matrix in block["matrices"])  # the target has no target space
     np.testing.assert_allclose(scaled + positions, total, atol=1e-5)
     if model.config.positions == "rotary":
         np.testing.assert_allclose(positions, 0, atol=1e-6)
@@ -185,9 +247,16 @@ def test_a_trace_leaves_no_gradients_and_sees_ablated_heads(traced):
     model, ids, trace = traced
     assert all(p.grad is None for p in model.parameters())
     kind = "text" if model.examples == "text" else "encoder"
-    with ablate_heads(model, [Head(kind, 0, 0)]):
-        ablated = Trace(model, ids)
-    assert ablated.loss != trace.loss and Trace(model, ids).loss == trace.loss
+    off = Head(kind, 0, 1)
+    with ablate_heads(model, [off]):
+        expected = Trace(model, ids).loss
+    ablated = Trace(model, ids, [off])
+    assert ablated.loss == expected != trace.loss and Trace(model, ids).loss == trace.loss
+    for name, block in ablated.blocks.items():
+        if block.kind == "attention":
+            is_off = name == f"{'layers' if kind == 'text' else kind}.0.attention"
+            shown = show_block(ablated, name, 1, Names())
+            assert shown["off"] == [1] * is_off and ("ablated" in shown["note"]) == is_off
 
 
 def test_vendored_files_are_those_of_their_packages():

@@ -94,5 +94,5 @@ def load_page(runs: list[Path]) -> Any:
         if not RunFolder(runs[0]).metrics_file.is_file():
             raise
         page = Page(by_name(runs))
-        page.why = one_line(error)
+        page.unavailable_reason = one_line(error)
         return page

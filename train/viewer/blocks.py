@@ -9,7 +9,10 @@ import numpy as np
 import npx
 from autograd import Tensor, observing
 from autograd.neural import composed_rotation, softmax
-from train.viewer.inspection import labels, log_softmax
+from models.layers.attention import CrossAttention
+from models.layers.positions import AttentionPositions, LearnedPositions
+from models.layers.restricted_attention import window_mask
+from train.viewer.inspection import Head, labels, log_softmax
 from train.viewer.trace import OUTPUT, Block, Operation, Recording, Trace, blocks, norm, on_host, zeros_if_none
 
 MAX_THUMBNAIL = 128  # columns of a matrix in the overview; wider ones are thinned
@@ -75,7 +78,7 @@ def encoded(values: Any) -> str:
 def show_block(trace: Trace, name: str, head: int, tokenizer: Any) -> dict[str, Any]:
     """Return all that is shown of an open block: text, matrices, parameters, and gradients that arrive and leave.
 
-    Raises KeyError or IndexError for a block or head that does not exist.
+    head: of an attention block (`has_head`); any number for another one.
     """
     block = trace.blocks[name]
     tokens = {
@@ -87,11 +90,10 @@ def show_block(trace: Trace, name: str, head: int, tokenizer: Any) -> dict[str, 
     tokens["rows"] = tokens[block.stack]
     answer = SHOW.get(block.kind, show_other)(trace, block, tokens, tokenizer, head)
     _, g = trace.output(name)
-    titles = {b.name: f"{b.title}{'' if b.layer is None else f', layer {b.layer}'}" for b in trace.blocks.values()}
     shapes = [(p, trace.parameters[p]) for p in block.parameters]
     return {
         "block": name, **answer, "arriving": norm(g) if name != OUTPUT else 1.0,
-        "leaving": [[titles[to], norm(value)] for to, value in trace.leaving(name).items()],
+        "leaving": [[to, norm(value)] for to, value in trace.leaving(name).items()],
         "parameters": [
             [n, list(p.shape), p.size, norm(p.data), trace.parameter_gradients.get(n, 0.0)] for n, p in shapes
         ],
@@ -123,20 +125,38 @@ def show_other(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int)
 
 
 def show_embedding(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
-    """The scaled rows of the table, what positions add to them, and the sum."""
+    """The scaled rows of the table, what is added to them, and the sum."""
     y, g = trace.output(block.name)
+    model, config, ids = trace.model, trace.model.config, trace.ids[block.stack]
     table = trace.parameters[block.parameters[0]]
-    embedding = trace.model.source_embedding if block.parameters[0].startswith("source") else trace.model.embedding
-    scaled = on_host(table.data[trace.ids[block.stack]]) * np.float32(embedding.scale)
-    is_rotary = trace.model.config.positions == "rotary"
-    rotary = " Rotary positions add nothing here: attention rotates q and k." if is_rotary else ""
-    table_rows = block.parameters[0].removesuffix(".weight")
+    embedding = model.source_embedding if block.parameters[0].startswith("source") else model.embedding
+    positions = getattr(model, block.name.replace("embedding", "positions"))
+    start = config.decoder_start if block.stack == "decoder" else "bos"
+    is_start = ids == config.bos_id
+    if start == "pad":
+        ids = np.where(is_start, config.pad_id, ids)
+    scaled = on_host(table.data[ids]) * np.float32(embedding.scale)
+    if start == "zeros":
+        scaled[is_start] = 0
+    space = model.target_space if block.stack == "encoder" else None
+    vector = np.broadcast_to(on_host(space.weight.data), y.shape) if space else np.zeros_like(y)
+    is_scaled = embedding.scale != 1
+    root, sizes = ("√D · ", f",  √D = {embedding.scale:.4g}") if is_scaled else ("", "")
+    notes = [
+        f"E is the parameter {block.parameters[0].removesuffix('.weight')}.",
+        "The first row is 0: the decoder starts from a zero vector." if start == "zeros" else "",
+        "The first row is the embedding of padding, from which the decoder starts." if start == "pad" else "",
+        "P is 0: these positions act within attention." if isinstance(positions, AttentionPositions) else "",
+    ]
+    added = y - scaled - vector
+    numbers = [str(i) for i in range(len(y))]
     return {
-        "formula": f"y = √D · E[token] + P[position],  √D = {embedding.scale:.4g}",
-        "note": f"E is the parameter {table_rows}.{rotary}",
+        "formula": f"y = {root}E[token] + P[position]{' + s' if space else ''}{sizes}",
+        "note": " ".join(filter(None, notes)),
         "matrices": [
-            matrix("√D · E[token]", scaled, g, rows["rows"], "dimension"),
-            matrix("positions P", y - scaled, None, [str(i) for i in range(len(y))], "dimension"),
+            matrix(f"{root}E[token]", scaled, g, rows["rows"], "dimension"),
+            matrix("positions P", added, g if isinstance(positions, LearnedPositions) else None, numbers, "dimension"),
+            *([matrix("target space s", vector, g, rows["rows"], "dimension")] if space else []),
             output_of(trace, block, rows, "sum y"),
         ],
     }
@@ -150,7 +170,9 @@ def show_feed_forward(trace: Trace, block: Block, rows: Any, tokenizer: Any, hea
     zeros = float((hidden.y == 0).mean())
     activation = trace.model.config.activation
     return {
-        "formula": f"y = {activation}(x W₁ + b₁) W₂ + b₂",
+        "formula": "y = (silu(x W + b) ⊙ (x V + c)) W₂ + b₂"
+        if activation == "swiglu"
+        else f"y = {activation}(x W₁ + b₁) W₂ + b₂",
         "note": f"{zeros:.0%} of the hidden values are exactly 0." if activation == "relu" else "",
         "matrices": [
             *inputs_of(trace, block, rows),
@@ -162,24 +184,37 @@ def show_feed_forward(trace: Trace, block: Block, rows: Any, tokenizer: Any, hea
 
 def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
     """Both inputs, their sum, the mean and deviation of each row, and the output."""
+    residual = module_of(trace.model, block.name)
     inputs = trace.inputs(block.name)
-    left, (_, g) = trace.leaving(block.name), trace.output(block.name)
+    left = trace.leaving(block.name)
     sublayer = next(s for s in inputs if trace.blocks[s].kind in ("attention", "feed_forward", "other"))
     skip = next((s for s in inputs if s != sublayer), sublayer)
     x, f = inputs[skip], inputs[sublayer]
-    total = x + f
-    post = block.title == "Add & norm"
-    normalized = total if post else x
+    gradient = zeros_if_none(left.get(sublayer), f)  # also that of the sum after which a norm comes
+    scaled = "x" if residual.alpha == 1 else "α x"
+    alpha = "" if residual.alpha == 1 else f",  α = {residual.alpha:.4g}"
+    shown = [
+        matrix("x, the residual stream", x, zeros_if_none(left.get(skip), x), rows["rows"], "dimension"),
+        matrix(f"{'f(x)' if residual.post else 'f(norm(x))'}, the sub-layer", f, gradient, rows["rows"], "dimension"),
+    ]
+    if residual.post:
+        normalized = np.float32(residual.alpha) * x + f
+        formula = f"y = norm({scaled} + f(x)){alpha}"
+        shown.append(matrix(f"{scaled} + f(x)", normalized, gradient, rows["rows"], "dimension"))
+    else:
+        normalized, formula = x, "y = x + f(norm(x))"
+        if residual.output_norm:
+            formula = "y = x + norm′(f(norm(x)))"
+            normed = trace.operations[cast(int, trace.last(block.name).inputs[1])]
+            shown.append(matrix("norm′(f(norm(x)))", normed.y, normed.g, rows["rows"], "dimension"))
     statistics = np.stack([normalized.mean(axis=1), normalized.std(axis=1)], axis=1)
     return {
-        "formula": "y = norm(x + f(x))" if post else "y = x + f(norm(x))",
+        "formula": formula,
         "note": "The gradient goes both ways: to the sub-layer and past it, along the residual connection.",
         "matrices": [
-            matrix("x, the residual stream", x, zeros_if_none(left.get(skip), x), rows["rows"], "dimension"),
-            matrix("f(x), the sub-layer", f, zeros_if_none(left.get(sublayer), f), rows["rows"], "dimension"),
-            matrix("x + f(x)", total, None if post else g, rows["rows"], "dimension"),
+            *shown,
             matrix("before the norm", statistics, None, rows["rows"], ["mean", "deviation"]),
-            *([output_of(trace, block, rows)] if post else []),
+            output_of(trace, block, rows, "output y" if residual.post else formula.removeprefix("y = ") + ", output y"),
         ],
     }
 
@@ -187,39 +222,61 @@ def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: i
 def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
     """One head from its queries, keys and values to its output, computed again from elementary operations."""
     attention = module_of(trace.model, block.name)
-    if not 0 <= head < attention.n_heads:
-        raise IndexError(head)
     operation = trace.find(block.name, "attention")
     parts = head_inputs(trace, operation, attention, head) if operation else None
     if operation is None or parts is None:
-        return show_other(trace, block, rows, tokenizer, head) | {
-            "note": "The heads of this kind of attention are not shown."
-        }
+        return show_without_heads(trace, block, rows)
     columns = slice(head * attention.d_v, (head + 1) * attention.d_v)
-    cross, causal = block.title == "Cross-attention", block.title == "Masked self-attention"
+    cross = isinstance(attention, CrossAttention)
+    mask, reason = mask_of(attention, block, len(parts[0])) if not cross else (None, "")
     g = zeros_if_none(operation.g, operation.y)[:, columns]
-    steps = attention_head(*parts, attention.rotary_base, causal, g)
+    steps = attention_head(*parts, attention.rotary_base, mask, g)
+    expected = operation.y[:, columns]
+    tolerance = 1e-3 * np.abs(expected).max(initial=0)
+    if not np.allclose(steps["output"][0], expected, rtol=0, atol=tolerance, equal_nan=True):
+        return show_without_heads(trace, block, rows)  # the steps lack an option of the model
     keys = rows["encoder"] if cross else rows["rows"]
     masked = steps["scaled"][0].copy()
-    if causal:
-        masked[np.triu_indices_from(masked, 1)] = -np.inf
-    queries, scaled = rows["rows"], f"scores / √d_k{' + mask' if causal else ''}"
+    if mask is not None:
+        masked[~mask] = -np.inf
+    queries, plus = rows["rows"], "" if mask is None else " + mask"
+    kind = "cross" if cross else block.stack
+    off = [h for h in range(attention.n_heads) if Head(kind, cast(int, block.layer), h) in trace.ablated]
+    ablated = "This head is ablated: its rows of W^O are 0. " if head in off else ""
     return {
-        "formula": "softmax(q kᵀ / √d_k" + (" + mask" if causal else "") + f") v,  √d_k = {attention.d_k**0.5:.4g}",
-        "note": "The mask hides later tokens: their scores become −∞, their weights 0." if causal else "",
-        "heads": attention.n_heads, "head": head,
+        "formula": f"softmax(q kᵀ / √d_k{plus}) v,  √d_k = {attention.d_k**0.5:.4g}",
+        "note": f"{ablated}{reason}",
+        "heads": attention.n_heads, "head": head, "off": off,
         "matrices": [
             matrix("queries q", *steps["q"], queries, "dimension"),
             matrix("keys k", *steps["k"], keys, "dimension"),
             matrix("values v", *steps["v"], keys, "dimension"),
             matrix("scores q kᵀ", *steps["scores"], queries, keys),
-            matrix(scaled, masked, steps["scaled"][1], queries, keys),
+            matrix(f"scores / √d_k{plus}", masked, steps["scaled"][1], queries, keys),
             matrix("weights, softmax of each row", *steps["weights"], queries, keys, unit=True),
             matrix("head output, weights · v", *steps["output"], queries, "dimension"),
             output_of(trace, block, rows, "all heads, concatenated, times W^O: y"),
             *inputs_of(trace, block, rows),
         ],
     }  # fmt: skip
+
+
+def show_without_heads(trace: Trace, block: Block, rows: Any) -> dict[str, Any]:
+    note = "The heads of this kind of attention are not shown."
+    return show_other(trace, block, rows, None, 0) | {"note": note}
+
+
+def mask_of(attention: Any, block: Block, length: int) -> tuple[Any, str]:
+    """Return the mask (T, T) of a self-attention, true where a key is visible, or None, and what it hides."""
+    causal, window = block.stack != "encoder", getattr(attention, "window", None)
+    if window is None and not causal:
+        return None, ""
+    mask = npx.to_host(window_mask(length, length, window or max(1, length), causal))
+    hidden = [
+        "later tokens" if causal else "",
+        f"tokens outside a window of {window}" if window else "",
+    ]
+    return mask, f"The mask hides {' and '.join(filter(None, hidden))}: their scores become −∞, their weights 0."
 
 
 def module_of(model: Any, name: str) -> Any:
@@ -229,22 +286,29 @@ def module_of(model: Any, name: str) -> Any:
     return model
 
 
+def has_head(model: Any, block: Block, head: int) -> bool:
+    """Return whether a block can be shown with this head."""
+    return block.kind != "attention" or 0 <= head < module_of(model, block.name).n_heads
+
+
 def head_inputs(trace: Trace, operation: Operation, attention: Any, head: int) -> tuple[Any, Any, Any] | None:
     """Return q (T, d_k), k (S, d_k) and v (S, d_v) of a head; None if its operation takes other inputs."""
     # the columns of all heads, in one array or two
     inputs = [trace.operations[number].y for number in operation.inputs if number is not None]
-    h, d_k, d_v = attention.n_heads, attention.d_k, attention.d_v
-    if any(x.ndim != 2 for x in inputs) or sum(x.shape[1] for x in inputs) != h * (2 * d_k + d_v):
+    h, n_kv, d_k, d_v = attention.n_heads, attention.n_kv_heads, attention.d_k, attention.d_v
+    if any(x.ndim != 2 for x in inputs) or sum(x.shape[1] for x in inputs) != h * d_k + n_kv * (d_k + d_v):
         return None
     q, *rest = np.split(inputs[0], [h * d_k], axis=1)
-    k, v = np.split(inputs[1] if len(inputs) == 2 else rest[0], [h * d_k], axis=1)
-    return q[:, head * d_k :][:, :d_k], k[:, head * d_k :][:, :d_k], v[:, head * d_v :][:, :d_v]
+    k, v = np.split(inputs[1] if len(inputs) == 2 else rest[0], [n_kv * d_k], axis=1)
+    shared = head * n_kv // h  # the key and value head of a group of query heads
+    return q[:, head * d_k :][:, :d_k], k[:, shared * d_k :][:, :d_k], v[:, shared * d_v :][:, :d_v]
 
 
-def attention_head(
-    q: Any, k: Any, v: Any, rotary_base: float | None, causal: bool, g: Any
-) -> dict[str, tuple[Any, Any]]:
-    """Return the value and the gradient of each step of one head, for the gradient g of its output."""
+def attention_head(q: Any, k: Any, v: Any, rotary_base: float | None, mask: Any, g: Any) -> dict[str, tuple[Any, Any]]:
+    """Return the value and the gradient of each step of one head, for the gradient g of its output.
+
+    mask: (T, S), true where a key is visible, or None.
+    """
     q, k, v = (Tensor(npx.asarray(x), requires_grad=True) for x in (q, k, v))
     with observing(Recording()) as recording:
         queries, keys = q, k
@@ -254,7 +318,7 @@ def attention_head(
             )
         scores = queries @ keys.transpose()  # (T, S)
         scaled = scores * q.shape[1] ** -0.5
-        weights = softmax(scaled, npx.asarray(np.tri(*scores.shape, dtype=bool)) if causal else None)
+        weights = softmax(scaled, None if mask is None else npx.asarray(mask))
         output = weights @ v  # (T, d_v)
         output.backward(npx.asarray(np.ascontiguousarray(g)))
     steps = {"scores": scores, "scaled": scaled, "weights": weights, "output": output}

@@ -23,7 +23,7 @@ from models.search.beam import SearchStep
 from models.search.sampling import check_sampling, sampling_probabilities
 from models.search.tree import CUT, FINISHED, Tree
 from train.errors import UserError, one_line
-from train.viewer.blocks import overview, show_block
+from train.viewer.blocks import has_head, overview, show_block
 from train.viewer.inspection import (
     Head,
     Inspection,
@@ -65,24 +65,23 @@ class Sentences:
 
     def trace(self, query: Mapping[str, Any]) -> Trace:
         """Return the forward and backward pass of a recent sentence."""
-        name = query["translation"]
+        name = query.get("translation")
+        if not isinstance(name, str) or name not in self.recent:
+            raise UserError(EXPIRED)
         _, ids, off = self.recent[name]
         if self.traced is None or self.traced[0] != name:
-            with ablate_heads(self.model, off):
-                self.traced = name, Trace(self.model, ids)
+            self.traced = name, Trace(self.model, ids, off)
         return self.traced[1]
 
     def flow(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
-        try:
-            return overview(self.trace(query))
-        except (KeyError, TypeError):
-            raise UserError(EXPIRED) from None
+        return overview(self.trace(query))
 
     def block(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
-        try:
-            return show_block(self.trace(query), query["block"], int(query.get("head", 0)), self.tokenizer)
-        except (KeyError, IndexError, TypeError, ValueError, OverflowError):
-            raise UserError(EXPIRED) from None
+        trace, name, head = self.trace(query), str(query.get("block")), query.get("head", 0)
+        block = trace.blocks.get(name)
+        if block is None or type(head) is not int or not has_head(self.model, block, head):
+            raise UserError(EXPIRED)
+        return show_block(trace, name, head, self.tokenizer)
 
     def head(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
         try:
@@ -101,6 +100,8 @@ class Sentences:
         if self.answers.get(key, {}).get("translation") not in self.recent:
             answer = self.read(query) if self.model.examples == "text" else self.search_output(query, send)
             self.answers = {k: v for k, v in self.answers.items() if v["translation"] in self.recent} | {key: answer}
+        name = self.answers[key]["translation"]
+        self.recent[name] = self.recent.pop(name)  # the latest
         return self.answers[key]
 
     def search_output(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
@@ -196,7 +197,7 @@ class Sentences:
                 {"label": label, "p": float(model_p[i]), "sampled": float(p[rank])}
                 for rank, (i, label) in enumerate(zip(shown, labels(self.tokenizer, shown), strict=True))
             ],
-            "kept": int((p > 0).sum()), "vocabulary": len(model_p), "continuation": continuation,
+            "n_candidates": int((p > 0).sum()), "vocabulary": len(model_p), "continuation": continuation,
         }  # fmt: skip
 
     # ---- parts of questions
@@ -258,7 +259,7 @@ class Sentences:
             if c.fate in (FINISHED, CUT) and (c.score, c.log_probability) == (best.score, best.log_probability)
         ]  # fmt: skip
         bounds = [to_json(np.array(b)) for b in tree.bounds]
-        return {"nodes": nodes, "why": tree.stop_reason, "won": won[:1], "bounds": bounds}
+        return {"nodes": nodes, "stop_reason": tree.stop_reason, "won": won[:1], "bounds": bounds}
 
 
 QUESTIONS: dict[str, Callable[[Sentences, Mapping[str, Any], Send], dict[str, Any]]] = {

@@ -126,7 +126,7 @@ class Page:
         self.runs = {name: RunFolder(run) for name, run in runs.items()}
         self.model, self.tokenizer, self.config, self.source = model, tokenizer, config, source
         self.examples, self.blocks = list(examples), structure(model) if model else []
-        self.why = "" if model else "no run was given; start with npx-transformer serve RUN"
+        self.unavailable_reason = "" if model else "no run was given; start with npx-transformer serve RUN"
         self.inference = Inference()
         self.sentences = Sentences(model, tokenizer, config) if model else None
 
@@ -151,7 +151,11 @@ class Page:
         return Response(content, media_type=kind)
 
     async def about(self, request: Request) -> Response:
-        answer: dict[str, Any] = {"runs": [*self.runs], "why": self.why, "source": self.source}
+        answer: dict[str, Any] = {
+            "runs": [*self.runs],
+            "unavailable_reason": self.unavailable_reason,
+            "source": self.source,
+        }
         if self.model is not None:
             c, search = self.model.config, self.config.search
             task = "text" if self.model.examples == "text" else "tree" if is_parser(self.tokenizer) else "translation"
@@ -183,7 +187,7 @@ class Page:
             if name == "step":
                 return steps(query)
             if self.sentences is None:
-                raise UserError(self.why)
+                raise UserError(self.unavailable_reason)
             return QUESTIONS[name](self.sentences, query, send)
 
         return stream(self.inference.lines(job, waits=name != "translate"))

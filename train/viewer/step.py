@@ -65,7 +65,10 @@ def steps(request: Mapping[str, Any]) -> dict[str, Any]:
     titles: dict[int, str] = {}  # of nodes, by number
     try:
         with np.errstate(all="ignore"), observing(Watcher()) as recorder:
-            result = head(leaves, titles, **request["head"]) if "head" in request else expression(leaves, **request)
+            if "head" in request:
+                result = head(leaves, titles, options(request["head"], "head", {"causal"}).get("causal", False))
+            else:
+                result = expression(leaves, **options(request, "request", {"expression", "values"}))
             if not isinstance(result, Tensor) or result.node is None:
                 raise ExpressionError("expected an operation on a variable, as in a * b + a; got a constant")
             result.backward(np.ones_like(result.data))
@@ -74,12 +77,26 @@ def steps(request: Mapping[str, Any]) -> dict[str, Any]:
     return describe(recorder, {id(leaf): name for name, leaf in leaves.items()}, titles)
 
 
+def options(given: Any, name: str, known: set[str]) -> Mapping[str, Any]:
+    """Return the options of a request; ExpressionError for anything but an object with known names."""
+    if not isinstance(given, dict) or not known.issuperset(given):
+        raise ExpressionError(f"{name}: expected an object with only {' and '.join(sorted(known))}; got something else")
+    return given
+
+
 def expression(leaves: dict[str, Tensor], expression: str = "", values: Any = None) -> Any:
     """Evaluate an expression of the variables in `values`; other variables get 2, 3, 5, ..."""
     if not isinstance(expression, str) or not 1 <= len(expression) <= MAX_LETTERS:
         raise ExpressionError(f"expected an expression of 1 to {MAX_LETTERS} characters; got something else")
+    if not isinstance(values, dict | None):
+        raise ExpressionError('values: expected an object such as {"a": 2}; got something else')
     for name, value in (values or {}).items():
-        array = np.array(value, float)
+        try:
+            array = np.array(value, float)
+        except (TypeError, ValueError):
+            raise ExpressionError(
+                f"{name[:20]}: expected a number or equally long lists of numbers; got something else; try 2 or [1, 2]"
+            ) from None
         if not name.isidentifier() or array.size > MAX_VALUES or array.ndim > 3:
             raise ExpressionError(
                 f"expected variables with at most {MAX_VALUES} numbers each; got {name[:20]!r} with {array.size}"

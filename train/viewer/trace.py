@@ -6,7 +6,7 @@ and its target, records every operation through an observer of the engine, and a
 names of their modules. blocks.py turns a traced block into the matrices that the page shows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ from models.layers.attention import Attention
 from models.layers.feed_forward import FeedForward
 from models.layers.norm import Residual
 from models.module import Module
+from train.viewer.inspection import Head, ablate_heads
 
 OUTPUT = "output"  # the block of the projection to the vocabulary and the loss
 STACKS = {"encoder": "encoder", "decoder": "decoder", "layers": "text"}  # attribute of a model -> name of the stack
@@ -55,7 +56,10 @@ def blocks(model: Any) -> list[Block]:
         side = {"encoder": "source", "decoder": "target", "text": "text"}[stack]
         is_separate = stack == "encoder" and getattr(model, "source_embedding", None)
         table = "source_embedding" if is_separate else "embedding"
-        add(f"{side}_embedding", "embedding", "Embedding + positions", stack, None, (table, f"{side}_positions"))
+        extra = ["target_space"] if stack == "encoder" else []
+        add(
+            f"{side}_embedding", "embedding", "Embedding + positions", stack, None, (table, f"{side}_positions", *extra)
+        )
         for i, layer in enumerate(getattr(model, attribute)):
             for name, module in layer.named_children():
                 add(f"{attribute}.{i}.{name}", *describe(name, module, stack), stack, i)
@@ -129,18 +133,20 @@ class Trace:
     Args:
         model: in evaluation mode.
         ids: rows of token ids, [source, target] with BOS first in the target, or [text]; the last row is predicted.
+        ablated: the heads to ablate (`ablate_heads`).
 
     The loss is the cross entropy per predicted token, without label smoothing.
     """
 
-    def __init__(self, model: Any, ids: Sequence[Sequence[int]]) -> None:
+    def __init__(self, model: Any, ids: Sequence[Sequence[int]], ablated: Iterable[Head] = ()) -> None:
         self.model, self.blocks = model, {block.name: block for block in blocks(model)}
+        self.ablated = frozenset(ablated)
         self.parameters = dict(model.named_parameters())
         *sources, predicted = (np.array([row]) for row in ids)
         self.targets = predicted[0, 1:]
         self.ids = {"encoder": sources[0][0] if sources else None, "decoder": predicted[0, :-1]}
         self.ids["text"] = self.ids["decoder"]
-        with observing(Recording()) as recording:
+        with ablate_heads(model, self.ablated), observing(Recording()) as recording:
             inputs = npx.from_host(predicted[:, :-1])
             hidden = model.decode(inputs, *model.encode(sources[0])) if sources else model.hidden_states(inputs)
             targets = npx.from_host(predicted[:, 1:])

@@ -16,11 +16,11 @@ export function start(section) {
     el("label", {}, dropped, " show dropped hypotheses"),
     lateLabel,
   );
-  const why = el("p", { id: "why", role: "status" });
+  const reason = el("p", { id: "stop_reason", role: "status" });
   const place = el("div", { class: "drawing" });
   const chosen = el("div", { class: "opened", "aria-live": "polite" });
   const numbers = el("div");
-  section.append(hint, why, control, el("div", { class: "whole tree" }, place, chosen), numbers);
+  section.append(hint, reason, control, el("div", { class: "whole tree" }, place, chosen), numbers);
   let search = null,
     answer = null,
     selected = -1;
@@ -42,7 +42,7 @@ export function start(section) {
   function draw() {
     hint.hidden = true;
     control.hidden = false;
-    why.textContent = `The search ended: ${search.why}.`;
+    reason.textContent = `The search ended: ${search.stop_reason}.`;
     const best = new Set(path(search.won[0] ?? -1));
     const steps = Math.max(...search.nodes.map(({ length }) => length)),
       end = search.nodes[search.won[0]]?.length ?? steps;
@@ -92,6 +92,12 @@ export function start(section) {
       if (i < 0) continue;
       const node = search.nodes[i];
       const fit = (text) => (text.length > letters ? `${text.slice(0, letters - 1)}…` : text);
+      const score = ({ score, fate }) => {
+        const rounded = [3, 2, 1, 0].map((digits) => score.toFixed(digits)).find((text) => text.length <= letters);
+        const text = rounded ?? score.toFixed(0); // rounded, since a number that is cut is another number
+        const both = `${text} ${fate}`;
+        return fate === "kept" || both.length > letters ? text : both;
+      };
       svg.append(
         el(
           "g",
@@ -110,7 +116,7 @@ export function start(section) {
           el(
             "text",
             { x, y: y + 15, class: "value" },
-            fit(`${node.score.toFixed(3)}${node.fate === "kept" ? "" : ` ${node.fate}`}`),
+            score(node),
           ),
         ),
       );

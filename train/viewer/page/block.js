@@ -2,7 +2,7 @@
 import { collapsible, el, number, table } from "./parts.js";
 import { floats, matrix } from "./matrix.js";
 
-export function openBlock(title, block, backward, chooseHead) {
+export function openBlock(titleOf, block, backward, chooseHead) {
   const decoded = block.matrices.map((one) => ({
     ...one,
     values: floats(one.values),
@@ -11,14 +11,14 @@ export function openBlock(title, block, backward, chooseHead) {
   const shown = decoded.map((one) => show(one, decoded, backward));
   const small = (x) => number(Number(x.toPrecision(3)));
   return [
-    el("h3", {}, title),
+    el("h3", {}, titleOf(block.block)),
     el("p", { class: "formula" }, block.formula),
     el(
       "p",
       { class: "gradients" },
       `Gradient in: norm ${small(block.arriving)}. Gradient out: `,
       block.leaving.length
-        ? block.leaving.map(([to, norm]) => `${small(norm)} to ${to}`).join("; ")
+        ? block.leaving.map(([to, norm]) => `${small(norm)} to ${titleOf(to)}`).join("; ")
         : "to the embedding table",
       ".",
     ),
@@ -53,7 +53,7 @@ function show(one, all, backward) {
       about: arithmetic(one, all),
     });
   if (one.gradient) return matrix({ ...of, title: `∂ ${one.title}`, values: one.gradient });
-  return el("figure", { class: "matrix" }, el("figcaption", {}, el("b", {}, one.title), " has no gradient of its own"));
+  return el("figure", { class: "matrix" }, el("figcaption", {}, el("b", {}, one.title), ": gradient not shown"));
 }
 
 // How a score becomes a weight, for the cell under the pointer.
@@ -68,9 +68,13 @@ function arithmetic(one, all) {
   };
 }
 
-function heads({ heads: count, head }, choose) {
+function heads({ heads: count, head, off }, choose) {
   const buttons = Array.from({ length: count }, (_, h) =>
-    el("button", { type: "button", "aria-pressed": String(h === head), onclick: () => choose(h) }, String(h)),
+    el(
+      "button",
+      { type: "button", "aria-pressed": String(h === head), onclick: () => choose(h) },
+      off.includes(h) ? `${h} off` : `${h}`,
+    ),
   );
   return el("div", { class: "group", role: "group", "aria-label": "Head" }, el("span", {}, "Head"), ...buttons);
 }

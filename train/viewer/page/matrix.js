@@ -143,8 +143,10 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
   });
   canvas.addEventListener("keydown", (event) => {
     const by = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
-    if (!by || !layout) return;
+    const end = { Home: 0, End: across - 1 }[event.key];
+    if ((!by && end === undefined) || !layout) return;
     event.preventDefault();
+    if (end !== undefined) return read(cursor?.[0] ?? 0, end);
     const [i, j] = cursor ? [cursor[0] + by[0], cursor[1] + by[1]] : [0, 0];
     if (i >= 0 && j >= 0 && i < down && j < across) read(i, j);
   });

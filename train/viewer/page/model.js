@@ -8,7 +8,7 @@ const MOST_CHIPS = 6; // tokens shown in the figure
 const STACKS = { encoder: "Encoder", decoder: "Decoder", text: "Decoder only" };
 
 export function start(section, about) {
-  if (!about.model) return section.append(el("p", { class: "error" }, about.why));
+  if (!about.model) return section.append(el("p", { class: "error" }, about.unavailable_reason));
   const { blocks, layers } = about.model;
   let layer = 0,
     backward = false,
@@ -169,7 +169,7 @@ export function start(section, about) {
       el(
         "div",
         { class: "layer", "data-stack": name },
-        el("span", { class: "times" }, `layer ${layer} of ${layers}`),
+        el("span", { class: "times" }, `× ${layers}, showing layer ${layer}`),
         ...inLayer.map(button).reverse(),
       ),
       ...before.map(button),
@@ -207,15 +207,16 @@ export function start(section, about) {
         "span",
         { class: "what" },
         el("b", {}, one.title),
-        el("small", {}, `${one.parameters.toLocaleString("en")}`, ...(seen ? facts(seen) : [])),
+        el("small", {}, `${one.parameters.toLocaleString("en")}`, ...(seen ? facts(one, seen) : [])),
       ),
       seen ? thumbnail(backward ? seen.gradient : seen.value) : "",
     );
   }
 
-  function facts(seen) {
+  function facts(one, seen) {
     const norm = Number((backward ? seen.gradient_norm : seen.norm).toPrecision(3));
-    const name = backward ? "‖∂y‖" : "‖y‖";
+    const of = one.kind === "output" ? "h" : "y"; // the output block shows its input
+    const name = backward ? `‖∂${of}‖` : `‖${of}‖`;
     return [
       ` · ${seen.shape.join(" × ")} · `,
       el("span", { class: backward ? "backward" : "forward" }, `${name} ${number(norm)}`),
@@ -289,9 +290,10 @@ export function start(section, about) {
     if (at === null || walk[at][0] !== name || answer.translation !== id) return;
     if (loaded.error) return panel.replaceChildren(el("p", { class: "error", role: "alert" }, loaded.error));
     panel.replaceChildren(
-      ...openBlock(titleOf(name), loaded, backward, (chosen) => {
+      ...openBlock(titleOf, loaded, backward, async (chosen) => {
         head = chosen;
-        open();
+        await open();
+        panel.querySelector('[aria-label="Head"] [aria-pressed="true"]')?.focus({ preventScroll: true });
       }),
     );
     panel.dataset.block = name;

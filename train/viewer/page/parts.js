@@ -98,11 +98,11 @@ prefersDark.addEventListener("change", redraw);
 export const bytes = (base64) => Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
 
 // While a section is shown, calls `go` with -1, 1, -Infinity or Infinity for the arrow keys, Home and End, wherever the
-// focus is except in fields and areas that scroll.
+// focus is except in fields, matrices and areas that scroll.
 export function stepByKeys(section, go) {
   document.addEventListener("keydown", (event) => {
     if (section.hidden || event.defaultPrevented || event.altKey || event.ctrlKey || event.metaKey) return;
-    if (event.target.matches("input, select, textarea, .scroll, .scroll *")) return;
+    if (event.target.matches("input, select, textarea, canvas[tabindex], .scroll, .scroll *")) return;
     const by = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
     if (by === undefined) return;
     event.preventDefault();
@@ -119,11 +119,12 @@ const banner = () => document.getElementById("banner");
 let known = null,
   waiting = null;
 
-// Every answer of the server, by its question. A saved page has them in #recorded instead of a server (save.js).
+// Every answer of the server, by its question; of sentences, the latest only. A saved page has them in #recorded instead
+// of a server (save.js).
 export const recording = new Map();
 const saved = document.getElementById("recorded");
 export const recorded = saved && JSON.parse(saved.textContent);
-const NOT_SAVED = "A saved page has no server: it shows only what was open when it was saved.";
+const NOT_SAVED = "A saved page has no server, and this was not open when it was saved.";
 
 export async function start() {
   // what the server shows, or null if it does not respond

@@ -1,7 +1,8 @@
 // Save the current view as one file that works without the server, a drawing as SVG, or a chart as PNG.
 //
-// A saved view is the page itself with the recorded answers of the server, so it can still be stepped through.
-import { el, reach, recorded, recording } from "./parts.js";
+// A saved view is the page itself with the recorded answers of the server, so it can still be stepped through. The model
+// view has all blocks, with the first head of each attention and the heads that were open.
+import { ask, el, reach, recorded, recording } from "./parts.js";
 
 const SHEETS = ["vendor/uPlot.css", "page.css"],
   SCRIPTS = ["vendor/d3-hierarchy.js", "vendor/uPlot.js"];
@@ -37,7 +38,19 @@ const STYLES = [
 const POLICY = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data:";
 
 let sentence = null; // the latest answer, and the one without ablated heads
-document.addEventListener("translated", ({ detail: { answer, before } }) => (sentence = { answer, before }));
+document.addEventListener("translated", ({ detail: { answer, before } }) => {
+  sentence = { answer, before };
+  forgetOtherSentences();
+});
+
+// Deletes recorded answers about sentences other than the latest. Its own translation is in `sentence`.
+function forgetOtherSentences() {
+  for (const key of recording.keys()) {
+    const translation = key.match(/"translation":"([^"]*)"/)?.[1];
+    const isOther = translation && translation !== sentence?.answer.translation;
+    if (isOther || key.startsWith("api/translate")) recording.delete(key);
+  }
+}
 
 export function start(menu, about) {
   const list = menu.querySelector(".menu");
@@ -127,7 +140,12 @@ async function savePage(view, about) {
   if ([page, ...styles, ...scripts, ...modules].includes(undefined)) return; // the banner shows the reason
   const saved = new DOMParser().parseFromString(page, "text/html");
   saved.querySelectorAll("link, script, .skip").forEach((part) => part.remove());
-  const answers = Object.fromEntries([...recording].filter(([key]) => !key.startsWith("api/translate")));
+  if (view === "model" && sentence) {
+    for (const { name } of about.model.blocks)
+      await ask("api/block", { translation: sentence.answer.translation, block: name, head: 0 });
+  }
+  forgetOtherSentences(); // also answers that came late
+  const answers = Object.fromEntries(recording);
   const date = new Date().toLocaleString("en", { dateStyle: "long", timeStyle: "short" });
   const data = { view, about, answers, sentence };
   const origin = [

@@ -4,7 +4,7 @@ import { grids, openHead } from "./heads.js";
 import { drawTree } from "./tree.js";
 
 export function start(section, about) {
-  if (!about.model) return section.append(el("p", { class: "error" }, about.why));
+  if (!about.model) return section.append(el("p", { class: "error" }, about.unavailable_reason));
   const { task, kinds } = about.model;
   const result = el("div", { id: "result" });
   section.append(result);
