@@ -12,7 +12,7 @@ from tests import ROOT
 
 PAGE = (ROOT / "docs" / "check-your-layer.md").read_text(encoding="utf-8")
 PAIR, TORCH, JAX, PLUGIN, EXPECT, FIRST, FORGETFUL = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-(REPORT,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+(REPORT,) = re.findall(r"```text\n(check_layer.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.fixture
