@@ -8,7 +8,6 @@ import npx
 from npx import host
 
 INITIAL_CAPACITY = 32  # positions in a new cache
-BLOCK_SIZE = 16  # positions copied together
 
 
 class DecodingState:
@@ -88,11 +87,10 @@ class KeyValueCache(DecodingState):
             differs = self.stamps != old_stamps[: len(rows)]  # (R, T)
             never = host.ones((len(rows), 1), bool)
             prefix = host.concatenate([differs, never], axis=1).argmax(axis=1)  # (R,) length of the common prefix
-            for start in range(0, self.length, BLOCK_SIZE):
-                end = min(start + BLOCK_SIZE, self.length)
-                targets = host.flatnonzero(prefix < end)
-                for x in (self.keys, self.values):
-                    x[targets, start:end] = x[rows[targets], start:end]
+            row, position = host.nonzero(host.arange(self.length) >= prefix[:, None])
+            for x in (self.keys, self.values):
+                vectors, capacity = x.reshape(-1, x.shape[2] * x.shape[3]), x.shape[1]
+                vectors[row * capacity + position] = vectors[rows[row] * capacity + position]
             self.keys, self.values = self.keys[: len(rows)], self.values[: len(rows)]
             return
         for name in ("keys", "values"):

@@ -30,6 +30,7 @@ NPX_KERNELS selects the versions, and `kernel_mode` does so for a block of code:
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,6 +51,12 @@ _mode: Scoped[str] = Scoped(setting("NPX_KERNELS"))
 # d_model 128 or 256, and all of them together need little memory because such a model is small.
 REMATERIALIZED_BYTES = 2 << 20
 _rematerialized_bytes: Scoped[float] = Scoped(REMATERIALIZED_BYTES)
+
+
+@cache
+def dtype_name(dtype: Any) -> str:
+    """Return the name of a dtype, which NumPy composes anew each time."""
+    return str(dtype.name)
 
 
 def emulating() -> bool:
@@ -138,7 +145,7 @@ class Kernel(Versions):
 
     def key_for(self, x: Array) -> tuple[str, str]:
         """Return the engine and dtype under which a version for a first argument like x is registered."""
-        return ("cupy" if emulating() else type(x).__module__), x.dtype.name
+        return ("cupy" if emulating() else type(x).__module__), dtype_name(x.dtype)
 
     def __call__(self, x: Array, /, *args: Any, **kwargs: Any) -> Any:
         mode = _mode.get()

@@ -125,8 +125,9 @@ def parallel_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: 
     no further range starts, and all running ranges have ended before the error is raised here.
     """
     starts = range(0, n, step)
-    workers = min(thread_count(), len(starts))
-    if workers <= 1 or (inline and _forced_threads is None) or _in_worker.get():
+    may_split = len(starts) > 1 and not (inline and _forced_threads is None) and not _in_worker.get()
+    workers = min(thread_count(), len(starts)) if may_split else 1
+    if workers <= 1:
         return [body(i, min(i + step, n)) for i in starts]
 
     # Each free thread takes the next range, so a core slowed by another process delays one range at most.

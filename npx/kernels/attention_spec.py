@@ -72,7 +72,7 @@ def score_bias(spec: AttentionSpec, q: Array, k: Array) -> Array | None:
     if allowed is not None:
         allowed = xp.where(allowed, q.dtype.type(0), q.dtype.type(-np.inf)).astype(q.dtype, copy=False)
         total = allowed if total is None else total + allowed
-    return None if total is None else xp.broadcast_to(total, (batch, *total.shape[1:]))
+    return total if total is None or len(total) == batch else xp.broadcast_to(total, (batch, *total.shape[1:]))
 
 
 def rotate(x: Array, positions: Any, base: float | None, inverse: bool = False) -> Array:

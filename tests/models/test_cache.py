@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.cache import BLOCK_SIZE, KeyValueCache, SharedState
+from models.cache import INITIAL_CAPACITY, KeyValueCache, SharedState
 
 
-@given(st.integers(0, 10**6), st.integers(0, 3 * BLOCK_SIZE), st.integers(1, 5))
+@given(st.integers(0, 10**6), st.integers(0, INITIAL_CAPACITY + 9), st.integers(1, 5))
 def test_selected_rows_keep_their_contents(seed, length, rows):
     rng = np.random.default_rng(seed)
 
@@ -19,7 +19,7 @@ def test_selected_rows_keep_their_contents(seed, length, rows):
     for _ in range(rng.integers(1, 12)):
         n = len(plain[0])
         if rng.random() < 0.5:
-            new = some(n, int(rng.integers(1, BLOCK_SIZE)))
+            new = some(n, int(rng.integers(1, INITIAL_CAPACITY)))
             got = state.append(*new)
             plain = tuple(np.concatenate(pair, axis=1) for pair in zip(plain, new, strict=True))
             assert all(np.array_equal(x, y) for x, y in zip(got, plain, strict=True))

@@ -211,31 +211,7 @@ source_mutant(
 
 # Top k
 
-GREATEST, ROWS = top_k.greatest, top_k.top_k_of_rows
-source_mutant(
-    "top_k",
-    "blocks",
-    "column offset of a block missing",
-    GREATEST,
-    "(blocks[:, :, None] * size + xp.arange(size))",
-    "(blocks[:, :, None] * 0 + xp.arange(size))",
-)
-source_mutant(
-    "top_k",
-    "blocks",
-    "last, shorter block of columns skipped",
-    GREATEST,
-    "if n_columns % size:",
-    "if not n_columns:",
-)
-source_mutant(
-    "top_k",
-    "blocks",
-    "columns read past the end of the last block",
-    GREATEST,
-    "    candidates[columns >= n_columns] = -xp.inf\n",
-    "",
-)
+ROWS = top_k.top_k_of_rows
 source_mutant(
     "top_k",
     "blocks",
@@ -246,27 +222,30 @@ source_mutant(
 )
 source_mutant(
     "top_k",
-    "special value",
-    "ties between blocks in the wrong order",
-    GREATEST,
-    "    blocks.sort(axis=1)  # (R, k)\n",
-    "",
+    "blocks",
+    "columns counted from the last block on",
+    top_k.top_k_numpy,
+    "np.concatenate(columns)",
+    "np.concatenate(columns[::-1])",
 )
+source_mutant("top_k", "formula", "last column never found", ROWS, "z.argmax(axis=1)", "z[:, :-1].argmax(axis=1)")
+source_mutant("top_k", "formula", "largest value found k times", ROWS, "        z[rows, column] = -xp.inf\n", "")
+source_mutant("top_k", "formula", "probabilities not normalized", ROWS, "    values -= log_total\n", "")
 source_mutant(
     "top_k",
     "special value",
-    "block of -inf searched twice",
-    GREATEST,
-    "    blocks[values == -xp.inf] = full_blocks + 1  # past the end, because no block may be searched twice\n",
-    "",
+    "values that are not chosen excluded from the maximum",
+    ROWS,
+    "z = logits - logits.max(axis=1, keepdims=True)",
+    "z = logits - xp.delete(logits, list(never), axis=1).max(axis=1, keepdims=True)",
 )
 source_mutant(
     "top_k",
     "special value",
     "fails for k equal to the number of columns",
-    GREATEST,
-    "_repeated_argmax(x.copy(), k)",
-    "_repeated_argmax(x.copy(), min(k, max(1, n_columns - 1)))",
+    ROWS,
+    "min(k, z.shape[1])",
+    "min(k, max(1, z.shape[1] - 1))",
 )
 source_mutant(
     "top_k",
@@ -280,8 +259,15 @@ source_mutant(
     "top_k",
     "special value",
     "last of equal values chosen",
-    top_k._repeated_argmax,
-    "x.argmax(axis=1)",
-    "x.shape[1] - 1 - x[:, ::-1].argmax(axis=1)",
+    ROWS,
+    "z.argmax(axis=1)",
+    "z.shape[1] - 1 - z[:, ::-1].argmax(axis=1)",
 )
-source_mutant("top_k", "special value", "values that are not chosen excluded from the sum", ROWS, " + excluded)", ")")
+source_mutant(
+    "top_k",
+    "special value",
+    "values that are not chosen excluded from the sum",
+    ROWS,
+    "xp.exp(z).sum(axis=1, keepdims=True)",
+    "(xp.exp(z).sum(axis=1, keepdims=True) - xp.exp(z[:, list(never)]).sum(axis=1, keepdims=True))",
+)
