@@ -134,26 +134,20 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
 
     @wraps(function)
     def operation(*args: Any, **kwargs: Any) -> Tensor:
-        hidden: list[Any] = []
         if kwargs and any(isinstance(a, Tensor) for a in kwargs.values()):  # make keyword Tensors positional
             (bound := parameters.bind(*args, **kwargs)).apply_defaults()
             args, kwargs = bound.args, bound.kwargs
-            hidden = [a for a in kwargs.values() if isinstance(a, Tensor)]
-        arrays: list[Any] = []
-        dtypes: list[Any] = []  # floating, each once
-        has_tensors = requires_grad = False
+        tensors = [a for a in args if isinstance(a, Tensor)]
+        dtypes = {a.dtype for a in args if hasattr(a, "dtype") and is_floating(a.dtype)} if tensors else ()
+        hidden = [a for a in kwargs.values() if isinstance(a, Tensor)]
         for a in args:
-            if isinstance(a, Tensor):
-                has_tensors, requires_grad, a = True, requires_grad or a.requires_grad, a.data
-            elif type(a) is tuple or type(a) is list:
+            if type(a) is tuple or type(a) is list:
                 hidden += [item for item in a if isinstance(item, Tensor)]
-            if hasattr(a, "dtype") and a.dtype not in dtypes and is_floating(a.dtype):
-                dtypes.append(a.dtype)
-            arrays.append(a)
-        if hidden or (has_tensors and len(dtypes) > 1):
+        if hidden or len(dtypes) > 1:
             reject_operands(function.__name__, dtypes, hidden)
-        output, vjp = function(*arrays, **kwargs)
-        return record_node(function.__name__, output, vjp, args, requires_grad and _grad_enabled.get())
+        output, vjp = function(*[a.data if isinstance(a, Tensor) else a for a in args], **kwargs)
+        wants_gradient = _grad_enabled.get() and any(t.requires_grad for t in tensors)
+        return record_node(function.__name__, output, vjp, args, wants_gradient)
 
     name, module = function.__name__, function.__module__
     if module.split(".")[0] != "autograd":

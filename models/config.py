@@ -75,6 +75,8 @@ class TransformerConfig:
         token_types: number of token types of an encoder, whose learned vectors are added to embeddings. Default 0.
         embedding_norm: whether an encoder normalizes the sum of embedding and positions. Default False.
         pooler: whether an encoder has a tanh layer after the first token, to predict labels of texts. Default False.
+        output_transform: whether an encoder predicts tokens through a layer of its own, with the activation and a norm,
+            before the output projection. Default False.
         pad_id, bos_id, eos_id: ids of the special tokens, all different. Default 0, 1, 2. With decoder_start "pad",
             bos_id is never read and may be pad_id.
         unk_id: id of the unknown token, for word dropout. Default 3.
@@ -247,6 +249,12 @@ class TransformerConfig:
     pooler: bool = key(
         False,
         "Encoder only: predict the label of a text through a tanh layer after its first token, as in BERT.",
+        architectures=("encoder",),
+    )
+    output_transform: bool = key(
+        False,
+        "Encoder only: predict masked tokens through a layer with the activation and a norm before the output"
+        " projection, as in BERT. A model of labels leaves it out.",
         architectures=("encoder",),
     )
     pad_id: int = 0

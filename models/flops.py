@@ -62,7 +62,8 @@ def decoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> 
 
 def encoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
     """Return the multiplications of a forward pass of an encoder that predicts a label for every token."""
-    weights = matrix_size(*model.layers) + model.output_embedding.size
+    heads = [model.output_transform] if model.output_transform else []
+    weights = matrix_size(*model.layers, *heads) + model.output_embedding.size
     return (source_tokens + target_tokens) * (
         weights + attention_size([layer.attention for layer in model.layers], length)
     )

@@ -257,7 +257,7 @@ class SequenceModel(Module):
         return [name for name, _ in self.named_parameters() if name in names]
 
     def label_parameters(self) -> list[str]:
-        """Return the names of the parameters with a row for each label, if labels are not tokens of the text."""
+        """Return the names of the parameters and modules that predict labels, if labels are not tokens of the text."""
         return []
 
     def embed(

@@ -21,7 +21,7 @@ from models.layers.basic import Linear
 from models.layers.positions import Positions
 from models.layers.token_types import TokenTypes
 from models.module import Module, evaluation_mode
-from models.registry import NORMS, architecture
+from models.registry import ACTIVATIONS, NORMS, architecture
 from npx import host
 
 POOLINGS = ("mean", "first")
@@ -35,6 +35,17 @@ class Pooler(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.tanh(self.linear(x))
+
+
+class OutputTransform(Module):
+    """Norm(activation(x W + b)), which BERT applies to a token before the output projection. (..., D) -> (..., D)."""
+
+    def __init__(self, c: TransformerConfig) -> None:
+        self.inner: Module = ACTIVATIONS[c.activation](c.d_model, c.d_model)
+        self.norm = NORMS[c.normalization](c.d_model, c.layer_norm_eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.inner(x))
 
 
 @architecture("encoder")
@@ -64,16 +75,18 @@ class Encoder(SequenceModel):
         self.layers = make_layers(lambda: EncoderLayer(c), c)
         self.norm = make_final_norm(c)
         self.pooler = Pooler(c.d_model) if c.pooler else None
+        predicts_tokens = c.output_transform and c.src_vocab_size is None
+        self.output_transform = OutputTransform(c) if predicts_tokens else None
 
     def vocabulary_parameters(self) -> list[str]:
         return [name for name in super().vocabulary_parameters() if name not in self.label_parameters()]
 
     def label_parameters(self) -> list[str]:
-        return [] if self.config.src_vocab_size is None else ["projection"]
+        return [] if self.config.src_vocab_size is None else ["projection", "output_bias", "output_transform"]
 
     def forward(self, ids: Any, token_types: Any = None) -> Tensor:
         """Return logits (B, S, V) of the label of each of the ids (B, S)."""
-        return self.logits(self.encode(ids, token_types)[0])
+        return self.logits(self._transform(self.encode(ids, token_types)[0]))
 
     def encode(self, ids: Any, token_types: Any = None) -> tuple[Tensor, npx.Array]:
         """Return the last layer's output (B, S, D) for ids (B, S), and the lengths (B,) of the rows without padding.
@@ -168,7 +181,7 @@ class Encoder(SequenceModel):
 
         def hidden() -> Tensor:
             x = self._encode(ids, token_types, npx.AttentionSpec(kv_lengths=lengths))
-            return self._pool(x[:, :1]) if labels.shape[1] == 1 else x
+            return self._pool(x[:, :1]) if labels.shape[1] == 1 else self._transform(x)
 
         return self.training_loss(hidden, labels, label_smoothing, smoothing_classes, loss_normalizer, rdrop)
 
@@ -201,7 +214,7 @@ class Encoder(SequenceModel):
         hidden = self._encode(ids, types, npx.AttentionSpec(q_packing=packing, kv_packing=packing))
         if of_texts:
             return self._pool(hidden[packing.starts[:-1][rows]]), targets[rows]
-        return hidden[rows], targets[rows]
+        return self._transform(hidden[rows]), targets[rows]
 
     def check_text(self, ids: Any, token_types: Any = None) -> tuple[npx.Array, npx.Array, npx.Array]:
         """Return ids (B, S), the lengths (B,) of the rows and token types (B, S), on the host.
@@ -243,6 +256,9 @@ class Encoder(SequenceModel):
 
     def _pool(self, x: Tensor) -> Tensor:
         return self.pooler(x) if self.pooler else x
+
+    def _transform(self, x: Tensor) -> Tensor:
+        return self.output_transform(x) if self.output_transform else x
 
     def attention_maps(self, ids: Any) -> list[npx.Array]:
         """Return the attention weights (B, H, S, S) of each layer, on the host, for ids (B, S)."""

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 import models
 import npx
 from autograd.testing import strategies as s
-from models.architectures.encoder import Encoder, Pooler
+from models.architectures.encoder import Encoder, OutputTransform, Pooler
 from models.layers.token_types import TokenTypes
 from tests.cases.base import CASES, Call, case, edges, sample, size
 from tests.cases.layers import config, draw_layer, make_layer, sequence, small
@@ -13,7 +13,7 @@ from tests.cases.models import SMOOTHING, composed, loss_by_definition
 
 IDS = [[1, 5, 4, 2, 3, 2], [1, 6, 2, 0, 0, 0], [1, 2, 4, 2, 0, 0]]  # two texts, one text, an empty first text
 LABELS = [[0, 3, 4, 0, 3, 0], [0, 3, 0, 0, 0, 0], [0, 0, 4, 0, 0, 0]]
-BERT = {"token_types": 2, "embedding_norm": True, "pooler": True}
+BERT = {"token_types": 2, "embedding_norm": True, "pooler": True, "output_transform": True}
 
 
 class Wrapper(models.Module):
@@ -71,7 +71,7 @@ def encoder_edges():
     texts = npx.host.asarray([[3], [0], [4]])
     model = make_layer(Encoder, encoder_config(token_types=2), dtype="float64")
     yield Call((ids,), layer=Wrapper(model, pooled_by("mean")), modes=("train",), directions=1)
-    variants = [{}, BERT, {"src_vocab_size": None, "norm": "pre", "positions": "rotary"}]
+    variants = [{}, BERT, {"src_vocab_size": None, "norm": "pre", "positions": "rotary", "output_transform": True}]
     for i, variant in enumerate(variants):
         model, smoothing = make_layer(Encoder, encoder_config(**variant), dtype="float64"), SMOOTHING[i]
         inputs, layer = (ids, texts if i == 1 else labels), Wrapper(model, loss_of(smoothing))
@@ -116,6 +116,19 @@ def token_types_edges():
 def layer_Pooler(draw):
     x = sequence(draw, d := draw(size(3)))
     return Call((x,), layer=draw_layer(draw, Pooler, d))
+
+
+@case
+def layer_OutputTransform(draw):
+    c = config(draw)
+    return Call((sequence(draw, c.d_model),), layer=draw_layer(draw, OutputTransform, c))
+
+
+@edges("layer OutputTransform")
+def output_transform_edges():
+    for activation in ("relu", "gelu_erf"):
+        c = encoder_config(activation=activation)
+        yield Call((sample(2, 3, c.d_model),), layer=make_layer(OutputTransform, c))
 
 
 @edges("layer Pooler")

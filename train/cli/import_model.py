@@ -12,13 +12,13 @@ from train.cli.options import warn
 @app.command(
     "import",
     epilog="Example: [b]npx-transformer import opus-mt-en-de --out runs/opus[/b]. Then `translate`, `generate`,"
-    " `score`, `info`, `draw`, `serve` and `train --init` use it like any run.",
+    " `embed`, `score`, `info`, `draw`, `serve` and `train --init` use it like any run.",
 )
 def import_model(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the model.", show_default=False)],
     out: Annotated[Path, typer.Option(metavar="RUN", help="New run folder.", show_default=False)],
 ) -> None:
-    """Import a MarianMT (OPUS-MT) or GPT-2 model in Hugging Face's format as a run folder."""
+    """Import a MarianMT (OPUS-MT), GPT-2 or BERT model in Hugging Face's format as a run folder."""
     from train.formats import import_folder
 
     run = import_folder(folder, out, warn)

@@ -1,8 +1,8 @@
 """Models in the formats of other programs: import to a run folder, and export from one."""
 
 # Each import registers the formats that it writes.
-from train.formats import ctranslate2, gpt2, marian_folder, onnx
+from train.formats import bert, ctranslate2, gpt2, marian_folder, onnx
 from train.formats.export import export_run
 from train.formats.huggingface import import_folder
 
-__all__ = ["ctranslate2", "export_run", "gpt2", "import_folder", "marian_folder", "onnx"]
+__all__ = ["bert", "ctranslate2", "export_run", "gpt2", "import_folder", "marian_folder", "onnx"]

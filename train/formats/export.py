@@ -31,7 +31,7 @@ UNCHECKED = frozenset(
     "attention_gain embedding_init initialization dropout attention_dropout activation_dropout word_dropout "
     "stochastic_depth experts_per_token balance_loss position_rates max_positions position_buckets position_distance "
     "attention_bias layer_norm_eps tying scale_embedding decoder_start target_space cell kernel_width token_types "
-    "embedding_norm pooler".split()
+    "embedding_norm pooler output_transform".split()
 )
 
 

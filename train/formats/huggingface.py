@@ -29,7 +29,6 @@ OTHER_SETTINGS: Mapping[str, Any] = {
     "no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "min_length": 0, "forced_bos_token_id": None,
     "do_sample": False, "num_beam_groups": 1, "diversity_penalty": 0.0, "renormalize_logits": False,
 }  # fmt: skip
-MISSING = {"bert": "an import for encoder-only models"}  # model_type -> what we lack for it
 
 
 class Imported(NamedTuple):
@@ -50,7 +49,7 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
     """Write a model in Hugging Face's format as a run folder.
 
     Args:
-        folder: config.json, weights and tokenizer files of a MarianMT or GPT-2 model.
+        folder: config.json, weights and tokenizer files of a MarianMT, GPT-2 or BERT model.
         out: the run folder; new or empty.
         on_warning: called with a message for each setting of the search that has no counterpart here.
 
@@ -62,9 +61,8 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
     config = read_object(folder / CONFIG)
     kind = config.get("model_type")
     if kind not in (*READERS,):
-        lack = f", which needs {MISSING[kind]}" if isinstance(kind, str) and kind in MISSING else ""
         expected = " or ".join(READERS)
-        raise UserError(f"{folder / CONFIG}: model_type: expected {expected}; got {kind!r}{lack}; try another model")
+        raise UserError(f"{folder / CONFIG}: model_type: expected {expected}; got {kind!r}; try another model")
     run = RunFolder(out)
     if not (run.is_new() or run.is_unfinished()):
         raise UserError(f"{out}: expected a new run folder; got {describe_path(out)}; try another --out")

@@ -27,6 +27,7 @@ from train.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from train.text.tokenizer import SPECIALS, Tokenizer
 
 MAX_POSITIONS = 1024  # sinusoids have no limit, but the format asks for one
+MAX_EPSILON = 2e-5  # in the norms: transformers replaces it by 1e-5, which changes variances by at most that much
 NEVER = -1e4  # bias of padding, whose row is zeros; float16 can hold it
 
 
@@ -109,6 +110,11 @@ def write_huggingface(model: Any, tokenizer: Any, config: RunConfig, folder: Pat
     if config.data.task == "language":
         return write_gpt2(model, tokenizer, max(config.data.max_length, MAX_POSITIONS), folder, dtype)
     check_tokenizer(tokenizer, "huggingface")
+    if (eps := model.config.layer_norm_eps) > MAX_EPSILON:
+        raise UserError(
+            f"export: expected model.layer_norm_eps of at most {MAX_EPSILON:g}, as Marian of transformers always adds "
+            f"{marian.EPSILON:g}; got {eps:g}; try --to ctranslate2"
+        )
     converted = marian_model(model, tokenizer, "huggingface")
     write_tensors(folder / SAFETENSORS, converted.tensors, dtype, "huggingface")
     write_settings(model.config, converted, config, folder, dtype)

@@ -20,12 +20,14 @@ def read_value(config: Mapping[str, Any], key: str, kind: type, name: str, defau
     return value
 
 
-def read_activation(config: Mapping[str, Any], name: str, default: str | None = None) -> str:
+def read_activation(
+    config: Mapping[str, Any], name: str, default: str | None = None, key: str = "activation_function"
+) -> str:
     """Return our name of the activation. Raises UserError for another one."""
-    value = config.get("activation_function", default)
+    value = config.get(key, default)
     if not isinstance(value, str) or value not in ACTIVATIONS:
         raise UserError(
-            f"{name}: activation_function: expected one of {', '.join(ACTIVATIONS)}; got {value!r}; "
+            f"{name}: {key}: expected one of {', '.join(ACTIVATIONS)}; got {value!r}; "
             f"try {nearest(str(value), ACTIVATIONS)}"
         )
     return ACTIVATIONS[value]

@@ -76,9 +76,9 @@ def initialize(model: SequenceModel, source: str, patterns: str, tokenizer: Text
     checkpoint = load_checkpoint(folder, optimizer=False)
     parameters, weights = dict(model.named_parameters()), checkpoint.model
     is_same_tokenizer = checkpoint.state["tokenizer_digest"] == tokenizer.digest
-    if not patterns and not is_same_tokenizer and model.label_parameters():
-        weights = {name: array for name, array in weights.items() if name not in model.label_parameters()}
-        names = [name for name in parameters if name not in model.label_parameters()]
+    if not patterns and not is_same_tokenizer and (of_labels := model.label_parameters()):
+        weights = {name: array for name, array in weights.items() if name.split(".")[0] not in of_labels}
+        names = [name for name in parameters if name.split(".")[0] not in of_labels]
     else:
         names = select("train.init_only", patterns, parameters) if patterns else list(parameters)
     expected = {name: parameters[name].shape for name in names}

@@ -233,7 +233,7 @@ def check_model(config: RunConfig, task: Task) -> None:
             f"model.architecture: expected {' or '.join(architectures)} for the task {task.name}; "
             f"got {shape.architecture}; try {architectures[0]}"
         )
-    for name in ("token_types", "embedding_norm", "pooler"):
+    for name in ("token_types", "embedding_norm", "pooler", "output_transform"):
         if getattr(shape, name) and shape.architecture != "encoder":
             raise UserError(
                 f"model.{name}: expected it only with the architecture encoder; got it with {shape.architecture}; try "

@@ -9,6 +9,7 @@ own; it is still read.
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,8 @@ def write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], sta
             with open(f"{partial}/{STATE}", "x", encoding="utf-8") as text:
                 text.write(sealed_json({"format": FORMATS[-1], **state, "files": listed}))
             fsync(text.name)
+            for name in files:  # save_file makes them unreadable for other users, whatever the umask is
+                os.chmod(f"{partial}/{name}", stat.S_IMODE(os.stat(text.name).st_mode))
             fsync(partial)
             replace_folder(partial, target)
         finally:

@@ -33,6 +33,8 @@ class AffixTokenizer(Tokenizer):
         """Return, for each id, whether its token begins a word."""
         vocabulary: dict[str, int] = self.spec["model"]["vocab"]
         tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+        if prefix := self.spec["model"].get("continuing_subword_prefix"):  # of BERT's tokenizers
+            return [not token.startswith(prefix) for token in tokens]
         if self._affixes:
             return [not token.startswith(ENDING_MARK) for token in tokens]
         return [token.startswith(("\u0120", " ")) for token in tokens]  # U+0120 spells a space in bytes

@@ -128,6 +128,7 @@ def test_safetensors_hold_our_parameters(tmp_path):
         ({"norm": "sandwich"}, "huggingface", [], "got sandwich; try --to safetensors"),
         ({"attention_window": 3}, "huggingface", [], "model.attention_window unset, which"),
         ({"attention_window": 3, "norm": "pre"}, "huggingface", [], "got pre; try --to safetensors"),
+        ({"layer_norm_eps": 1e-3}, "huggingface", [], "model.layer_norm_eps of at most 2e-05"),
         ({"architecture": "decoder"}, "huggingface", [], "model.architecture = encoder_decoder"),
         (
             {},

@@ -206,16 +206,12 @@ BAD = {
     ),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "expected model.safetensors or pytorch_model.bin"),
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "source.spm: expected a SentencePiece model; got no"),
-    "BERT": (
-        lambda f: change(f, model_type="bert"),
-        "expected marian or gpt2; got 'bert', which needs an import for encoder-only models",
-    ),
     "unknown": (
         lambda f: change(f, model_type="t5"),
-        "model_type: expected marian or gpt2; got 't5'; try another model",
+        "model_type: expected marian or bert or gpt2; got 't5'; try another model",
     ),
     "sizes": (lambda f: change(f, d_model=16), "model.shared.weight: expected shape"),
-    "type": (lambda f: change(f, model_type=["marian"]), "model_type: expected marian or gpt2; got ['marian']"),
+    "type": (lambda f: change(f, model_type=["marian"]), "model_type: expected marian or bert or gpt2; got ['marian']"),
     "no name": (lambda f: change(f, activation_function=[1]), "activation_function: expected one of swish"),
     "flag": (lambda f: change(f, scale_embedding="false"), "scale_embedding: expected true or false; got 'false'"),
     "tied": (lambda f: change(f, tie_word_embeddings="no"), "tie_word_embeddings: expected true or false; got 'no'"),

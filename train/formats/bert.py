@@ -1,0 +1,195 @@
+"""The BERT architecture of Hugging Face transformers, in terms of our encoder of labels.
+
+BERT normalizes after each sub-layer and after the embeddings, has learned positions, token types and biases, and
+predicts masked tokens through a layer of its own. Our special tokens have the ids 0 to 3, so the import moves the rows
+of [PAD], [CLS], [SEP] and [MASK] there.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import decoders, normalizers, pre_tokenizers
+
+from models import TransformerConfig
+from train.errors import UserError
+from train.formats.huggingface import CONFIG, READERS, TOKENIZER, TOKENIZER_CONFIG, Imported, make_shape, read_object
+from train.formats.marian import Mapped, linear, norm
+from train.formats.settings import read_activation, read_value
+from train.formats.weights import Tensors, read_weights
+from train.json_files import read_json
+from train.text.affixes import AffixTokenizer
+from train.text.lines import read_all_lines
+from train.text.tokenizer import REMEDY, SPECIAL_IDS, tokenizer_spec
+
+VOCABULARY = "vocab.txt"
+SPECIALS = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}  # with our ids
+UNKNOWN = "[UNK]"
+SIZES = {
+    "d_model": "hidden_size", "d_ff": "intermediate_size", "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads", "max_positions": "max_position_embeddings",
+}  # fmt: skip
+FRACTIONS = {  # with their defaults
+    "layer_norm_eps": ("layer_norm_eps", 1e-12), "dropout": ("hidden_dropout_prob", 0.1),
+    "attention_dropout": ("attention_probs_dropout_prob", 0.1),
+}  # fmt: skip
+NAMES = {**SIZES, **{ours: theirs for ours, (theirs, _) in FRACTIONS.items()}, "token_types": "type_vocab_size"}
+OTHER_SETTINGS: Mapping[str, Any] = {
+    "position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False,
+}  # fmt: skip
+EMBEDDING, OUTPUT = "embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
+OUTPUT_BIAS = "cls.predictions.decoder.bias", "cls.predictions.bias"  # the first is used, if there are both
+TRANSFORM = "cls.predictions.transform"
+POOLER, NEXT_SENTENCE = "pooler.dense.weight", "cls.seq_relationship."
+BUFFER = "embeddings.position_ids"
+OLDER_NAMES = {".weight": ".gamma", ".bias": ".beta"}  # of norms, in checkpoints of 2018
+
+
+def parameters(c: TransformerConfig) -> Iterator[Mapped]:
+    """Yield the parameters but those with a row for each token of the vocabulary."""
+    yield Mapped("text_positions.weight", ("embeddings.position_embeddings.weight",), False)
+    yield Mapped("token_types.weight", ("embeddings.token_type_embeddings.weight",), False)
+    yield from norm("embedding_norm", "embeddings.LayerNorm")
+    for i in range(c.n_layers):
+        ours, theirs = f"layers.{i}", f"encoder.layer.{i}"
+        parts = (f"{theirs}.attention.self.{part}" for part in ("query", "key", "value"))
+        yield from linear(f"{ours}.attention.query_key_value", *parts)
+        yield from linear(f"{ours}.attention.output", f"{theirs}.attention.output.dense")
+        yield from norm(f"{ours}.attention_residual.norm", f"{theirs}.attention.output.LayerNorm")
+        yield from linear(f"{ours}.feed_forward.inner", f"{theirs}.intermediate.dense")
+        yield from linear(f"{ours}.feed_forward.outer", f"{theirs}.output.dense")
+        yield from norm(f"{ours}.feed_forward_residual.norm", f"{theirs}.output.LayerNorm")
+    if c.pooler:
+        yield from linear("pooler.linear", "pooler.dense")
+    if c.output_transform:
+        yield from linear("output_transform.inner", f"{TRANSFORM}.dense")
+        yield from norm("output_transform.norm", f"{TRANSFORM}.LayerNorm")
+
+
+@READERS.register("bert")
+def read_bert(
+    folder: Path, config: Mapping[str, Any], settings: Mapping[str, Any], on_warning: Callable[[str], object]
+) -> Imported:
+    """Read a BERT folder, with or without the layers that predict masked tokens. Raises UserError for what we lack."""
+    path = folder / CONFIG
+    for key, expected in OTHER_SETTINGS.items():
+        if config.get(key, expected) != expected:
+            raise UserError(f"{path}: {key}: expected {expected}; got {config[key]!r}; try another model")
+
+    def value(key: str, kind: type = int, default: Any = None) -> Any:
+        return read_value(config, key, kind, str(path), default)
+
+    weights = {name.removeprefix("bert."): array for name, array in read_weights(folder).items()}
+    if removed := [name for name in weights if name.startswith(NEXT_SENTENCE)]:
+        on_warning(f"{folder}: {NEXT_SENTENCE}* is not imported; our models do not predict the next sentence")
+        for name in removed:
+            del weights[name]
+    has_head = any(name in weights for name in OUTPUT_BIAS)
+    is_tied = value("tie_word_embeddings", bool, True) or not has_head
+    keys: dict[str, Any] = {ours: value(theirs) for ours, theirs in SIZES.items()}
+    keys |= {ours: value(theirs, float, default) for ours, (theirs, default) in FRACTIONS.items()}
+    keys |= {
+        "architecture": "encoder", "norm": "post", "positions": "learned", "attention_bias": True,
+        "scale_embedding": False, "embedding_norm": True, "token_types": value("type_vocab_size", int, 2),
+        "activation": read_activation(config, str(path), "gelu", "hidden_act"), "pooler": POOLER in weights,
+        "output_bias": has_head, "output_transform": has_head, "tying": "output" if is_tied else "none",
+    }  # fmt: skip
+    if keys["token_types"] < 1:
+        raise UserError(f"{path}: type_vocab_size: expected at least 1; got {keys['token_types']}; try another model")
+    tokenizer, order = read_tokenizer(folder)
+    if config.get("vocab_size") != len(order):
+        raise UserError(
+            f"{folder}: expected a tokenizer of vocab_size = {config.get('vocab_size')} subwords; got {len(order)}; "
+            "try the files of one model"
+        )
+    shape = make_shape(path, tokenizer, keys, {}, NAMES)
+    tables = {"model": keys, "data": {"task": "masking", "max_length": keys["max_positions"]}}
+    return Imported(shape, tables, tokenizer, from_bert(weights, shape, order, str(folder)))
+
+
+def from_bert(weights: Mapping[str, Any], c: TransformerConfig, order: Any, name: str) -> dict[str, Any]:
+    """Return our parameters, float32.
+
+    order: BERT's id of each of our ids. Raises UserError, naming a tensor of the file `name`, where one does not fit.
+    """
+    shapes = {parameter: p.shape for parameter, p in c.outline().named_parameters()}
+    tensors = Tensors(weights, name)
+    rows: dict[str, tuple[str, ...]] = {"embedding.weight": (EMBEDDING,)}
+    rows |= {"output_bias": OUTPUT_BIAS} if c.output_bias else {}
+    rows |= {"projection": (OUTPUT,)} if c.tying == "none" else {}
+    result = {ours: tensors.take(theirs, shapes[ours])[order] for ours, theirs in rows.items()}
+    for ours, parts, is_matrix in parameters(c):
+        shape = shapes[ours]
+        size = (shape[-1] // len(parts), *shape[:-1]) if is_matrix or len(parts) > 1 else shape
+        arrays = [tensors.take(candidates(part), size) for part in parts]
+        result[ours] = np.concatenate([x.T for x in arrays], axis=-1) if is_matrix or len(parts) > 1 else arrays[0]
+    ignored = {BUFFER, *OUTPUT_BIAS} | ({OUTPUT} if c.tying != "none" else set())
+    tensors.check_empty("a BERT model without other outputs than masked tokens", lambda key: key in ignored)
+    return result
+
+
+def candidates(name: str) -> tuple[str, ...]:
+    """Return the names that a tensor may have."""
+    stem, _, ending = name.rpartition(".")
+    return (name, stem + OLDER_NAMES[f".{ending}"]) if stem.endswith("LayerNorm") else (name,)
+
+
+# ---- the tokenizer
+
+
+def read_tokenizer(folder: Path) -> tuple[AffixTokenizer, Any]:
+    """Return the tokenizer with our numbers of its subwords, and the file's number of each. Raises UserError."""
+    spec = read_spec(folder)
+    vocabulary = spec["model"]["vocab"]
+    for token in (*SPECIALS.values(), UNKNOWN):
+        if token not in vocabulary:
+            raise UserError(
+                f"{folder}: expected {token} in the vocabulary; it is missing; try the files of a BERT model"
+            )
+    special = [vocabulary[token] for token in SPECIALS.values()]
+    order = np.array([*special, *(i for i in range(len(vocabulary)) if i not in {*special})])
+    names = sorted(vocabulary, key=vocabulary.__getitem__)
+    if [vocabulary[token] for token in names] != [*range(len(names))]:
+        raise UserError(f"{folder}: expected each id of the vocabulary once; got others; try {REMEDY}")
+    numbers = {names[i]: number for number, i in enumerate(order.tolist())}
+    added = [{**token, "id": numbers[token["content"]]} for token in spec["added_tokens"]]
+    content = {**spec, "model": {**spec["model"], "vocab": numbers}, "added_tokens": added, "post_processor": None}
+    return AffixTokenizer({**content, SPECIAL_IDS: [0, 1, 2, 3]}, str(folder)), order
+
+
+def read_spec(folder: Path) -> dict[str, Any]:
+    """Return the content of tokenizer.json, or of vocab.txt and tokenizer_config.json in its form."""
+    if (folder / TOKENIZER).exists():
+        spec = read_json(folder / TOKENIZER, "a Hugging Face tokenizer.json", REMEDY)
+        model = spec.get("model") if isinstance(spec, dict) else None
+        added = spec.get("added_tokens") if isinstance(spec, dict) else None
+        if (
+            not isinstance(model, dict)
+            or model.get("type") != "WordPiece"
+            or not isinstance(model.get("vocab"), dict)
+            or not all(type(i) is int for i in model["vocab"].values())
+            or not isinstance(added, list)
+            or not all(isinstance(token, dict) and token.get("content") in model["vocab"] for token in added)
+        ):
+            raise UserError(f"{folder / TOKENIZER}: expected a WordPiece tokenizer; got another; try {REMEDY}")
+        return dict(spec)
+    settings = read_object(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
+    names = [line.rstrip("\n") for line in read_all_lines(folder / VOCABULARY)]
+    vocabulary = {name: i for i, name in enumerate(names)}
+    if len(vocabulary) < len(names):
+        raise UserError(f"{folder / VOCABULARY}: expected each subword once; got a repeated one; try {REMEDY}")
+    normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True) is not False,
+        strip_accents=settings.get("strip_accents"),
+        lowercase=settings.get("do_lower_case", True) is not False,
+    )
+    model = {
+        "type": "WordPiece", "unk_token": UNKNOWN, "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+        "vocab": vocabulary,
+    }  # fmt: skip
+    spec = tokenizer_spec(model, normalizer, pre_tokenizers.BertPreTokenizer(), decoders.WordPiece(prefix="##"))
+    flags = {name: value for name, value in spec["added_tokens"][0].items() if name not in ("id", "content")}
+    special = [*SPECIALS.values(), UNKNOWN]
+    return spec | {"added_tokens": [{"id": vocabulary.get(token), "content": token, **flags} for token in special]}
