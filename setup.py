@@ -12,7 +12,7 @@ NUMPY_FOR_CUPY = "numpy>=2.1.2"  # below that CuPy has no bfloat16
 RUFF = "ruff==0.17.*"
 DRAW = ["matplotlib>=3.8,<4"]
 PAGE = ["starlette>=0.46,<2", "uvicorn>=0.34,<1"]
-FORMATS = ["ctranslate2>=4.6,<5", "onnx>=1.17,<2", "sentencepiece>=0.2,<1"]  # import and export
+FORMATS = ["ctranslate2>=4.6,<5", "onnx>=1.17,<2", "pyyaml>=6,<7", "sentencepiece>=0.2,<1"]  # import and export
 TENSORBOARD = ["tensorboard>=2.18,<3"]
 CHECK = ["hypothesis>=6.120,<7", "pytest>=8,<10"]  # strategies, `mutate` and the pytest plugin
 DEMO = [*DRAW, "num2words>=0.5.13,<0.6"]

@@ -17,6 +17,16 @@ SIZES = {"d_model": 8, "encoder_ffn_dim": 12, "decoder_ffn_dim": 12}
 HEADS = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
 
 
+class WordEngine:
+    """A fake of SentencePiece whose pieces are words."""
+
+    def encode(self, texts, **options):
+        return [text.split() for text in texts]
+
+    def decode_pieces(self, pieces):
+        return " ".join(pieces)
+
+
 def write_folder(folder, **options):
     """Write a model with byte-level subwords; `options` are those of config.json. Returns its config."""
     folder.mkdir(parents=True)
@@ -120,3 +130,52 @@ def reference_logits(w, c, src, tgt):
         y = norm(y + attention(y, x, f"{name}.encoder_attn", False), f"{name}.encoder_attn_layer_norm")
         y = norm(y + linear(activation(linear(y, f"{name}.fc1")), f"{name}.fc2"), f"{name}.final_layer_norm")
     return y @ w.get("lm_head.weight", target).T + w["final_logits_bias"]
+
+
+def write_npz(folder, tensors, settings=(), **decoder):
+    """Write the tensors of transformers' Marian, whose last token is padding, as Marian's own model.npz.
+
+    settings: changes of its settings; a value of None removes one. decoder: content of decoder.yml.
+    """
+    import yaml
+
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays = dict(npz_array(name, array) for name, array in tensors.items() if "embed_positions" not in name)
+    if "Wemb" in arrays:
+        arrays = {name: array for name, array in arrays.items() if name not in ("encoder_Wemb", "decoder_Wemb")}
+    depth = len([name for name in arrays if name.startswith("encoder_l") and name.endswith("self_Wq")])
+    table = arrays.get("Wemb", arrays.get("decoder_Wemb"))
+    values = {
+        "type": "transformer", "dim-emb": table.shape[1], "transformer-dim-ffn": arrays["encoder_l1_ffn_W1"].shape[1],
+        "transformer-heads": 2, "enc-depth": depth, "dec-depth": depth, "transformer-ffn-activation": "swish",
+        "transformer-preprocess": "", "transformer-postprocess": "dan", "transformer-postprocess-emb": "d",
+        "version": "v1.7.6", "lemma-dim-emb": 0, "tied-embeddings-all": True,
+    } | dict(settings)  # fmt: skip
+    text = yaml.safe_dump({key: value for key, value in values.items() if value is not None}) + "\0"
+    arrays["special:model.yml"] = np.frombuffer(text.encode(), np.int8)
+    np.savez(folder / "model.npz", **arrays)
+    (folder / "decoder.yml").write_text(yaml.safe_dump({"models": ["model.npz"], **decoder}), encoding="utf-8")
+
+
+def npz_array(name, array):
+    """Return Marian's name of a tensor, and its array there."""
+    tables = {"model.shared.weight": "Wemb", "model.encoder.embed_tokens.weight": "encoder_Wemb"}
+    tables |= {"model.decoder.embed_tokens.weight": "decoder_Wemb", "lm_head.weight": "decoder_ff_logit_out_Wt"}
+    if name in tables:
+        return tables[name], array[:-1]
+    if name == "final_logits_bias":
+        return "decoder_ff_logit_out_b", array[:, :-1]
+    _, side, _, layer, *path, kind = name.split(".")
+    prefix, joined = f"{side}_l{int(layer) + 1}", ".".join(path)
+    for theirs, ours in {"self_attn": "self", "encoder_attn": "context", "final": "ffn"}.items():
+        if joined == f"{theirs}_layer_norm":
+            part = "ffn" if theirs == "final" else "Wo"
+            return f"{prefix}_{ours}_{part}_ln_{'scale' if kind == 'weight' else 'bias'}", array[None]
+        if joined.startswith(f"{theirs}."):
+            ending = path[1].removesuffix("_proj").replace("out", "o")
+            return matrix_or_bias(f"{prefix}_{ours}", kind, ending, array)
+    return matrix_or_bias(f"{prefix}_ffn", kind, joined[-1], array)
+
+
+def matrix_or_bias(prefix, kind, ending, array):
+    return (f"{prefix}_W{ending}", array.T) if kind == "weight" else (f"{prefix}_b{ending}", array[None])

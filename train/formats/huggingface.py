@@ -1,4 +1,4 @@
-"""Import of Hugging Face folders to run folders."""
+"""Reading of Hugging Face folders, and writing of run folders."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ import npx
 from models import TransformerConfig
 from npx.registry import Registry
 from train.errors import UserError, one_line
-from train.files import describe_path, open_for_reading
+from train.files import open_for_reading
 from train.formats import marian
 from train.formats.weights import read_weights
 from train.json_files import read_json
@@ -43,36 +43,6 @@ class Imported(NamedTuple):
 # model_type -> a function that reads a folder: (folder, config.json, generation settings, on_warning)
 Reader = Callable[[Path, Mapping[str, Any], Mapping[str, Any], Callable[[str], object]], Imported]
 READERS: Registry[Reader] = Registry("model_type")
-
-
-def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) -> RunFolder:
-    """Write a model in Hugging Face's format as a run folder.
-
-    Args:
-        folder: config.json, weights and tokenizer files of a MarianMT, GPT-2 or BERT model.
-        out: the run folder; new or empty.
-        on_warning: called with a message for each setting of the search that has no counterpart here.
-
-    Raises UserError for a file that is missing, damaged or does not fit the others, and for what our models lack.
-    """
-    if not folder.is_dir():
-        got = "a file" if folder.exists() else "nothing"
-        raise UserError(f"{folder}: expected a folder with {CONFIG}; got {got}; try the folder of a downloaded model")
-    config = read_object(folder / CONFIG)
-    kind = config.get("model_type")
-    if kind not in (*READERS,):
-        expected = " or ".join(READERS)
-        raise UserError(f"{folder / CONFIG}: model_type: expected {expected}; got {kind!r}; try another model")
-    run = RunFolder(out)
-    if not (run.is_new() or run.is_unfinished()):
-        raise UserError(f"{out}: expected a new run folder; got {describe_path(out)}; try another --out")
-    generation = read_object(folder / GENERATION) if (folder / GENERATION).exists() else {}
-    settings = {**config, **generation}  # older folders have both in config.json
-    imported = READERS[kind](folder, config, settings, on_warning)
-    data = {"tokenizer": str(run.tokenizer_file.absolute()), "vocab_size": max(5, imported.shape.vocab_size)}
-    tables = {**imported.tables, "data": {**imported.tables["data"], **data}}
-    write_run(run, RunConfig.from_dict(tables), imported.shape, imported.tokenizer, imported.parameters)
-    return run
 
 
 def make_shape(

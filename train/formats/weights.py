@@ -34,7 +34,7 @@ class Tensors:
         got = "no such tensor" if key is None else f"shape {self.weights[key].shape}"
         if key is None or self.weights[key].shape != shape:
             raise UserError(
-                f"{self.name}: {key or candidates[0]}: expected shape {shape}, as config.json says; got {got}; try the "
+                f"{self.name}: {key or candidates[0]}: expected shape {shape}, as the settings say; got {got}; try the "
                 "files of one model"
             )
         with np.errstate(over="ignore"):  # from float64

@@ -14,7 +14,7 @@ from tests.helpers import marian_folders
 from tests.helpers.marian_folders import reference_logits, tensors, write_folder, write_json
 from train.cli import main
 from train.errors import UserError
-from train.formats.huggingface import import_folder
+from train.formats import import_folder
 from train.formats.torch_file import read_torch_file, rebuild_parameter
 from train.formats.weights import read_weights
 from train.run.checkpoint import load_model
@@ -222,7 +222,7 @@ BAD = {
     "pre-norm": (lambda f: change(f, normalize_before=True), "normalize_before: expected false"),
     "start": (lambda f: change(f, decoder_start_token_id=7), "decoder_start_token_id: expected pad_token_id, 0; got 7"),
     "heads": (lambda f: change(f, **dict.fromkeys(marian_folders.HEADS, 3)), "d_model: expected a multiple of n_heads"),
-    "tensor": (drop_tensor, "model.decoder.layers.0.fc1.bias: expected shape (12,), as config.json says; got no such"),
+    "tensor": (drop_tensor, "model.decoder.layers.0.fc1.bias: expected shape (12,), as the settings say; got no such"),
     "truncated": (truncate, "model.safetensors: expected weights in safetensors; got '"),
     "tokenizer size": (other_tokenizer, "subwords; got 262; try the files of one model"),
     "exists": (
@@ -260,18 +260,8 @@ def test_a_setting_that_our_search_lacks_is_reported(tmp_path):
     assert [w.split(": ", 1)[1] for w in warnings] == ["no_repeat_ngram_size = 3 is not imported"]
 
 
-class WordEngine:
-    """A fake of SentencePiece whose pieces are words."""
-
-    def encode(self, texts, **options):
-        return [text.split() for text in texts]
-
-    def decode_pieces(self, pieces):
-        return " ".join(pieces)
-
-
 def test_only_a_language_code_of_the_vocabulary_is_a_token_and_ids_are_checked(monkeypatch):
-    monkeypatch.setattr(sentencepiece_tokenizer, "load_engine", lambda *arguments: WordEngine())
+    monkeypatch.setattr(sentencepiece_tokenizer, "load_engine", lambda *arguments: marian_folders.WordEngine())
     vocabulary = {word: i for i, word in enumerate(["<pad>", "</s>", "<unk>", ">>deu<<", ">>a", "b<<", "c"])}
     tokenizer = sentencepiece_tokenizer.SentencePieceTokenizer(b"", vocabulary, SpecialIds(0, 0, 1, 2))
     assert tokenizer.encode_batch([">>deu<< c", ">>a b<< c", "c >>deu<<", ">>a"]) == [[3, 6], [4, 5, 6], [6, 3], [4]]

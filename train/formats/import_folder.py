@@ -1,0 +1,46 @@
+"""Import of folders of other programs to run folders."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from train.errors import UserError
+from train.files import describe_path
+from train.formats.huggingface import CONFIG, GENERATION, READERS, read_object, write_run
+from train.formats.marian_npz import find_npz, read_npz
+from train.run.config import RunConfig
+from train.run.folder import RunFolder
+
+
+def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) -> RunFolder:
+    """Write a model of another program as a run folder.
+
+    Args:
+        folder: config.json, weights and tokenizer files of a MarianMT, GPT-2 or BERT model of Hugging
+            Face; or Marian's own .npz file with its vocabularies.
+        out: the run folder; new or empty.
+        on_warning: called with a message for each setting of the search that has no counterpart here.
+
+    Raises UserError for a file that is missing, damaged or does not fit the others, and for what our models lack.
+    """
+    if not folder.is_dir():
+        got = "a file" if folder.exists() else "nothing"
+        raise UserError(f"{folder}: expected a folder with {CONFIG}; got {got}; try the folder of a downloaded model")
+    npz = None if (folder / CONFIG).exists() else find_npz(folder)
+    config = {} if npz else read_object(folder / CONFIG)
+    kind = config.get("model_type")
+    if npz is None and kind not in (*READERS,):
+        expected = " or ".join(READERS)
+        raise UserError(f"{folder / CONFIG}: model_type: expected {expected}; got {kind!r}; try another model")
+    run = RunFolder(out)
+    if not (run.is_new() or run.is_unfinished()):
+        raise UserError(f"{out}: expected a new run folder; got {describe_path(out)}; try another --out")
+    if npz:
+        imported = read_npz(npz)
+    else:
+        generation = read_object(folder / GENERATION) if (folder / GENERATION).exists() else {}
+        settings = {**config, **generation}  # older folders have both in config.json
+        imported = READERS[str(kind)](folder, config, settings, on_warning)
+    data = {"tokenizer": str(run.tokenizer_file.absolute()), "vocab_size": max(5, imported.shape.vocab_size)}
+    tables = {**imported.tables, "data": {**imported.tables["data"], **data}}
+    write_run(run, RunConfig.from_dict(tables), imported.shape, imported.tokenizer, imported.parameters)
+    return run

@@ -1,0 +1,243 @@
+"""Models in Marian's own format: parameters and settings in a .npz file, vocabularies in .yml or SentencePiece files.
+
+The parameters get the names of transformers' Marian, whose import does the rest (marian.py). Marian itself computes its
+sinusoids with the rates of tensor2tensor and adds 1e-6 to the variance in its norms. Its vocabulary has no padding, so
+one more token is added, with a row of zeros: a target begins with zeros.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from zipfile import ZIP_STORED, BadZipFile, ZipFile
+
+import numpy as np
+
+from train.errors import UserError, one_line
+from train.files import open_for_reading
+from train.formats import marian
+from train.formats.huggingface import SENTENCEPIECE, UNKNOWN, Imported, make_shape
+from train.formats.marian_folder import NEVER
+from train.text.pair_tokenizer import PairTokenizer
+from train.text.sentencepiece_tokenizer import SentencePieceTokenizer, load_engine
+from train.text.tokenizer import SpecialIds
+
+SETTINGS, DECODER = "special:model.yml", "decoder.yml"
+EPSILON = 1e-6  # of its layer norms
+PAD, EOS = "<pad>", "</s>"
+ACTIVATIONS = {"swish": "silu", "relu": "relu"}
+NAMES = {
+    "d_model": "dim-emb", "d_ff": "transformer-dim-ffn", "n_heads": "transformer-heads", "n_layers": "enc-depth",
+    "dropout": "transformer-dropout", "attention_dropout": "transformer-dropout-attention",
+    "activation_dropout": "transformer-dropout-ffn",
+}  # fmt: skip
+OTHER_SETTINGS = {  # with the values that our model has, the first of which is the default
+    "type": ("transformer",), "transformer-decoder-autoreg": ("self-attention",), "transformer-ffn-depth": ("2",),
+    "transformer-no-projection": ("false",), "transformer-train-position-embeddings": ("false",),
+    "transformer-postprocess-emb": ("d", ""), "right-left": ("false",),
+}  # fmt: skip
+PLACEMENTS = {("", "dan", ""): "post", ("n", "da", "n"): "pre"}  # preprocess, postprocess, postprocess-top
+LAYER = re.compile(r"(encoder|decoder)_l(\d+)_(self|context|ffn)_(\w+)")
+NORM = re.compile(r"(?:Wo|ffn)_ln_(scale|bias)(?:_pre)?")
+SUBLAYERS = {"self": "self_attn", "context": "encoder_attn", "ffn": "final"}
+EMBEDDINGS = {"Wemb": marian.SHARED, "encoder_Wemb": marian.SOURCE, "decoder_Wemb": marian.TARGET}
+OUTPUT = "decoder_ff_logit_out_"
+TABLES = (*EMBEDDINGS.values(), marian.OUTPUT)  # with a row for each token
+
+
+def find_npz(folder: Path) -> Path | None:
+    """Return the .npz file of a folder, or None. Raises UserError for several."""
+    files = sorted(folder.glob("*.npz"))
+    if len(files) > 1:
+        raise UserError(f"{folder}: expected one .npz file; got {len(files)}; try a folder with one of them")
+    return files[0] if files else None
+
+
+def read_npz(path: Path) -> Imported:
+    """Read the model of a .npz file and the vocabularies in its folder. Raises UserError for what our model lacks."""
+    arrays = read_arrays(path)
+    if SETTINGS not in arrays:
+        raise UserError(f"{path}: expected {SETTINGS}, as Marian writes it; it is missing; try a model of Marian")
+    text = arrays.pop(SETTINGS).astype(np.uint8).tobytes().rstrip(b"\0").decode("utf-8", "replace")
+    config = read_yaml(text, f"{path}: {SETTINGS}")
+    keys = read_settings(config, f"{path}: {SETTINGS}")
+    is_shared = "Wemb" in arrays
+    is_tied = not any(OUTPUT + name in arrays for name in ("W", "Wt"))
+    keys["tying"] = ("all" if is_shared else "output") if is_tied else "none"
+    decoder = path.with_name(DECODER)
+    settings = read_yaml(decoder.read_text("utf-8", "replace"), str(decoder)) if decoder.exists() else {}
+    tokenizer, n_tokens = read_tokenizer(path.parent, settings, is_shared)
+    shape = make_shape(path, tokenizer, keys, {}, NAMES)
+    tables = {"model": keys, "data": {"vocabularies": "shared" if is_shared else "separate"}}
+    search = {"beam": number(settings, "beam-size", int, 12, str(decoder)), "penalty": "length"}
+    search |= {"alpha": number(settings, "normalize", float, 0.0, str(decoder)), "full_beam": True}
+    weights = dict(map(renamed, arrays, arrays.values()))
+    parameters = marian.from_marian(with_padding(weights, n_tokens, tokenizer.vocab_size), shape, str(path))
+    return Imported(shape, {**tables, "search": search | {"finish_in_beam": True}}, tokenizer, parameters)
+
+
+def read_arrays(path: Path) -> dict[str, Any]:
+    """Return the arrays of a .npz file by name. Raises UserError for a damaged file."""
+    try:
+        with open_for_reading(path, "a model of Marian") as file:
+            with ZipFile(file) as archive:  # a small compressed file could fill the memory
+                if any(member.compress_type != ZIP_STORED for member in archive.infolist()):
+                    raise ValueError("compressed arrays")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as arrays:
+                content = {name: arrays[name] for name in arrays.files}
+    except (BadZipFile, ValueError, EOFError, KeyError, OverflowError) as error:
+        raise UserError(
+            f"{path}: expected a model of Marian; got '{one_line(error)}'; try another copy of the file"
+        ) from None
+    for name, array in content.items():
+        if name != SETTINGS and array.dtype.kind != "f":
+            raise UserError(f"{path}: {name}: expected floats; got {array.dtype}; try the model before quantization")
+    return content
+
+
+def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
+    """Return the keys of [model] but `tying`. Raises UserError, naming the setting, for what our model lacks."""
+    for key, values in OTHER_SETTINGS.items():
+        if config.get(key, values[0]) not in values:
+            raise UserError(f"{name}: {key}: expected {values[0]}; got {config[key]}; try another model")
+    placement = tuple(
+        config.get(f"transformer-{key}", default)
+        for key, default in (("preprocess", ""), ("postprocess", "dan"), ("postprocess-top", ""))
+    )
+    if placement not in PLACEMENTS:
+        raise UserError(
+            f"{name}: transformer-preprocess: expected norms after each sub-layer ('', dan, '') or before it (n, da, "
+            f"n); got {placement}; try another model"
+        )
+    activation = config.get("transformer-ffn-activation", "swish")
+    if activation not in ACTIVATIONS:  # its gelu is x sigmoid(1.702 x)
+        raise UserError(
+            f"{name}: transformer-ffn-activation: expected {' or '.join(ACTIVATIONS)}; got {activation}; try another "
+            "model"
+        )
+    if config.get("enc-depth") != config.get("dec-depth"):
+        raise UserError(
+            f"{name}: dec-depth: expected {config.get('enc-depth')}, as enc-depth; got {config.get('dec-depth')}; try "
+            "another model"
+        )
+    keys: dict[str, Any] = {
+        ours: number(config, theirs, float if "dropout" in ours else int, 0.0 if "dropout" in ours else None, name)
+        for ours, theirs in NAMES.items()
+    }
+    return keys | {
+        "norm": PLACEMENTS[placement], "layer_norm_eps": EPSILON, "attention_bias": True, "output_bias": True,
+        "activation": ACTIVATIONS[activation], "scale_embedding": True, "positions": "sinusoidal_halves",
+        "position_rates": "tensor2tensor", "decoder_start": "pad",
+    }  # fmt: skip
+
+
+def number(config: Mapping[str, str], key: str, kind: type, default: Any, name: str) -> Any:
+    """Return a number of the file `name`. Raises UserError for anything else."""
+    text = config.get(key)
+    try:
+        return kind(text) if text is not None or default is None else default
+    except (TypeError, ValueError):
+        raise UserError(f"{name}: {key}: expected a number; got {text!r}; try a copy of the file") from None
+
+
+def renamed(name: str, array: Any) -> tuple[str, Any]:
+    """Return the name and the layout that a parameter has in transformers; others keep their name."""
+    if name in EMBEDDINGS:
+        return EMBEDDINGS[name], array
+    if name.startswith(OUTPUT):
+        names = {"W": (marian.OUTPUT, array.T), "Wt": (marian.OUTPUT, array), "b": (marian.BIAS, array)}
+        return names.get(name.removeprefix(OUTPUT), (name, array))
+    if match := re.fullmatch(r"(encoder|decoder)_top_ln_(scale|bias)", name):
+        return f"model.{match[1]}.layer_norm.{'weight' if match[2] == 'scale' else 'bias'}", array.reshape(-1)
+    if not (match := LAYER.fullmatch(name)):
+        return name, array
+    side, number_of_layer, sublayer, rest = match.groups()
+    prefix = f"model.{side}.layers.{int(number_of_layer) - 1}"
+    if norm := NORM.fullmatch(rest):
+        part = "weight" if norm[1] == "scale" else "bias"
+        return f"{prefix}.{SUBLAYERS[sublayer]}_layer_norm.{part}", array.reshape(-1)
+    if not re.fullmatch("[Wb][12]" if sublayer == "ffn" else "[Wb][qkvo]", rest):
+        return name, array
+    projection = f"fc{rest[1]}" if sublayer == "ffn" else f"{SUBLAYERS[sublayer]}.{rest[1]}_proj"
+    projection = projection.replace(".o_proj", ".out_proj")
+    return (f"{prefix}.{projection}.weight", array.T) if rest[0] == "W" else (f"{prefix}.{projection}.bias", array[0])
+
+
+def with_padding(weights: Mapping[str, Any], n_tokens: tuple[int, int], size: int) -> dict[str, Any]:
+    """Return the weights with rows of zeros, up to `size`, for the tokens that Marian lacks, which are never predicted.
+
+    n_tokens: of Marian's vocabularies of source and target. A table of another size stays as it is, for an error.
+    """
+    result = dict(weights)
+    for name in TABLES:
+        n = n_tokens[0] if name == marian.SOURCE else n_tokens[1]
+        if name in result and result[name].ndim == 2 and len(result[name]) == n:
+            result[name] = np.pad(result[name], ((0, size - n), (0, 0)))
+    bias = result.get(marian.BIAS, np.zeros((1, n_tokens[1]), np.float32))
+    if bias.shape == (1, n_tokens[1]):
+        bias = np.pad(bias, ((0, 0), (0, size - n_tokens[1])), constant_values=NEVER)
+    return result | {marian.BIAS: bias}
+
+
+# ---- vocabularies
+
+
+def read_yaml(text: str, name: str) -> dict[str, Any]:
+    """Return the content of YAML with one mapping, whose scalars stay text. Raises UserError for anything else."""
+    try:
+        import yaml
+    except ImportError:
+        raise UserError(
+            f'{name}: expected the package pyyaml; it is not installed; try pip install "npx-transformer[formats]"'
+        ) from None
+    try:
+        content = yaml.load(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise UserError(f"{name}: expected YAML; got '{one_line(error)}'; try a copy of the file") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{name}: expected keys with values; got {type(content).__name__}; try a copy of the file")
+    return content
+
+
+def read_tokenizer(folder: Path, settings: Mapping[str, Any], is_shared: bool) -> tuple[PairTokenizer, tuple[int, int]]:
+    """Return the tokenizer and the number of tokens of Marian's two vocabularies. Raises UserError.
+
+    settings: of decoder.yml, which names the vocabularies; without it they are found by their endings.
+    """
+    names = settings.get("vocabs")
+    if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
+        files = [folder / Path(name).name for name in names]
+    else:
+        others = {folder / name for name in (*SENTENCEPIECE, DECODER)}
+        files = [file for file in sorted(folder.glob("*.yml")) if file not in others and ".npz." not in file.name]
+        files = files or [file for file in sorted(folder.glob("*.spm")) if file not in others]
+    if not files or (len(files) < 2 and not is_shared):
+        expected = "a vocabulary" if is_shared else f"two vocabularies, named in {DECODER}"
+        raise UserError(f"{folder}: expected {expected} (.yml or .spm); got {len(files)}; try the model's other files")
+    sides = []
+    for file, model in zip((files[0], files[-1]), SENTENCEPIECE, strict=True):
+        with open_for_reading(file, "a vocabulary") as stream:
+            content = stream.read()
+        if file.suffix == ".spm":
+            engine = load_engine(content, str(file))
+            vocabulary = {engine.id_to_piece(i): i for i in range(engine.get_piece_size())}
+        else:
+            ids = read_yaml(content.decode("utf-8", "replace"), str(file))
+            vocabulary = {token: number(ids, token, int, None, str(file)) for token in ids}
+            with open_for_reading(folder / model, "a SentencePiece model") as stream:
+                content = stream.read()
+        for token in (EOS, UNKNOWN):
+            if token not in vocabulary:
+                raise UserError(f"{file}: expected {token} in the vocabulary; it is missing; try a copy of the file")
+        if PAD in vocabulary:
+            raise UserError(f"{file}: expected a vocabulary of Marian, without {PAD}; got {PAD}; try another model")
+        sides.append((content, vocabulary, file))
+    n_tokens = len(sides[0][1]), len(sides[1][1])
+    pad = max(n_tokens)
+    tokenizers = []
+    for content, vocabulary, file in sides:
+        unused = {f"<unused{i}>": i for i in range(len(vocabulary), pad)}  # padding has the same id on both sides
+        special = SpecialIds(pad, pad, vocabulary[EOS], vocabulary[UNKNOWN])
+        tokenizers.append(SentencePieceTokenizer(content, vocabulary | unused | {PAD: pad}, special, str(file)))
+    return PairTokenizer(tokenizers[0], tokenizers[1], str(folder), shared=is_shared), n_tokens
