@@ -89,8 +89,7 @@ class KeyValueCache(DecodingState):
             prefix = host.concatenate([differs, never], axis=1).argmax(axis=1)  # (R,) length of the common prefix
             row, position = host.nonzero(host.arange(self.length) >= prefix[:, None])
             for x in (self.keys, self.values):
-                vectors, capacity = x.reshape(-1, x.shape[2] * x.shape[3]), x.shape[1]
-                vectors[row * capacity + position] = vectors[rows[row] * capacity + position]
+                x[row, position] = x[rows[row], position]
             self.keys, self.values = self.keys[: len(rows)], self.values[: len(rows)]
             return
         for name in ("keys", "values"):
