@@ -99,7 +99,7 @@ class TensorMethods:
         return (npx.read_only(self.data) if is_needed else self.data).__dlpack__(**options)
 
     def __dlpack_device__(self) -> Any:
-        """Return the kind and number of the device, as DLPack counts them."""
+        """Return DLPack's (device_type, device_id)."""
         return self.data.__dlpack_device__()
 
     @classmethod

@@ -99,7 +99,7 @@ INTEGERS: dict[str, Callable[[Array], Array]] = {
     "reversed order": lambda x: x.reshape(-1)[::-1].reshape(x.shape),
 }
 # Values that a function may accept though neither its domain nor its reference covers them: indices that count from
-# the end, and masks that select everything or nothing. By the kind of their dtype.
+# the end, and masks that select everything or nothing. Keyed by dtype kind.
 OUT_OF_CONTRACT: dict[str, dict[str, Callable[[Array], Array]]] = {
     "i": {"some -1": lambda x: every_third(x, -1)},
     "b": {"all False": lambda x: x & False, "all True": lambda x: x | True, "the inverse": lambda x: ~x},

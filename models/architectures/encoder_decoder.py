@@ -299,8 +299,8 @@ class Transformer(EncoderDecoder):
 
     Args:
         config: a TransformerConfig.
-        seed: of the initialization. Default 0.
-        dtype: of the parameters. Default float32.
+        seed: seed of the initialization. Default 0.
+        dtype: dtype of the parameters. Default float32.
 
     Ids are integer arrays: `src_ids` (B, S), each row tokens, EOS, padding; `tgt_ids` (B, T), beginning with BOS.
         Anything else raises ValueError.

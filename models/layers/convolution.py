@@ -85,7 +85,7 @@ class Convolution(Module):
         causal: read no later positions. Default False: read as many on both sides.
         separable: a sum for each feature over the positions, then a matmul, instead of a matmul over both. Default
             False.
-        gain: of the initialization of the matrix, Xavier uniform. Default 1.
+        gain: factor on the initialization of the matrix, Xavier uniform. Default 1.
 
     `forward(x, packing, lengths)`: x (B, T, D), of which sentence b has `lengths[b]` positions (default: T), or packed
     (N, D). `forward(x, cache=cache)` reads earlier positions from the cache, without a graph.

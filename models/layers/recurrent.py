@@ -132,7 +132,7 @@ def lstm(z, w, packing=None, lengths=None, reverse=False):
 
 
 def composed_lstm(z: Tensor, w: Tensor) -> Tensor:
-    """`lstm` from small operations, for z (B, T, 4 H)."""
+    """`lstm` from elementary operations, for z (B, T, 4 H)."""
     h = c = Tensor(npx.zeros((z.shape[0], len(w)), z.dtype))
     outputs = []
     for t in range(z.shape[1]):

@@ -92,14 +92,14 @@ def no_model_error(what: str) -> UserError:
     from models import PRESETS
 
     similar = difflib.get_close_matches(what, PRESETS, n=1)
-    attempt = similar[0] if similar else "the --out of a training, or a preset such as base"
+    attempt = similar[0] if similar else "the --out of a training run, or a preset such as base"
     return UserError(f"{what}: expected a run folder or a preset; got neither; try {attempt}")
 
 
 def check_preset_only(vocab_size: int | None, run: str) -> None:
     """Raise UserError if --vocab-size is given for a run, which has a vocabulary."""
     if vocab_size is not None:
-        raise UserError(f"--vocab-size: expected it only with a preset; got it with the run {run}; try without it")
+        raise UserError(f"--vocab-size: expected a preset; got the run {run}, which has a vocabulary; try without it")
 
 
 def describe(shape: Any, config: Any, updates: int | None = None) -> Iterator[str]:

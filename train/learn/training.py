@@ -247,7 +247,7 @@ def check_model(config: RunConfig, task: Task) -> None:
     for name in ("freeze", "init_only"):
         select(f"train.{name}", getattr(config.train, name), names)
     if config.train.init_only and not config.train.init:
-        raise UserError("train.init_only: expected it with train.init; got it alone; try --init RUN")
+        raise UserError("train.init_only: expected train.init as well; got only train.init_only; try --init RUN")
     longest = outline.max_length
     if longest is not None and config.data.max_length > longest:
         raise UserError(

@@ -240,7 +240,7 @@ def keys_of(table: str) -> dict[str, Field[Any]]:
 
 
 def default_of(table: str, f: Field[Any]) -> Any:
-    """Return the default of a key; for a key of the model that of `base`."""
+    """Return the default of a key. For a model key, this is the default of the `base` preset."""
     return getattr(TransformerConfig, f.name, None) if table == "model" and f.default is None else f.default
 
 

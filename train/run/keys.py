@@ -101,7 +101,7 @@ class CommonKeys:
     max_length: int = key(
         256,
         "Maximum number of tokens per side of a pair, end of sentence included (longer pairs are skipped and counted);"
-        " for a language model, the length of its context; for a labeled text, begin and end included.",
+        " for a language model, the length of its context; for a labeled text, including the beginning and end tokens.",
         within="[2, 65535]",
     )
 

@@ -73,7 +73,7 @@ class MaskingKeys(LanguageKeys):
 
 @task
 class Masking(Labels[MaskedText]):
-    """Predict random tokens of a text that are masked, from the tokens on both sides."""
+    """Predict randomly masked tokens of a text from the tokens on both sides."""
 
     name = "masking"
     keys = MaskingKeys
@@ -129,7 +129,7 @@ class MaskedAccuracy:
 
 
 class LabeledTask(Labels[LabeledText]):
-    """Predict labels that a file gives. Subclasses define how the file is read and encoded."""
+    """Predict labels read from a file. Subclasses define how the file is read and encoded."""
 
     scores = {"accuracy": "accuracy", "macro_f1": "macro F1"}
     selection_metric = "accuracy"

@@ -38,7 +38,7 @@ class Task(Generic[C, B]):
     sides: ClassVar[tuple[str, ...]] = ("text",)  # of an example; a batch has at most train.batch_tokens of each
     scores: ClassVar[Mapping[str, str]] = {}  # name of a score in metrics.jsonl -> its name in the log
     lower_is_better: ClassVar[tuple[str, ...]] = ()  # scores that cannot select a checkpoint
-    # The score that selects the best checkpoint without train.best_metric (highest wins); "": lowest loss, not saved.
+    # The score that selects the best checkpoint without train.best_metric (highest wins); "": none is saved.
     selection_metric: ClassVar[str] = ""
 
     def texts(self, data: Any) -> dict[str, tuple[str, ...]]:

@@ -151,7 +151,7 @@ class Corpus:
         Args:
             tokens: token ids of the source and of the target; sentence i is `tokens[offsets[i] : offsets[i + 1]]`.
             offsets: start of each sentence and end of the last one, per side.
-            special: ids of padding, begin and end.
+            special: ids of the padding, beginning and end tokens.
             meta: content of meta.json.
             skipped: ascending indices, from 0, of the pairs of the text that are not in the corpus.
         """

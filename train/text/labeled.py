@@ -82,7 +82,7 @@ def read_tagged(path: str | PathLike[str], on_bytes: Callable[[bytes], object] |
 def make_label_tokenizer(path: object, labels: Iterable[str]) -> Tokenizer:
     """Return a tokenizer that encodes each label as one id, in alphabetical order after the special ids.
 
-    Raises UserError for fewer than two labels, too many, or one that is called like a special token. `path` is the file
+    Raises UserError for fewer than two labels, too many, or one with the name of a special token. `path` is the file
     of the labels, for messages.
     """
     names: set[str] = set()
@@ -95,7 +95,7 @@ def make_label_tokenizer(path: object, labels: Iterable[str]) -> Tokenizer:
             )
     if len(names) < 2 or names & {*SPECIALS}:
         got = ", ".join(sorted(names & {*SPECIALS} or names))
-        raise UserError(f"{path}: expected two labels or more, other than {', '.join(SPECIALS)}; got {got}; try others")
+        raise UserError(f"{path}: expected at least two labels besides {', '.join(SPECIALS)}; got {got}; try others")
     vocabulary = {token: i for i, token in enumerate((*SPECIALS, *sorted(names)))}
     model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": SPECIALS[DEFAULT_IDS.unk_id]}
     return Tokenizer(tokenizer_spec(model, None, pre_tokenizers.Split(Regex(r"[\s\S]+"), "isolated"), decoders.Fuse()))

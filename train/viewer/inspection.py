@@ -56,7 +56,7 @@ def check_heads(model: Any, kinds: Iterable[str] = AXES) -> None:
     """Raise UserError unless an encoder-decoder has attention of these kinds."""
     if missing := [kind for kind in kinds if not model.attentions()[kind]]:
         got = f"{model.config.architecture}, which has no such attention"
-        raise UserError(f"{missing[0]} heads: expected a model that has them; got {got}; try encoder_decoder")
+        raise UserError(f"expected a model with {missing[0]} attention; got {got}; try encoder_decoder")
 
 
 @contextmanager

@@ -45,7 +45,7 @@ from train.viewer.trace import Trace
 MAX_BEAM, ALTERNATIVES, RECENT = 8, 5, 8  # beam size, alternatives per token, sentences kept for opening their parts
 NEXT_TOKENS, MAX_CONTINUATION = 40, 400  # tokens shown of a distribution; tokens of a continuation
 Send = Callable[[Mapping[str, Any]], None]
-EXPIRED = "unknown part, or not of a recent sentence; try translating again"
+EXPIRED = "this sentence is no longer in memory, or the part is unknown; try translating again"
 
 
 class Sentences:

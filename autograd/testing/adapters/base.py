@@ -22,7 +22,7 @@ Call = Callable[[list[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 class ForeignOperation:
     """A function of another framework as an operation on Tensors.
 
-    Subclasses define `evaluate`. Arguments that are not Tensors are passed on, arrays in the framework's own type.
+    Subclasses define `evaluate`. Arguments that are not Tensors are passed on, arrays as the framework's own type.
     Several outputs are concatenated to one vector, so that one random incoming gradient checks them all.
 
     functions: the user's functions, whose closures and globals may hold state.
