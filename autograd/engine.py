@@ -227,7 +227,7 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
             called for a leaf to which a vjp cut some path by returning None.
 
     Raises RuntimeError for a tensor without a graph, a consumed graph, or weights changed after the forward pass;
-    ValueError for a `g` that does not fit.
+    Raises ValueError for a `g` that does not fit.
     """
     if not tensor.requires_grad:
         raise RuntimeError("backward: expected a Tensor computed from one with requires_grad=True; got one without")

@@ -59,7 +59,7 @@ class TensorMethods:
         return len(self.data)
 
     def __bool__(self) -> bool:
-        """Return the truth value of a Tensor of one element. ValueError for more."""
+        """Return the truth value of a Tensor of one element. Raises ValueError for more."""
         return bool(self.data)
 
     def __float__(self) -> float:
@@ -67,7 +67,7 @@ class TensorMethods:
         return float(self.item())
 
     def __iter__(self) -> Iterator[Self]:
-        """Iterate over the first axis. TypeError for a Tensor without axes."""
+        """Iterate over the first axis. Raises TypeError for a Tensor without axes."""
         return (self[i] for i in range(len(self)))
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:

@@ -112,7 +112,10 @@ def is_inside(x: Array, domain: Domain) -> bool:
 
 
 def input_domains(problem: Problem, domain: Any) -> list[Domain]:
-    """Return the domain of each floating input, from one for all or one for each; ValueError if it is malformed."""
+    """Return the domain of each floating input, from one for all or one for each.
+
+    Raises ValueError if it is malformed.
+    """
     number = len(problem.floats)
     parts = [*domain] if hasattr(domain, "__len__") else []
     is_shared = domain is None or (len(parts) == 2 and all(isinstance(x, (int, float)) for x in parts))

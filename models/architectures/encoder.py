@@ -206,7 +206,7 @@ class Encoder(SequenceModel):
     def check_text(self, ids: Any, token_types: Any = None) -> tuple[npx.Array, npx.Array, npx.Array]:
         """Return ids (B, S), the lengths (B,) of the rows and token types (B, S), on the host.
 
-        ValueError for padding within a row and for token types that the model lacks.
+        Raises ValueError for padding within a row and for token types that the model lacks.
         """
         c = self.config
         ids = self.check_ids("text ids", ids, c.src_vocab_size)

@@ -60,7 +60,7 @@ class Embedding(Module):
 class Dropout(Module):
     """In training mode, set values to zero with probability `rate` and scale the others by 1 / (1 - rate).
 
-    It draws random numbers from the enclosing `with npx.keyed(...)`. ValueError for a rate outside [0, 1].
+    It draws random numbers from the enclosing `with npx.keyed(...)`. Raises ValueError for a rate outside [0, 1].
     """
 
     def __init__(self, rate: float) -> None:

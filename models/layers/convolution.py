@@ -128,7 +128,10 @@ class Convolution(Module):
         return self.mix(taps)
 
     def new_cache(self, rows: int, dtype: Any) -> RowArray:
-        """Return the zeros before the first position of `rows` sequences. ValueError unless the layer is causal."""
+        """Return the zeros before the first position of `rows` sequences.
+
+        Raises ValueError unless the layer is causal.
+        """
         if not self.causal:
             raise ValueError("convolution: expected a causal one for a cache; got a centered one; try causal=True")
         return RowArray(npx.zeros((rows, (self.width - 1) * self.dilation, self.d_in), dtype))

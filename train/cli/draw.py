@@ -161,7 +161,7 @@ def open_corpus(run: Path, part: str, config: Any, tokenizer: Any) -> Any:
 
 
 def pairs_task(run: Path, config: Any) -> Any:
-    """Return the task of a run; UserError if it was not trained on pairs."""
+    """Return the task of a run. Raises UserError if it was not trained on pairs."""
     from train.tasks import TASKS
 
     task = TASKS[config.data.task]

@@ -169,7 +169,7 @@ def has_metrics(entry: dict[str, Any], kind: str, *names: str) -> bool:
 def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return step, tokens, loss and tokens per second of the last log line, or of a checkpoint that is newer.
 
-    If a training stops between two log lines, only its checkpoint counts the last updates.
+    If training stops between two log lines, only its checkpoint counts the last updates.
     """
     from train.run.checkpoint import newest_totals
 

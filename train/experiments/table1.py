@@ -145,7 +145,8 @@ KINDS = {
 def run_table1(out: Path, scale: str = "full", progress: bool = True) -> dict[str, Any]:
     """Measure the kinds of layers that are not finished in the folder `out`, and return the table.
 
-    scale: key of SCALES. progress: print a line for each measurement. UserError for a folder with other settings.
+    scale: key of SCALES. progress: print a line for each measurement. Raises UserError if a folder
+    has other settings.
     """
     open_table_folder(out, {"scale": scale})
     make_folder(out / "kinds")

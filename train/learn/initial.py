@@ -1,4 +1,4 @@
-"""The start of a training: weights from another run (train.init) and parameters that are not trained (train.freeze).
+"""The start of training: weights from another run (train.init) and parameters that are not trained (train.freeze).
 
 Both select parameters by patterns: names separated by commas, in which `*` matches any text, as in "encoder.*,
 *.bias".

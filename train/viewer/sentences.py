@@ -277,7 +277,7 @@ def text_of(query: Mapping[str, Any]) -> str:
 
 
 def number_in(query: Mapping[str, Any], name: str, least: float, most: float, kind: type = float) -> Any:
-    """Return a number of a query; UserError unless it is between `least` and `most`."""
+    """Return a number of a query. Raises UserError unless it is between `least` and `most`."""
     value = query.get(name, least)
     if (
         isinstance(value, bool)

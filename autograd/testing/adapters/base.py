@@ -92,7 +92,10 @@ class ForeignOperation:
         return [part if npx.any(part) else None for part in parts]
 
     def convert_gradient(self, i: int, x: Array, gx: Any) -> Array | None:
-        """Return the gradient of input i in the dtype of x; RuntimeError unless it is a real array of that shape."""
+        """Return the gradient of input i in the dtype of x.
+
+        Raises RuntimeError unless it is a real array of that shape.
+        """
         if gx is None:
             return None
         gx = npx.asarray(gx)
