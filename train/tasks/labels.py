@@ -35,6 +35,7 @@ from train.text.pair_tokenizer import PairTokenizer, load_tokenizer
 from train.text.tokenizer import KINDS, SPECIALS, Tokenizer
 
 CHUNK = 1024  # examples encoded together
+TYPICAL_LENGTH = 30  # tokens of a text, where only an estimate is needed
 C = TypeVar("C", LabeledText, MaskedText)
 
 
@@ -105,6 +106,9 @@ class Masking(Labels[MaskedText]):
         batches = MaskedBatches(corpus, max(int(corpus.pairs.src_lengths.max()), batch_tokens), seed=0)
         for indices in batches.batches.by_length():
             yield indices, batches.batch(EpochExamples(0, indices))
+
+    def n_predictions(self, tokens: int, config: Any) -> int:
+        return round(config.train.mask_rate * tokens)
 
     def evaluation(self, config: Any, tokenizer: Any, corpus: MaskedText) -> "MaskedAccuracy | None":
         return MaskedAccuracy() if config.train.validate_bleu else None
@@ -222,6 +226,9 @@ class Classification(LabeledTask):
     keys = ClassificationKeys
     files = {"train": ("train_labeled",), "valid": ("valid_labeled",)}
     of_texts = True
+
+    def n_predictions(self, tokens: int, config: Any) -> int:
+        return tokens // TYPICAL_LENGTH
 
     def read(self, path: str, on_bytes: Callable[[bytes], object] | None = None) -> Iterator[Labeled]:
         return read_labeled(path, on_bytes)
