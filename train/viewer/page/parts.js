@@ -82,20 +82,35 @@ const pack = (colors) => Uint32Array.from(colors, (rgb) => new Uint32Array(Uint8
 const PIXELS = { light: pack(SCALES.light), dark: pack(SCALES.dark) };
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 
-export const theme = () => document.documentElement.dataset.theme || (prefersDark.matches ? "dark" : "light");
+let current = prefersDark.matches ? "dark" : "light"; // reading `matches` makes the browser update all styles
+export const theme = () => current;
 export const scale = () => SCALES[theme()]; // 255 colors for -1 to 1
 export const pixelScale = () => PIXELS[theme()]; // the same as pixels of an ImageData
 export const level = (value, most) => 127 + Math.round(127 * Math.min(1, Math.max(-1, value / (most || 1))));
 
 export function setTheme(name) {
-  document.documentElement.dataset.theme = name;
+  document.documentElement.dataset.theme = current = name;
   redraw();
 }
-// Canvases have a method `redraw`, which is called when the colors change.
-const redraw = () => document.querySelectorAll("canvas").forEach((canvas) => canvas.redraw?.());
-prefersDark.addEventListener("change", redraw);
+// Canvases have a method `redraw`, which is called when the colors change. Legends use the gradient --scale.
+function redraw() {
+  const colors = (theme() === "dark" ? DARK : LIGHT).split(" ").map((hex) => `#${hex}`);
+  document.documentElement.style.setProperty("--scale", `linear-gradient(90deg, ${colors.join(", ")})`);
+  document.querySelectorAll("canvas").forEach((canvas) => canvas.redraw?.());
+}
+prefersDark.addEventListener("change", () => {
+  current = document.documentElement.dataset.theme ?? (prefersDark.matches ? "dark" : "light");
+  redraw();
+});
+addEventListener("beforeprint", redraw); // also what has not been in the window yet
+redraw();
 
-export const bytes = (base64) => Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+export function bytes(base64) {
+  const text = atob(base64),
+    decoded = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) decoded[i] = text.charCodeAt(i);
+  return decoded;
+}
 
 // While a section is shown, calls `go` with -1, 1, -Infinity or Infinity for the arrow keys, Home and End, wherever the
 // focus is except in fields, matrices and areas that scroll.
@@ -157,7 +172,7 @@ function lost(text) {
 }
 
 // Calls `each` with every line of a response as it arrives and returns the last one. The result may also be {error}, or
-// {cancelled} if another request superseded this one.
+// {cancelled} after an abort.
 export async function ask(path, question, each = () => {}, signal = undefined) {
   const key = `${path} ${JSON.stringify(question)}`;
   if (recorded) return recorded.answers[key] ?? { error: NOT_SAVED };
