@@ -126,7 +126,7 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
           const value = values[i * across + j],
             [r, g, b] = value === -Infinity ? [128, 128, 128] : colors[level(value, most)];
           context.fillStyle = value === -Infinity ? ink : 0.3 * r + 0.59 * g + 0.11 * b > 140 ? "#000" : "#fff";
-          const text = value === -Infinity ? "−∞" : compact(value);
+          const text = value === -Infinity ? "−∞" : compact(value, most);
           context.fillText(text, left + (j + 0.5) * cellWidth, top + (i + 0.5) * cellHeight, cellWidth - 2);
         }
       }
@@ -176,10 +176,10 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
   );
 }
 
-// Few characters for a number inside a cell.
-function compact(x) {
+// Few characters for a number inside a cell of a matrix whose largest magnitude is `most`.
+function compact(x, most) {
   const size = Math.abs(x);
-  if (size === 0) return "0";
+  if (size === 0 || (size < 0.005 && most >= 0.5)) return "0";
   return size >= 100 || size < 0.005 ? x.toExponential(0).replace("e+", "e") : x.toFixed(size < 10 ? 2 : 1);
 }
 
