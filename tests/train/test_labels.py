@@ -210,10 +210,10 @@ def test_ten_sentences_are_memorized(kind):
     )  # fmt: skip
     model = config.build(seed=1)
     adam = Adam(model)
-    for _ in range(60):
+    for _ in range(100):
         adam.flat.zero_grad()
         model.loss(ids, labels).backward()
-        adam.step(0.02)
+        adam.step(0.01)
     gold, logits = model.label_logits(ids, labels)
     assert (logits.argmax(axis=1) == gold).all() and model.loss(ids, labels).item() < 0.1
 

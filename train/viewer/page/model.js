@@ -1,13 +1,13 @@
 // Model: Figure 1 of the paper for the loaded run. Every block shows its output for one sentence, or the gradient of
 // its output; a block opens to its matrices (block.js); the arrow keys walk through the forward and the backward pass.
 // Blocks are fetched while the browser is idle, so that they open without waiting for the server.
-import { ask, bytes, el, number, stepByKeys } from "./parts.js";
-import { matrix, thumbnail } from "./matrix.js";
+import { ask, el, number, rounded, stepByKeys } from "./parts.js";
+import { thumbnail } from "./matrix.js";
+import { introduction } from "./introduction.js";
 import { openBlock } from "./block.js";
 
 const MOST_CHIPS = 4; // tokens shown in the figure
 const STACKS = { encoder: "Encoder", decoder: "Decoder", text: "Decoder only" };
-const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 const whenIdle = (work) => (window.requestIdleCallback ?? setTimeout)(work);
 
 export function start(section, about) {
@@ -245,7 +245,7 @@ export function start(section, about) {
           { class: "name" },
           el("b", {}, one.title),
           " ",
-          el("span", { class: "count" }, compact.format(one.parameters)),
+          el("span", { class: "count" }, rounded(one.parameters)),
         ),
         el("small", {}, ...(seen ? facts(one, seen) : [])),
       ),
@@ -332,7 +332,7 @@ export function start(section, about) {
 
   async function open(focus = false) {
     if (at === null || !answer) {
-      panel.replaceChildren(...introduction());
+      panel.replaceChildren(...introduction(about.model, answer, flow, begin));
       return;
     }
     const name = walk[at][0],
@@ -349,72 +349,6 @@ export function start(section, about) {
     );
     panel.dataset.block = name;
     if (focus && matchMedia("(max-width: 60rem)").matches) panel.scrollIntoView({ block: "start" });
-  }
-
-  function introduction() {
-    const { task, heads, d_model, d_ff, d_k, vocabulary, parameters, norm } = about.model;
-    const count = (kind) => blocks.filter((one) => one.kind === kind).reduce((sum, one) => sum + one.parameters, 0);
-    const rows = [
-      ["Attention", count("attention")],
-      ["Feed-forward", count("feed_forward")],
-      ["Norms", count("residual") + count("norm")],
-    ];
-    const rest = parameters - rows.reduce((sum, [, n]) => sum + n, 0);
-    return [
-      el("h3", { class: "start" }, "Start here"),
-      el(
-        "p",
-        {},
-        "Each box is a block of the network, with the number of its parameters. Its strip shows the values that it " +
-          "computes for the sentence above, one row per token: purple is negative, green positive. Select a block to " +
-          "open it, or ",
-        el("button", { type: "button", class: "primary", onclick: begin }, "▶ walk through them all"),
-      ),
-      ...(answer ? [attention()] : []),
-      el("h3", {}, `${compact.format(parameters)} parameters`),
-      el(
-        "ul",
-        { class: "share" },
-        ...[...rows, ["Embeddings", rest]].map(([name, n]) => {
-          const bar = el("span", { class: "fill" });
-          bar.style.width = `${(100 * n) / parameters}%`;
-          return el(
-            "li",
-            {},
-            el("span", {}, name),
-            el("span", { class: "track" }, bar),
-            el("span", {}, n.toLocaleString("en")),
-          );
-        }),
-      ),
-      el(
-        "p",
-        { class: "soft" },
-        `N = ${layers} layers${task === "text" ? "" : " in each stack"}, d_model ${d_model}, d_ff ${d_ff}, ${heads} heads of width ${d_k}, ` +
-          `${vocabulary.toLocaleString("en")} tokens, ${norm}-norm. `,
-        flow
-          ? `The loss on this sentence is ${flow.loss.toFixed(4)} nats per token; its gradient flows back through every block.`
-          : "",
-      ),
-    ];
-  }
-
-  // What each token reads in the last layer: the weights of cross-attention, or of self-attention in a language model.
-  function attention() {
-    const isCross = "cross" in answer.heads,
-      { rows, columns, layers: all, heads: count, bytes: encoded } = answer.heads[isCross ? "cross" : "text"];
-    const weights = bytes(encoded),
-      n = rows.length * columns.length,
-      values = new Float32Array(n);
-    for (let h = (all - 1) * count; h < all * count; h++)
-      for (let i = 0; i < n; i++) values[i] += weights[h * n + i] / 255 / count;
-    const title = isCross ? "Which source token each output token reads" : "Which tokens each token reads";
-    return el(
-      "div",
-      { class: "preview" },
-      el("h3", {}, title),
-      matrix({ title: `Attention, mean of ${count} heads of layer ${all - 1}`, rows, columns, values, most: 1 }),
-    );
   }
 
   draw();

@@ -24,6 +24,9 @@ export function number(x) {
   return typeof x === "string" ? x : String(Number(x.toPrecision(4)));
 }
 
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+export const rounded = (n) => compact.format(n); // 44,800 is 44.8K
+
 export function short(x, most = 24) {
   const text = number(x);
   return text.length <= most ? text : `${text.slice(0, most - 1)}…`;
@@ -82,7 +85,8 @@ const pack = (colors) => Uint32Array.from(colors, (rgb) => new Uint32Array(Uint8
 const PIXELS = { light: pack(SCALES.light), dark: pack(SCALES.dark) };
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 
-let current = prefersDark.matches ? "dark" : "light"; // reading `matches` makes the browser update all styles
+const chosen = () => document.documentElement.dataset.theme ?? (prefersDark.matches ? "dark" : "light");
+let current = chosen(); // stored, because reading `matches` makes the browser update all styles
 export const theme = () => current;
 export const scale = () => SCALES[theme()]; // 255 colors for -1 to 1
 export const pixelScale = () => PIXELS[theme()]; // the same as pixels of an ImageData
@@ -99,7 +103,7 @@ function redraw() {
   document.querySelectorAll("canvas").forEach((canvas) => canvas.redraw?.());
 }
 prefersDark.addEventListener("change", () => {
-  current = document.documentElement.dataset.theme ?? (prefersDark.matches ? "dark" : "light");
+  current = chosen();
   redraw();
 });
 addEventListener("beforeprint", redraw); // also what has not been in the window yet
@@ -128,6 +132,7 @@ export function stepByKeys(section, go) {
 // ---- the server
 
 const UNREACHABLE = "The server does not respond. This page resumes when it is back.";
+const STOPPED = "The server stopped before it had answered.";
 const RESTARTED = "The server was restarted. Open the address it printed; this page then resumes.";
 const CHANGED = "The server now shows another run. Reload this page.";
 const banner = () => document.getElementById("banner");
@@ -195,7 +200,8 @@ export async function ask(path, question, each = () => {}, signal = undefined) {
     rest = part.done ? "" : lines.pop();
     for (const line of lines.filter(Boolean)) each((last = JSON.parse(line)));
     if (part.done) {
-      if (!last.error && !last.cancelled) recording.set(key, last);
+      if (last.cancelled) return { error: STOPPED };
+      if (!last.error) recording.set(key, last);
       return last;
     }
   }
