@@ -381,7 +381,11 @@ class TransformerConfig:
         return self.outline().n_parameters()
 
     def training_flops(self, source_tokens: int, target_tokens: int, length: int = 30) -> float:
-        """Return the floating-point operations of one update; `length`: tokens of a typical sentence (flops.py)."""
+        """Return the floating-point operations of one update (see models/flops.py).
+
+        source_tokens, target_tokens: of an encoder, the tokens of the text and the predicted labels. length: tokens of
+        a typical sentence.
+        """
         return training_flops(self.outline(), source_tokens, target_tokens, length)
 
     def to_dict(self) -> dict[str, Any]:

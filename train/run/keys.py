@@ -272,7 +272,7 @@ class TrainSection:
     )
     validate_bleu: bool = key(
         True,
-        "In validations, also translate, parse or label the text, for BLEU, F1 or accuracy.",
+        "In validations, also translate, parse or label the text, for BLEU, chrF, F1 or accuracy.",
         may_change=True,
     )
     shard: bool = key(

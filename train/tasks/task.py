@@ -112,6 +112,10 @@ class Task(Generic[C, B]):
         """Return where the examples of a batch (its key in the epoch) stand in the text, for a message."""
         return plural(len(examples), "example")
 
+    def n_predictions(self, tokens: int, config: Any) -> int:
+        """Return how many tokens or labels an update with `tokens` on each side predicts, for the cost of an update."""
+        return tokens
+
     def evaluation(self, config: Any, tokenizer: Any, corpus: C) -> Evaluation | None:
         """Return a new evaluation for one validation, or None if the loss is the only measure."""
         return None
