@@ -1,4 +1,4 @@
-"""Reading of Hugging Face folders, and writing of run folders."""
+"""Read Hugging Face folders, and write run folders."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

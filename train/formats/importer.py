@@ -1,4 +1,4 @@
-"""Import of folders of other programs to run folders."""
+"""Import folders of other programs as run folders."""
 
 from collections.abc import Callable
 from pathlib import Path
