@@ -87,18 +87,19 @@ class Display:
     """
 
     def __init__(self, enabled: bool = True) -> None:
-        from rich.console import Console
+        self.enabled, self.works, self.is_live = enabled, list[Work](), False
+        if enabled:  # importing rich takes a while
+            from rich.console import Console
 
-        self.enabled, self.works = enabled, list[Work]()
-        self.console = Console(stderr=True)
-        is_terminal = self.console.is_terminal and not self.console.is_dumb_terminal
-        self.is_live = enabled and (is_terminal or self.console.is_jupyter and find_spec("ipywidgets") is not None)
+            self.console = Console(stderr=True)
+            is_terminal = self.console.is_terminal and not self.console.is_dumb_terminal
+            self.is_live = is_terminal or self.console.is_jupyter and find_spec("ipywidgets") is not None
 
     def __enter__(self) -> "Display":
-        from rich.live import Live
-
         self._stack = ExitStack()
         if self.is_live:
+            from rich.live import Live
+
             self._stack.enter_context(
                 Live(get_renderable=self._render, console=self.console, transient=True, redirect_stdout=False)
             )
