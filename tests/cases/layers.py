@@ -304,7 +304,7 @@ def small(**options):
     return models.TransformerConfig(**SMALL | options)
 
 
-@edges("layer EncoderLayer")
+@edges("layer EncoderLayer", derive=False)
 def encoder_layer_edges():
     for i, options in enumerate(BLOCKS):
         layer, spec = (
@@ -314,7 +314,7 @@ def encoder_layer_edges():
         yield Call((sample(2, 3, 4), spec), layer=layer, directions=3 if i else None)
 
 
-@edges("layer DecoderLayer")
+@edges("layer DecoderLayer", derive=False)
 def decoder_layer_edges():
     for i, options in enumerate(BLOCKS):
         layer, spec = (
