@@ -57,11 +57,11 @@ def random_state(subject: Any) -> tuple[Callable[[], None], Callable[[], bool]]:
             sources.append((x.get_state, x.set_state))
         elif isinstance(x, random.Random):
             sources.append((x.getstate, x.setstate))
-    saved = [(copy.deepcopy(get_state()), set_state) for get_state, set_state in sources]
+    saved = [(get_state(), set_state) for get_state, set_state in sources]  # copies, which the setters copy again
 
     def restore() -> None:
         for state, set_state in saved:
-            set_state(copy.deepcopy(state))
+            set_state(state)
 
     def is_used() -> bool:
         pairs = zip(saved, sources, strict=True)

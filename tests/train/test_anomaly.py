@@ -12,15 +12,12 @@ import npx
 from autograd import operations as ops
 from models import Transformer
 from models.layers.feed_forward import FeedForward
-from tests.helpers import trainings
 from tests.helpers.trainings import config, metrics, one_line, outcome, run
 from train import UserError
 from train.cli.main import main
 from train.learn import anomaly, trainer, update, validation
 from train.learn.parallel import reducer
 from train.run.state import RunState
-
-text, uninterrupted = trainings.text, trainings.uninterrupted
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -10,7 +10,6 @@ from autograd import Tensor
 from models import FlatParameters, Transformer, TransformerConfig
 from models.search import greedy_search
 from tests.fakes.strict_cupy import CUPY, device, kernels_by_reference
-from tests.helpers import trainings
 from tests.helpers.trainings import Crash, metrics, outcome, rewrite, run
 from tests.models.test_module import Tree
 from train import Adam, RunConfig, Trainer, UserError, average_checkpoints, load_model
@@ -21,8 +20,6 @@ from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
 
 LOW = [np.float16, pytest.param("bfloat16", id="bfloat16")]
-
-text = trainings.text
 
 
 @pytest.fixture

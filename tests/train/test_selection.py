@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models import Transformer, TransformerConfig
-from tests.helpers import trainings
 from tests.helpers.trainings import metrics, one_line, outcome, run, tables
 from train import RunConfig, UserError, load_model, train
 from train.cli import main
@@ -24,8 +23,6 @@ from train.run.report import RankNotes
 from train.run.state import RunState
 from train.tasks import TASKS
 from train.text.corpus import Corpus
-
-text, uninterrupted = trainings.text, trainings.uninterrupted
 
 
 def scripted(monkeypatch, results):

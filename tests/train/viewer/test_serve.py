@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.helpers.pages import address, page, run, served, text, uninterrupted  # noqa: F401, fixtures
+from tests.helpers.pages import served
 from train.cli import main
 from train.errors import UserError
 from train.viewer import connections
