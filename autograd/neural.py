@@ -330,8 +330,9 @@ def merged_attention(
 ) -> Result:
     """`attention` of queries, keys and values merged into one or two arrays; `shapes`: heads and sizes of each part.
 
-    The gradients are written into views of the merged gradients, without copies. On a CPU neither the attention weights
-    nor the output is saved: backward recomputes both. ValueError for an array with the wrong number of columns.
+    The gradients are written into views of the merged gradients, without copies. Where `npx.should_rematerialize(y)`,
+    neither the attention weights nor the output is saved: backward recomputes both. ValueError for an array with the
+    wrong number of columns.
     """
     for x, parts in zip(merged, shapes, strict=True):
         columns = [heads * size for heads, size in parts]

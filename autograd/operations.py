@@ -128,16 +128,14 @@ def tanh(x: Array) -> Result:
 @differentiable
 def sigmoid(x: Array) -> Result:
     """1 / (1 + e^-x); dy/dx = y (1 - y)."""
-    y = logistic(x)
+    y = npx.elementwise(logistic, x)  # in float32 for 16-bit dtypes, where e^-x overflows early
     return y, lambda g: (g * y * (1 - y),)
 
 
 def logistic(x: Array) -> Array:
-    """Compute 1 / (1 + e^-x) as e^min(x, 0) / (1 + e^-|x|), which cannot overflow and is accurate near 0.
-
-    The second exponential is cheaper than choosing between e^-|x| and 1 elementwise, which takes six times as long.
-    """
-    return npx.exp(npx.minimum(x, 0)) / (1 + npx.exp(-npx.absolute(x)))
+    """Compute 1 / (1 + e^-x). Where e^-x overflows to infinity, the result is 0, its limit."""
+    with npx.host.errstate(over="ignore"):
+        return 1 / (1 + npx.exp(-x))
 
 
 @differentiable

@@ -94,10 +94,13 @@ class Module:
                 yield name, parameter
 
     def _named_parameters(self, prefix: str) -> Iterator[tuple[str, Parameter]]:
+        children = []
         for name, part in _parts(vars(self)):
             if isinstance(part, Parameter):
                 yield prefix + name, part
-        for name, child in self.named_children():
+            else:
+                children.append((name, part))
+        for name, child in children:
             yield from child._named_parameters(f"{prefix}{name}.")
 
     def parameters(self) -> Iterator[Parameter]:

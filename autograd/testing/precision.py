@@ -189,7 +189,7 @@ def rounded_results(problem: Problem, c: Array, unit: float, sample: int) -> lis
 def failure_in_16_bits(
     expected: Expected, dtype: str, double: list[Array], single: list[Array], change: list[float]
 ) -> CheckError | GradientError | None:
-    """Return the error for a result that differs from that in float64 in many entries; None if there is none.
+    """Return an error if many entries of a result differ from those in float64, otherwise None.
 
     change: how much rounding of the inputs changes each result.
     """

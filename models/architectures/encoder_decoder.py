@@ -52,15 +52,7 @@ class TargetSpace(Module):
 
 
 class EncoderDecoder(SequenceModel):
-    """Base class of encoder-decoders. `model(src_ids, tgt_ids)` returns logits (B, T, V).
-
-    Args:
-        config: a TransformerConfig.
-        seed: of the initialization. Default 0.
-        dtype: of the parameters. Default float32.
-
-    Ids are integer arrays: `src_ids` (B, S), each row tokens, EOS, padding; `tgt_ids` (B, T), beginning with BOS.
-        Anything else raises ValueError.
+    """Base class of encoder-decoders, with the arguments, inputs and result of `Transformer`.
 
     Subclasses define `make_encoder(c)` and `make_decoder(c)`, which create the layers. An encoder layer is called as
     `EncoderLayer`, and a decoder layer, which also has `new_cache` and `new_source_cache`, as `DecoderLayer`
@@ -80,7 +72,7 @@ class EncoderDecoder(SequenceModel):
         self.target_space = TargetSpace(c.d_model) if c.target_space else None
 
     def make_final_norm(self, c: TransformerConfig) -> Norm | None:
-        """Build the norm after the last layer of a stack; by default there is none."""
+        """Build the norm that follows the last layer of a stack, or return None for a stack that ends without one."""
         return None
 
     def forward(self, src_ids: Any, tgt_ids: Any) -> Tensor:

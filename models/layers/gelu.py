@@ -14,8 +14,8 @@ SCALE, CUBIC = (2 / math.pi) ** 0.5, 0.044715
 @differentiable
 def gelu(x):
     """x p with p = (1 + tanh u) / 2, which approximates Phi(x), and u = sqrt(2/pi) (x + 0.044715 x^3)."""
-    p = npx.elementwise(gaussian_cdf, x)
-    return x * p, lambda g: (npx.elementwise(gelu_grad, g, x, p),)
+    y, p = npx.elementwise(lambda x: (x * (p := gaussian_cdf(x)), p), x, outputs=2)
+    return y, lambda g: (npx.elementwise(gelu_grad, g, x, p),)
 
 
 def gaussian_cdf(x):

@@ -25,8 +25,8 @@ SHORT_SERIES = SERIES[:11]  # enough for float32
 @differentiable
 def gelu_erf(x):
     """x p with p = Phi(x), the Gaussian CDF; dy/dx = p + x phi(x)."""
-    p = npx.elementwise(gaussian_cdf, x)
-    return x * p, lambda g: (npx.elementwise(gelu_erf_grad, g, x, p),)
+    y, p = npx.elementwise(lambda x: (x * (p := gaussian_cdf(x)), p), x, outputs=2)
+    return y, lambda g: (npx.elementwise(gelu_erf_grad, g, x, p),)
 
 
 def gaussian_cdf(x: Any) -> Any:

@@ -20,7 +20,7 @@ arrays. So every block size goes through `block_size`, in your own kernels too, 
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -86,31 +86,48 @@ def map_blocks(body: Callable[[int, int], Any], rows: int, row_bytes: int) -> li
 
     row_bytes: bytes of one row of the largest operand.
     """
-    step = block_size(max(1, BLOCK_BYTES // max(1, row_bytes)))
-    return parallel_ranges(body, rows, step, inline=rows * row_bytes < INLINE_BYTES)
+    return parallel_ranges(body, rows, block_rows(rows, row_bytes), inline=rows * row_bytes < INLINE_BYTES)
 
 
-def elementwise(formula: Callable[..., Any], *arrays: Any) -> Any:
+def block_rows(rows: int, row_bytes: int) -> int:
+    """Return the number of rows of a block of at most about BLOCK_BYTES.
+
+    Work that is not `inline` gets an even number of equal blocks: of three, one of two threads would compute two.
+    """
+    total = rows * row_bytes
+    pairs = -(-total // (2 * BLOCK_BYTES)) if total >= INLINE_BYTES else 0
+    return block_size(max(1, -(-rows // max(1, 2 * pairs))))
+
+
+def elementwise(formula: Callable[..., Any], *arrays: Any, outputs: int = 1) -> Any:
     """Return formula(*arrays) for an elementwise formula and arrays of the same shape, computed on all cores.
 
     On a CPU the formula receives blocks of rows, on any thread; on a GPU the complete arrays. 16-bit floats are passed
-    as float32, whose range holds their squares and products. The result has the dtype of the first array. Raises
-    ValueError if the shapes differ.
+    as float32, whose range holds their squares and products. The result has the dtype of the first array; a formula
+    with several `outputs` returns them as a tuple. Raises ValueError if the shapes differ.
     """
     x = arrays[0]
     if mismatches := [a.shape for a in arrays if a.shape != x.shape]:
         raise ValueError(f"elementwise: expected all arrays to have shape {x.shape}; got {mismatches[0]}")
+
+    def values(blocks: Iterable[Any]) -> tuple[Any, ...]:
+        result = formula(*map(_promote_16_bit, blocks))
+        return result if outputs > 1 else (result,)
+
     if not isinstance(x, np.ndarray) or x.ndim == 0:
-        return formula(*map(_promote_16_bit, arrays)).astype(x.dtype, copy=False)
-    shape = (math.prod(x.shape[:-1]), x.shape[-1]) if x.ndim > 1 else (len(x), 1)
-    flat = [a.reshape(shape) for a in arrays]
-    y = np.empty(shape, x.dtype)
+        results = [value.astype(x.dtype, copy=False) for value in values(arrays)]
+    else:
+        shape = (math.prod(x.shape[:-1]), x.shape[-1]) if x.ndim > 1 else (len(x), 1)
+        flat = [a.reshape(shape) for a in arrays]
+        results = [np.empty(shape, x.dtype) for _ in range(outputs)]
 
-    def body(i: int, j: int) -> None:
-        y[i:j] = formula(*(_promote_16_bit(a[i:j]) for a in flat))
+        def body(i: int, j: int) -> None:
+            for y, value in zip(results, values(a[i:j] for a in flat), strict=True):
+                y[i:j] = value
 
-    map_blocks(body, len(y), y[:1].nbytes)
-    return y.reshape(x.shape)
+        map_blocks(body, shape[0], results[0][:1].nbytes)
+        results = [y.reshape(x.shape) for y in results]
+    return tuple(results) if outputs > 1 else results[0]
 
 
 def _promote_16_bit(x: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npx.array import Array, array_module
-from npx.cpu.row_blocks import BLOCK_BYTES, INLINE_BYTES, block_size, parallel_ranges
+from npx.cpu.row_blocks import INLINE_BYTES, block_rows, parallel_ranges
 from npx.cuda.launch import contiguous, launch
 from npx.dispatch import Output, kernel
 from npx.kernels.attention_spec import AttentionSpec, rotary_positions, rotate, score_bias
@@ -94,8 +94,8 @@ def rotate_gradients_back(gq: Array, gk: Array, spec: AttentionSpec) -> None:
     """Backpropagate through `rotate_inputs`, in place: the gradients of its results become those of its inputs."""
     if spec.rotary_base is not None:
         q_positions, k_positions = rotary_positions(spec, gq, gk)
-        gq[...] = rotate(gq, q_positions, spec.rotary_base, inverse=True)
-        gk[...] = rotate(gk, k_positions, spec.rotary_base, inverse=True)
+        rotate(gq, q_positions, spec.rotary_base, inverse=True, out=gq)
+        rotate(gk, k_positions, spec.rotary_base, inverse=True, out=gk)
 
 
 def heads_first(x: Array) -> Array:
@@ -153,7 +153,7 @@ class SentenceBlock(NamedTuple):
 
 def sentence_blocks(spec: AttentionSpec, batch: int, row_bytes: int) -> list[SentenceBlock]:
     """Split the batch into blocks of sentences, each of which has `row_bytes` bytes of scores."""
-    step = block_size(max(1, BLOCK_BYTES // max(1, row_bytes)))
+    step = block_rows(batch, row_bytes)
 
     def rows(packing: Packing | None, i: int, j: int) -> SentenceRows:
         return SentenceRows(*packing.select(i, j)) if packing else SentenceRows(slice(i, j), None)

@@ -75,10 +75,10 @@ def score_bias(spec: AttentionSpec, q: Array, k: Array) -> Array | None:
     return None if total is None else xp.broadcast_to(total, (batch, *total.shape[1:]))
 
 
-def rotate(x: Array, positions: Any, base: float | None, inverse: bool = False) -> Array:
+def rotate(x: Array, positions: Any, base: float | None, inverse: bool = False, out: Array | None = None) -> Array:
     """Rotate each vector of x (..., T, H, d) by its position; `inverse` rotates back. With base None return x itself.
 
-    positions: the positions (T,), or the first of T consecutive ones.
+    positions: the positions (T,), or the first of T consecutive ones. out: an array for the result, which may be x.
 
     The pair (x_2i, x_2i+1) is rotated by the angle position / base^(2i/d): as a complex number it is multiplied by
     e^(i angle). So q.k depends on positions only through their distance (Su et al., "RoFormer", 2021, section 3.2.2).
@@ -86,10 +86,17 @@ def rotate(x: Array, positions: Any, base: float | None, inverse: bool = False) 
     """
     if base is None:
         return x
-    wide = array_module(x).ascontiguousarray(x, np.result_type(x.dtype, np.float32))
+    xp, dtype = array_module(x), np.result_type(x.dtype, np.float32)
+    has_pairs = xp is np and x.dtype == dtype and x.strides[-1] == x.itemsize
+    wide = x if has_pairs else xp.ascontiguousarray(x, dtype)
     factors = rotation_factors(x, positions, base)
-    rotated = wide.view(factors.dtype) * (factors.conj() if inverse else factors)
-    return rotated.view(wide.dtype).astype(x.dtype, copy=False)
+    pairs = wide.view(factors.dtype)
+    rotated = xp.multiply(pairs, factors.conj() if inverse else factors, out=pairs if out is wide else None)
+    if out is None:
+        return rotated.view(dtype).astype(x.dtype, copy=False)
+    if out is not wide:
+        out[...] = rotated.view(dtype)
+    return out
 
 
 def rotation_factors(x: Array, positions: Any, base: float) -> Array:

@@ -59,7 +59,7 @@ def check_rows(x: Array, residual: Array | None = None) -> None:
 def norm_rows(z: Array, gamma: Array, beta: Array, eps: float, y: Array, rstd: Array) -> None:
     """Normalize the rows z (n, D) to xhat in place; write y (n, D) and rstd (n, 1)."""
     z -= row_means(z)
-    np.einsum("nd,nd->n", z, z, out=rstd[:, 0])
+    np.vecdot(z, z, out=rstd[:, 0])
     rstd /= z.shape[-1]
     rstd += eps
     np.sqrt(rstd, out=rstd)
@@ -74,7 +74,7 @@ def norm_rows_grad(g: Array, gamma: Array, xhat: Array, rstd: Array, gx: Array) 
     ggamma = np.einsum("nd,nd->d", g, xhat)
     gbeta = column_sums(g)
     np.multiply(g, gamma, out=gx)
-    mean_h_xhat = np.einsum("nd,nd->n", gx, xhat)[:, None] / g.shape[-1]
+    mean_h_xhat = np.vecdot(gx, xhat)[:, None] / g.shape[-1]
     gx -= row_means(gx)
     gx -= xhat * mean_h_xhat
     gx *= rstd

@@ -260,7 +260,7 @@ source_mutant(
     "blocks",
     "derivative array shared by all threads",
     layer_norm.norm_rows_grad,
-    'mean_h_xhat = np.einsum("nd,nd->n", gx, xhat)[:, None] / g.shape[-1]',
-    f"mean_h_xhat = np.einsum('nd,nd->n', gx, xhat, out={cached('len(gx), gx.dtype', 'gx[:, 0].copy()')})[:, None]\n"
+    "mean_h_xhat = np.vecdot(gx, xhat)[:, None] / g.shape[-1]",
+    f"mean_h_xhat = np.vecdot(gx, xhat, out={cached('len(gx), gx.dtype', 'gx[:, 0].copy()')})[:, None]\n"
     "    mean_h_xhat /= g.shape[-1]",
 )

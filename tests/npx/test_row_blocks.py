@@ -43,6 +43,21 @@ def test_blocks_cover_every_row_once_in_order(number, row_bytes, threads):
     assert [row for block in blocks for row in block] == list(range(number))
 
 
+@given(number=st.integers(1, 300), row_bytes=st.integers(1, 100))
+def test_large_work_gets_an_even_number_of_blocks_of_bounded_size(number, row_bytes):
+    """So that two threads compute the same number of blocks, unless there are fewer rows than blocks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_blocks, "BLOCK_BYTES", 200)
+        patch.setattr(row_blocks, "INLINE_BYTES", 1000)
+        step = row_blocks.block_rows(number, row_bytes)
+    if number * row_bytes < 1000:
+        assert step == number
+    else:
+        assert step == 1 or step * row_bytes <= 200 + row_bytes
+        number_of_pairs = -(-number * row_bytes // 400)
+        assert step == -(-number // (2 * number_of_pairs))
+
+
 @small
 @given(m=st.integers(0, 9), k=st.integers(0, 9), n=st.integers(0, 9))
 def test_a_matmul_in_panels_equals_the_matmul(size, threads, m, k, n):
@@ -107,6 +122,17 @@ def test_elementwise_computes_16_bit_floats_in_float32(shape):
     assert y.dtype == np.float16 and y.shape == shape and np.allclose(y, 90, rtol=1e-3)
     assert set(seen) == {("float32", "float32")}
     assert npx.elementwise(np.exp, np.zeros(shape, int)).dtype == int
+
+
+@small
+@pytest.mark.parametrize("shape", [(5, 3), (4,), ()])
+def test_elementwise_returns_several_outputs_as_a_tuple(size, threads, shape):
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float16)[()]
+    with npx.small_blocks(size, threads):
+        y, z = npx.elementwise(lambda x: (x * x, np.exp(x)), x, outputs=2)
+    wide = x.astype(np.float32)
+    assert y.dtype == z.dtype == np.float16
+    assert np.array_equal(y, (wide * wide).astype(np.float16)) and np.array_equal(z, np.exp(wide).astype(np.float16))
 
 
 def test_elementwise_does_not_broadcast():

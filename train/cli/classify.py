@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from train.cli.app import Device, Quiet, app, line_progress, open_input, open_output, use_device
-from train.cli.options import Model, Output, number_option, warn
+from train.cli.options import Model, Output, check_single_input, number_option, warn
 from train.errors import UserError
 
 TASKS = ("classification", "tagging")
@@ -50,8 +50,7 @@ def classify(
     from train.text.labeled import label_names
 
     use_device(device)
-    if input is not None and gold is not None:
-        raise UserError(f"--gold: expected --input or --gold; got both ({input}, {gold}); try one of them")
+    check_single_input(input, gold)
     task: Any = task_of(read_state(find_checkpoint(model)))
     if task.name not in TASKS:
         raise UserError(

@@ -100,6 +100,12 @@ def search_options(run_search: dict[str, Any], n_best: int, **overrides: Any) ->
     return search | {"n_best": n_best, "on_warning": warn}
 
 
+def check_single_input(input: Path | None, gold: Path | None) -> None:
+    """Raise UserError if a command is given both texts and texts with their correct output."""
+    if input is not None and gold is not None:
+        raise UserError(f"--gold: expected --input or --gold; got both ({input}, {gold}); try one of them")
+
+
 def ignore_warning(text: str) -> None:
     """Drop a warning."""
 

@@ -8,7 +8,19 @@ from typing import Annotated
 import typer
 
 from train.cli.app import Device, Quiet, app, line_progress, open_input, open_output, use_device
-from train.cli.options import Alpha, BatchTokens, Beam, MaxExtra, Model, NBest, Output, Penalty, search_options, warn
+from train.cli.options import (
+    Alpha,
+    BatchTokens,
+    Beam,
+    MaxExtra,
+    Model,
+    NBest,
+    Output,
+    Penalty,
+    check_single_input,
+    search_options,
+    warn,
+)
 from train.errors import UserError
 
 
@@ -56,8 +68,7 @@ def parse(
     from train.viewer.picture import check_path
 
     use_device(device)
-    if input is not None and gold is not None:
-        raise UserError(f"--gold: expected --input or --gold; got both ({input}, {gold}); try one of them")
+    check_single_input(input, gold)
     if lexicon is not None and free:
         raise UserError("--lexicon: expected a constrained search; got --free; try one of them")
     if svg is not None:

@@ -1,4 +1,4 @@
-"""`export`: other formats hold the same model, and an imported model is exported as it was."""
+"""`export` writes the same model in another format; exporting an imported model restores the original files."""
 
 import json
 import sys
