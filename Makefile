@@ -12,7 +12,7 @@ PEERS ?= ctranslate2>=4.8,<5 transformers>=5,<6
 # Two test processes with one thread each are faster than one process with two threads.
 ONE_THREAD := NPX_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-# Tests start many processes, each of which would compile the code again where the environment forbids to save bytecode.
+# The tests start many processes, each of which compiles the code again where the environment forbids saving bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo exercise book-check test test-all test-kernel test-matrix torture lint format hooks parity bench docs gpu-check \

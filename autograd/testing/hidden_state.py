@@ -135,7 +135,7 @@ def cast_buffers(layer: Any, dtype: Any) -> None:
         for module in (layer.modules() if hasattr(layer, "modules") else ())
         for name, value in vars(module).items()
         if isinstance(array := value.data if isinstance(value, Tensor) else value, npx.ndarray)
-        and array.dtype != dtype  # first, as comparing is cheaper than a name
+        and array.dtype != dtype  # compared first, because `name` is slow
         and array.dtype.name in ("float32", "float64")
     ]
     parameters = {id(p) for _, p in layer.named_parameters()} if others else set()

@@ -1,4 +1,4 @@
-"""The page (`serve`): each view in a real browser, compared with the engine's numbers; see tests/helpers/pages.py."""
+"""The page (`serve`): each view in a real browser, compared with the engine's numbers; see conftest.py."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The page's views of the whole model and of language models and parsers; see tests/helpers/pages.py."""
+"""The page's views of the whole model and of language models and parsers; see conftest.py."""
 
 import json
 
