@@ -216,7 +216,7 @@ def test_skipped_updates_are_logged_and_resume_is_exact(text, tmp_path, gpu, mon
 
     update = Adam.step
 
-    for step in (2, 5, 7):
+    for step in (2, 7):
 
         def crash(self, lr, scale, step=step):
             if self.steps == step:
