@@ -55,7 +55,7 @@ def check_gradient(name: str, like: Any, gradient: Any) -> None:
 
 
 def reject_graph(name: str, changed: bool) -> NoReturn:
-    """Raise RuntimeError for a graph whose weights were `changed` since, else for one that was already consumed."""
+    """Raise RuntimeError: the graph's weights were `changed` after it was built, or it was already consumed."""
     if changed:
         raise RuntimeError(
             f"backward: expected unchanged weights since {name!r} was computed; got weights that have changed; "

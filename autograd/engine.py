@@ -226,8 +226,8 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         on_leaf_done: called with each leaf as soon as its `grad` is complete, while the pass continues. It is not
             called for a leaf to which a vjp cut some path by returning None.
 
-    Raises RuntimeError for a tensor without a graph, a graph that was consumed, or weights that were changed since;
-    ValueError for a `g` that does not fit.
+    Raises RuntimeError for a tensor without a graph, a consumed graph, or weights changed after the forward pass;
+    Raises ValueError for a `g` that does not fit.
     """
     if not tensor.requires_grad:
         raise RuntimeError("backward: expected a Tensor computed from one with requires_grad=True; got one without")

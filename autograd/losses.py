@@ -44,7 +44,7 @@ def linear_cross_entropy(x: Array, w: Array, targets: Array, smoothing: LabelSmo
 
 @composition
 def composed_cross_entropy(logits: Tensor, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()) -> Tensor:
-    """`cross_entropy` from small operations: - sum_k q_k log softmax(logits)_k, with q as an array."""
+    """`cross_entropy` from elementary operations: - sum_k q_k log softmax(logits)_k, with q as an array."""
     n_classes = logits.shape[-1]
     logits, targets = logits.reshape(-1, n_classes), targets.reshape(-1)
     label_smoothing, smoothing_classes, pad_id = smoothing
@@ -68,5 +68,5 @@ def composed_cross_entropy(logits: Tensor, targets: Array, smoothing: LabelSmoot
 def composed_linear_cross_entropy(
     x: Tensor, w: Tensor, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()
 ) -> Tensor:
-    """`linear_cross_entropy` from small operations."""
+    """`linear_cross_entropy` from elementary operations."""
     return composed_cross_entropy(x @ w.transpose(), targets, smoothing)

@@ -29,7 +29,7 @@ class Memory(Observer):
 
     Args:
         traced: also measure, with tracemalloc, what a kernel allocates while it runs (a masked gradient, say). Resets
-            the peak of tracemalloc at each sample. Default False. ValueError if tracemalloc is not tracing.
+            the peak of tracemalloc at each sample. Default False. Raises ValueError if tracemalloc is not tracing.
 
     Outputs, arrays saved for backward and gradients are counted from when they are first seen until they are freed,
     which weak references report. Data and gradients of leaves that existed before the step are not counted.

@@ -36,7 +36,7 @@ def softmax(x: Array, mask: Array | None = None) -> Result:
 
 @composition
 def composed_softmax(x: Tensor, mask: Array | None = None) -> Tensor:
-    """`softmax` from small operations, for rows with at least one position that is not masked."""
+    """`softmax` from elementary operations, for rows with at least one position that is not masked."""
     if mask is not None:
         x = ops.where(mask, x, Tensor(npx.full((), -npx.inf, x.dtype)))
     e = ops.exp(x - x.detach().max(axis=-1, keepdims=True).data)
@@ -54,7 +54,7 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Result
 
 @composition
 def composed_layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-6) -> Tensor:
-    """`layer_norm` from small operations."""
+    """`layer_norm` from elementary operations."""
     centered = x - x.mean(axis=-1, keepdims=True)
     variance = (centered * centered).mean(axis=-1, keepdims=True)
     return centered / ops.sqrt(variance + eps) * gamma + beta
@@ -90,7 +90,7 @@ def dropout_residual_norm(
 def composed_dropout_residual_norm(
     x: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor, drop: Drop | None = None, eps: float = 1e-6
 ) -> Tensor:
-    """`dropout_residual_norm` from small operations."""
+    """`dropout_residual_norm` from elementary operations."""
     return composed_layer_norm(residual + dropout(x, drop), gamma, beta, eps)
 
 
@@ -137,7 +137,7 @@ def linear(
 def composed_linear(
     x: Tensor, w: Tensor, b: Tensor | None = None, activation: str = "", *, recompute_x: Any = None
 ) -> Tensor:
-    """`linear` from small operations, which save x."""
+    """`linear` from elementary operations, which save x."""
     y = x @ w if b is None else x @ w + b
     return ops.relu(y) if activation else y
 
@@ -240,7 +240,7 @@ def composed_attention(
     drop: Drop | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """`attention` from small operations, for rows with at least one key that is not masked."""
+    """`attention` from elementary operations, for rows with at least one key that is not masked."""
     if q.shape[-2] != k.shape[-2]:
         group = npx.arange(q.shape[-2]) // (q.shape[-2] // k.shape[-2])  # the key and value head of each query head
         k, v = k[..., group, :], v[..., group, :]
@@ -268,7 +268,7 @@ def padded(x: Tensor, packing: Packing | None) -> Tensor:
 
 
 def composed_rotation(x: Tensor, first: Any, base: float) -> Tensor:
-    """Rotary positions (npx/kernels/attention_spec.py) from small operations. x (..., T, H, d).
+    """Rotary positions (npx/kernels/attention_spec.py) from elementary operations. x (..., T, H, d).
 
     first: the position of x[..., 0, :, :], or the positions (T,).
     """
@@ -331,8 +331,8 @@ def merged_attention(
     """`attention` of queries, keys and values merged into one or two arrays; `shapes`: heads and sizes of each part.
 
     The gradients are written into views of the merged gradients, without copies. Where `npx.should_rematerialize(y)`,
-    neither the attention weights nor the output is saved: backward recomputes both. ValueError for an array with the
-    wrong number of columns.
+    neither the attention weights nor the output is saved: backward recomputes both. Raises ValueError for an
+    array with the wrong number of columns.
     """
     for x, parts in zip(merged, shapes, strict=True):
         columns = [heads * size for heads, size in parts]
@@ -371,7 +371,7 @@ def merged_attention(
 
 @composition
 def composed_self_attention(qkv: Tensor, heads: int, d_k: int, *args: Any, **kwargs: Any) -> Tensor:
-    """`self_attention` from small operations. Other arguments: see `composed_attention`."""
+    """`self_attention` from elementary operations. Other arguments: see `composed_attention`."""
     return composed_cross_attention(qkv[..., : heads * d_k], qkv[..., heads * d_k :], heads, d_k, *args, **kwargs)
 
 
@@ -386,7 +386,10 @@ def composed_cross_attention(
     kv_heads: int | None = None,
     **kwargs: Any,
 ) -> Tensor:
-    """`cross_attention` from small operations, which save both inputs. Other arguments: see `composed_attention`."""
+    """`cross_attention` from elementary operations, which save both inputs.
+
+    Other arguments: see `composed_attention`.
+    """
     kv_heads = kv_heads or heads
     d_v = keys_values.shape[-1] // kv_heads - d_k
     (q,), (k, v) = split_columns(queries, (heads, d_k)), split_columns(keys_values, (kv_heads, d_k), (kv_heads, d_v))

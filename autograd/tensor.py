@@ -59,7 +59,7 @@ class TensorMethods:
         return len(self.data)
 
     def __bool__(self) -> bool:
-        """Return the truth value of a Tensor of one element. ValueError for more."""
+        """Return the truth value of a Tensor of one element. Raises ValueError for more."""
         return bool(self.data)
 
     def __float__(self) -> float:
@@ -67,7 +67,7 @@ class TensorMethods:
         return float(self.item())
 
     def __iter__(self) -> Iterator[Self]:
-        """Iterate over the first axis. TypeError for a Tensor without axes."""
+        """Iterate over the first axis. Raises TypeError for a Tensor without axes."""
         return (self[i] for i in range(len(self)))
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -99,7 +99,7 @@ class TensorMethods:
         return (npx.read_only(self.data) if is_needed else self.data).__dlpack__(**options)
 
     def __dlpack_device__(self) -> Any:
-        """Return the kind and number of the device, as DLPack counts them."""
+        """Return DLPack's (device_type, device_id)."""
         return self.data.__dlpack_device__()
 
     @classmethod

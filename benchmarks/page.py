@@ -3,10 +3,10 @@
     python -m benchmarks.page RUN --sentence "A dog runs ."
 
 `page`: from asking for it until the whole model is drawn. `flow`: until it shows the values of the first sentence.
-`block`: a block of the model is opened, and a frame is drawn with its matrices. `grids`: 144 heads of 30 x 30 are made
-and a frame is drawn. `hover`: a row and a column are lit in all of these, and a frame is drawn. `first`, `sentence`:
-from the question to the first tokens, and to the translation with all heads. The aims are for 2 idle cores; `load` is
-the load average before the measurement. The browser is NPX_CHROMIUM or a Chromium on PATH
+`block`: a block of the model, fetched before, is opened, and a frame is drawn with its matrices. `grids`: 144 heads of
+30 x 30 are made and a frame is drawn. `hover`: a row and a column are lit in all of these, and a frame is drawn.
+`first`, `sentence`: from the question to the first tokens, and to the translation with all heads. The aims are for 2
+idle cores; `load` is the load average before the measurement. The browser is NPX_CHROMIUM or a Chromium on PATH
 (`pip install "npx-transformer[page,browser]"`).
 """
 

@@ -105,7 +105,7 @@ class KeyValueCache(DecodingState):
 class SharedState(DecodingState):
     """Base class of a state with one row for each source, shared by the hypotheses of that source.
 
-    Sharing requires that hypotheses of a source be adjacent and that all sources have equally many, as beam search
+    Sharing requires that hypotheses of a source be adjacent and that all sources have the same number, as beam search
     arranges them. In any other order each hypothesis gets a copy. `sources` (R,), the source of each row, is on the
     host.
     """

@@ -59,7 +59,7 @@ class TransformerConfig:
         attention_gain: gain of the Xavier initialization of W^Q, W^K and W^V. Default 1.
         layer_norm_eps: constant added to the variance in the norms. Default 1e-6.
         embedding_init: "normal" (default), N(0, D^-0.5), or "xavier".
-        initialization: of all other matrices, "xavier" (default) or "uniform_unit_scaling".
+        initialization: scheme for all other matrices, "xavier" (default) or "uniform_unit_scaling".
         target_space: whether a learned vector is added to every source embedding. Default False.
         decoder_start: first input of the decoder, the embedding of "bos" (default) or "pad", or "zeros".
         tying: "all": one matrix is source embedding, target embedding and output projection; "output": the last two
@@ -227,9 +227,9 @@ class TransformerConfig:
     activation: str = key("relu", "Activation of the feed-forward networks.", choices=ACTIVATIONS)
     architecture: str = key(
         "encoder_decoder",
-        "Architecture of the model: Transformer (encoder_decoder), language model (decoder), an encoder of labels"
-        " (encoder), or an encoder-decoder of other layers, recurrent (rnn) or convolutional (convs2s, bytenet). These"
-        " three ignore d_ff, activation and norm; rnn and bytenet also positions.",
+        "Architecture of the model: Transformer (encoder_decoder), language model (decoder), an encoder that predicts"
+        " labels (encoder), or an encoder-decoder built from other layers, recurrent (rnn) or convolutional (convs2s,"
+        " bytenet). These three ignore d_ff, activation and norm; rnn and bytenet also positions.",
         choices=ARCHITECTURES,
     )
     token_types: int = key(
@@ -311,7 +311,7 @@ class TransformerConfig:
         others = {"n_kv_heads": self.n_kv_heads, "qk_norm": self.qk_norm, f"positions = {relative}": relative}
         if self.attention_window is not None and (given := [name for name, value in others.items() if value]):
             raise ValueError(
-                f"attention_window: expected none with {given[0]}; got {self.attention_window}; try only one"
+                f"attention_window: expected no window with {given[0]}; got {self.attention_window}; try one of them"
             )
 
     def _check_architecture(self) -> None:
@@ -320,7 +320,7 @@ class TransformerConfig:
             names, value = f.metadata["architectures"], getattr(self, f.name)
             if names and self.architecture not in names and value != f.default:
                 raise ValueError(
-                    f"{f.name}: expected it only with architecture = {' or '.join(names)}; got {value!r} with "
+                    f"{f.name}: expected the default unless architecture = {' or '.join(names)}; got {value!r} with "
                     f"{self.architecture}; try without it"
                 )
         absolute = ("sinusoidal", "sinusoidal_halves", "learned")
@@ -381,7 +381,11 @@ class TransformerConfig:
         return self.outline().n_parameters()
 
     def training_flops(self, source_tokens: int, target_tokens: int, length: int = 30) -> float:
-        """Return the floating-point operations of one update; `length`: tokens of a typical sentence (flops.py)."""
+        """Return the floating-point operations of one update (see models/flops.py).
+
+        source_tokens, target_tokens: of an encoder, the tokens of the text and the predicted labels. length: tokens of
+        a typical sentence.
+        """
         return training_flops(self.outline(), source_tokens, target_tokens, length)
 
     def to_dict(self) -> dict[str, Any]:

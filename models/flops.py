@@ -18,8 +18,9 @@ FLOPS_PER_MULTIPLICATION = 6.0  # multiply and add, forward and twice backward
 def training_flops(model: Any, source_tokens: int, target_tokens: int, length: int) -> float:
     """Return the operations of one update on so many tokens.
 
-    model: an architecture, which may have shapes only. length: tokens of a typical sequence, for attention. ValueError
-    for an architecture without a formula.
+    model: an architecture, which may have shapes only. source_tokens, target_tokens: of an encoder, the tokens of the
+    text and the labels that it predicts. length: tokens of a typical sequence, for attention. ValueError for an
+    architecture without a formula.
     """
     architecture = model.config.architecture
     if architecture not in FORMULAS:
@@ -61,11 +62,12 @@ def decoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> 
 
 
 def encoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
-    """Return the multiplications of a forward pass of an encoder that predicts a label for every token."""
-    weights = matrix_size(*model.layers) + model.output_embedding.size
-    return (source_tokens + target_tokens) * (
-        weights + attention_size([layer.attention for layer in model.layers], length)
-    )
+    """Return the multiplications of a forward pass of an encoder; only predicted positions reach the projection.
+
+    The pooler, which reads one token of a text, is not counted.
+    """
+    attention = attention_size([layer.attention for layer in model.layers], length)
+    return source_tokens * (matrix_size(*model.layers) + attention) + target_tokens * model.output_embedding.size
 
 
 FORMULAS: dict[str, Callable[[Any, int, int, int], int]] = {

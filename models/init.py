@@ -16,12 +16,12 @@ _gain = Scoped(1.0)
 
 
 def shapes_only() -> AbstractContextManager[Any]:
-    """Return a context manager within which parameters are zeros that share one element. They must not be written."""
+    """Return a context manager within which parameters are zeros that share one element; do not write to them."""
     return _shapes_only.set(True)
 
 
 def scheme(name: str) -> AbstractContextManager[Any]:
-    """Return a context manager within which `uniform` uses this one of the SCHEMES."""
+    """Return a context manager within which `uniform` uses the scheme `name`, a key of SCHEMES."""
     return _scheme.set(name)
 
 

@@ -23,7 +23,7 @@ class FlatParameters:
 
     Args:
         module: the module. Parameters with `requires_grad = False` are left out. Build it once and pass it on:
-            ValueError if its parameters already lie in a buffer, or do not have one dtype.
+            Raises ValueError if its parameters already lie in a buffer, or do not have one dtype.
         compute_dtype: for mixed precision, a narrower dtype for computations. Default None: the parameters' dtype.
 
     Attributes:

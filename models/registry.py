@@ -4,7 +4,7 @@ from typing import Any
 
 from npx.registry import Registry
 
-# Each entry makes a layer or a model; its arguments, then the shapes the layer maps.
+# Each entry builds a layer or a model. The comments give its arguments, then the layer's input and output shapes.
 NORMS: Registry[Any] = Registry("normalization")  # (d_model, eps): (..., D) -> (..., D), layers/norm.py
 ACTIVATIONS: Registry[Any] = Registry("activation")  # (d_model, d_ff): (..., D) -> (..., F), layers/feed_forward.py
 POSITIONS: Registry[Any] = Registry("positions")  # (d_model, max_positions): as NORMS, layers/positions.py

@@ -72,7 +72,7 @@ def cupy_with_a_gpu() -> ModuleType:
 
 
 def driver_version() -> tuple[int, int] | None:
-    """Return the newest CUDA version (major, minor) that the NVIDIA driver supports, or None without a driver."""
+    """Return the newest CUDA version (major, minor) that the NVIDIA driver supports, or None if there is no driver."""
     try:
         version = ctypes.c_int()
         if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)) or not version.value:

@@ -248,7 +248,7 @@ def _compare_arrays(name: str, expected: Array, result: Array, computed_in: str)
 
 
 def kernel(reference: Callable[..., Any]) -> Kernel:
-    """Make the decorated reference a kernel, registered in `KERNELS`; ValueError if its name is taken."""
+    """Make the decorated reference a kernel, registered in `KERNELS`. Raises ValueError if its name is taken."""
     return KERNELS.add(reference.__name__, Kernel(reference))
 
 

@@ -21,7 +21,7 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """Return the choice most similar to `name`; ValueError if there are no choices."""
+    """Return the choice most similar to `name`. Raises ValueError if there are no choices."""
     if not (matches := difflib.get_close_matches(name, list(choices), n=1, cutoff=0.0)):
         raise ValueError("nearest: expected at least one choice; got an empty collection")
     return matches[0]

@@ -36,7 +36,7 @@ class Precision:
 
     @property
     def compute_dtype(self) -> np.dtype:
-        """The dtype of activations and GEMMs; ValueError if NumPy has no such dtype."""
+        """The dtype of activations and GEMMs. Raises ValueError if NumPy has no such dtype."""
         return dtype(self.compute_dtype_name)
 
     @property
@@ -50,7 +50,10 @@ PRECISIONS = tuple(DTYPES)
 
 
 def precision_named(name: str) -> Precision:
-    """Return the precision called `name`, whether or not the current device supports it; ValueError if unknown."""
+    """Return the precision called `name`, whether or not the current device supports it.
+
+    Raises ValueError if unknown.
+    """
     if name not in DTYPES:
         raise ValueError(f"precision: expected one of {', '.join(PRECISIONS)}; got {name!r}")
     return Precision(name, np.dtype("float64" if name == "float64" else "float32"), DTYPES[name], name == "fp16")
@@ -71,7 +74,10 @@ def use_precision(name: str) -> Precision:
 
 
 def dtype(name: str) -> np.dtype:
-    """Return the dtype called `name`. bfloat16 comes from the package ml_dtypes; ValueError if it is not installed."""
+    """Return the dtype called `name`. bfloat16 comes from the package ml_dtypes.
+
+    Raises ValueError if it is not installed.
+    """
     if name == "bfloat16":
         try:
             import ml_dtypes  # noqa: F401  registers bfloat16 with NumPy

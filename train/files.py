@@ -61,6 +61,16 @@ def describe_path(path: PathLike) -> str:
         return one_line(error)
 
 
+def describe_base(path: str) -> str:
+    """Return the folder to which a relative path refers, for a message; "" for an absolute path."""
+    if os.path.isabs(path):
+        return ""
+    try:
+        return f" (this path is relative to {os.getcwd()})"
+    except OSError:  # the folder has been removed
+        return ""
+
+
 @contextmanager
 def open_for_reading(
     path: PathLike, expected: str = "a file", pipes: bool = False, attempt: str = ""
@@ -75,7 +85,8 @@ def open_for_reading(
 
     def user_error(error: OSError) -> UserError:
         if isinstance(error, FileNotFoundError):
-            return UserError(f"{path}: expected {expected}; got no such file; try {attempt or 'another path'}")
+            remedy = attempt or f"another path{describe_base(path)}"
+            return UserError(f"{path}: expected {expected}; got no such file; try {remedy}")
         got = f"'{error.strerror}'"
         return UserError(f"{path}: expected a readable file, {expected}; got {got}; try {attempt or 'another path'}")
 

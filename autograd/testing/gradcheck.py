@@ -221,7 +221,7 @@ class GradientCheck:
 
     @cached_property
     def neighborhood(self) -> Neighborhood:
-        """The function next to this point."""
+        """The function near this point."""
         return Neighborhood(self.problem, self.arrays, self.sizes, self.c, self.gradients)
 
     def convention(self, moves: Moves, analytic: float, verdict: Verdict) -> str:
@@ -396,8 +396,8 @@ def check_gradients(
 ) -> Expected:
     """Compare the gradients of a problem with numerical derivatives; return the output and gradients.
 
-    report: collects the statistics. directions, rtol, atol, seed: as for `gradcheck`. limit: the number of entries up
-    to which each is moved separately. least: numerical derivatives below it count as 0.
+    report: collects the statistics. directions, rtol, atol, seed: as for `gradcheck`. limit: above this number
+    of entries, only a sample is moved separately. least: smaller numerical derivatives are treated as 0.
     """
     check = GradientCheck(problem, report, rtol, atol, seed, least)
     with quiet():

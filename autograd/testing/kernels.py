@@ -182,7 +182,7 @@ class KernelCheck:
         return result, options
 
     def outcome(self, call: Forward, expected: KernelExpected, layout: str = "given") -> Outcome:
-        """Complete a forward call by its gradients."""
+        """Return a forward call's outcome, with its gradients."""
         if call.saved is None:
             return Outcome(call.y, call.arguments, None)
         y = copied(call.y)
@@ -341,7 +341,7 @@ class KernelCheck:
             require_identical("independent calls", name, copy, result)
 
     def refilled(self, expected: KernelExpected, changed: KernelExpected) -> Outcome:
-        """Return the outcome of a call in whose arrays the values of an earlier call were replaced."""
+        """Return the outcome of a call whose arguments reuse an earlier call's arrays, filled with new values."""
         arguments = copied_to_device(expected.values[:2])
         arrays = iter(arrays_in(arguments))
         call = self.forward(self.key, arguments)

@@ -14,7 +14,7 @@ from autograd.testing.problem import Problem, nodes
 def out_of_contract(problem: Problem, layer: Any = None) -> list[Tensor]:
     """Return the leaves of one call's graph that are neither inputs nor parameters.
 
-    Parameters that the call itself creates count as parameters.
+    Parameter objects created during the call are not returned either.
     """
     output, leaves = problem.run()
     parameters = [p for _, p in layer.named_parameters()] if layer else []

@@ -118,7 +118,7 @@ RULES = {
 class GradientError(AssertionError):
     """An analytic gradient differs from the numerical derivative.
 
-    rule: a key of `RULES`. index: of the entry with the largest error, in its input; empty if it is not known.
+    rule: a key of `RULES`. index: that of the entry with the largest error, in its input; empty if it is not known.
     """
 
     rule, level = "", "wrong"

@@ -99,7 +99,7 @@ INTEGERS: dict[str, Callable[[Array], Array]] = {
     "reversed order": lambda x: x.reshape(-1)[::-1].reshape(x.shape),
 }
 # Values that a function may accept though neither its domain nor its reference covers them: indices that count from
-# the end, and masks that select everything or nothing. By the kind of their dtype.
+# the end, and masks that select everything or nothing. Keyed by dtype kind.
 OUT_OF_CONTRACT: dict[str, dict[str, Callable[[Array], Array]]] = {
     "i": {"some -1": lambda x: every_third(x, -1)},
     "b": {"all False": lambda x: x & False, "all True": lambda x: x | True, "the inverse": lambda x: ~x},
@@ -112,7 +112,10 @@ def is_inside(x: Array, domain: Domain) -> bool:
 
 
 def input_domains(problem: Problem, domain: Any) -> list[Domain]:
-    """Return the domain of each floating input, from one for all or one for each; ValueError if it is malformed."""
+    """Return the domain of each floating input, from one for all or one for each.
+
+    Raises ValueError if it is malformed.
+    """
     number = len(problem.floats)
     parts = [*domain] if hasattr(domain, "__len__") else []
     is_shared = domain is None or (len(parts) == 2 and all(isinstance(x, (int, float)) for x in parts))

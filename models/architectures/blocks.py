@@ -184,7 +184,7 @@ def count_targets(targets: npx.Array, pad_id: int) -> int:
 
 
 def check_normalizer(loss_normalizer: float) -> float:
-    """Return a loss normalizer. ValueError unless it is positive and finite."""
+    """Return a loss normalizer. Raises ValueError unless it is positive and finite."""
     if not 0 < loss_normalizer < float("inf"):
         got = f"got {loss_normalizer}; try the number of target tokens"
         raise ValueError(f"loss: expected a finite normalizer above 0; {got}")
@@ -234,7 +234,7 @@ class SequenceModel(Module):
     def enable_gradient_checkpointing(self, enabled: bool = True) -> None:
         """Save only the inputs and outputs of each layer and recompute the rest in backward, or stop doing so.
 
-        ValueError for a model with experts, whose balance losses are not outputs of a layer.
+        Raises ValueError for a model with experts, whose balance losses are not outputs of a layer.
         """
         if enabled and self.config.n_experts:
             raise ValueError(
@@ -370,7 +370,7 @@ class SequenceModel(Module):
         return (terms.sum(axis=-1) * is_target.astype(dtype)).sum()
 
     def check_ids(self, name: str, ids: Any, vocab_size: int | None = None) -> npx.Array:
-        """Return ids (B, T) on the host. ValueError unless they are a matrix of ids of the vocabulary."""
+        """Return ids (B, T) on the host. Raises ValueError unless they are a matrix of ids of the vocabulary."""
         ids = npx.to_host(ids)
         check_ids(name, ids, vocab_size or self.config.vocab_size, ndim=2)
         return ids

@@ -121,7 +121,7 @@ class LanguageModel(SequenceModel):
     def limits(self, prompts: npx.Array, max_extra: int) -> npx.Array:
         """Return the most tokens (B,) that may follow prompts (B, T): `max_extra`, or less with limited positions.
 
-        ValueError if there is no position left.
+        Raises ValueError if there is no position left.
         """
         positions_left = max_extra if self.max_length is None else self.max_length - prompts.shape[1] + 1
         if positions_left < 1:

@@ -47,10 +47,10 @@ class Encoder(SequenceModel):
 
     Args:
         config: a TransformerConfig.
-        seed: of the initialization. Default 0.
-        dtype: of the parameters. Default float32.
+        seed: seed of the initialization. Default 0.
+        dtype: dtype of the parameters. Default float32.
 
-    ValueError for anything that is not a matrix of ids.
+    Raises ValueError for anything that is not a matrix of ids.
     """
 
     examples = "labels"
@@ -175,7 +175,7 @@ class Encoder(SequenceModel):
     def _packed(self, ids: Any, labels: Any) -> tuple[Any, ...]:
         """Return packed ids and token types, their packing, packed labels, and the rows (n,) that are predicted.
 
-        Rows are those of the packed text for labels of tokens, and the texts for labels (B, 1).
+        With one label per token, the rows index the packed text; with labels (B, 1), they index the texts.
         """
         ids, lengths, types, labels = self.loss_inputs(ids, labels)
         packing = npx.pack(lengths)
@@ -206,7 +206,7 @@ class Encoder(SequenceModel):
     def check_text(self, ids: Any, token_types: Any = None) -> tuple[npx.Array, npx.Array, npx.Array]:
         """Return ids (B, S), the lengths (B,) of the rows and token types (B, S), on the host.
 
-        ValueError for padding within a row and for token types that the model lacks.
+        Raises ValueError for padding within a row and for token types that the model lacks.
         """
         c = self.config
         ids = self.check_ids("text ids", ids, c.src_vocab_size)

@@ -155,7 +155,7 @@ class EncoderDecoder(SequenceModel):
         return self._encode(ids, npx.AttentionSpec(kv_lengths=lengths))
 
     def _check_source(self, src_ids: Any) -> tuple[npx.Array, npx.Array]:
-        """Return source ids (B, S) and their lengths (B,), on the host. ValueError for padding within a row."""
+        """Return source ids (B, S) and their lengths (B,), on the host. Raises ValueError for padding within a row."""
         ids = self.check_ids("source ids", src_ids, self.config.src_vocab_size)
         src_mask = ids != self.config.pad_id
         lengths = row_lengths(src_mask)
@@ -247,7 +247,7 @@ class EncoderDecoder(SequenceModel):
     def attention_maps(self, src_ids: Any, tgt_ids: Any, kind: str = "cross") -> list[npx.Array]:
         """Return the attention weights (B, H, T, S) of each layer, on the host, for decoder input ids (B, T).
 
-        kind: "cross" (decoder to source), "encoder" or "decoder" (self-attention). ValueError for any other.
+        kind: "cross" (decoder to source), "encoder" or "decoder" (self-attention). Raises ValueError for any other.
         """
         attentions = self.attentions()
         if kind not in attentions:
@@ -299,8 +299,8 @@ class Transformer(EncoderDecoder):
 
     Args:
         config: a TransformerConfig.
-        seed: of the initialization. Default 0.
-        dtype: of the parameters. Default float32.
+        seed: seed of the initialization. Default 0.
+        dtype: dtype of the parameters. Default float32.
 
     Ids are integer arrays: `src_ids` (B, S), each row tokens, EOS, padding; `tgt_ids` (B, T), beginning with BOS.
         Anything else raises ValueError.

@@ -40,7 +40,7 @@ class RecurrentEncoderLayer(Layer):
 
 
 class RecurrentDecoderLayer(Layer):
-    """A recurrent layer. The first one has cross-attention, whose context (..., D) is an input of the others.
+    """A recurrent layer. The first one has cross-attention, whose context (..., D) is an input to the others.
 
     `forward(x, context, packing, cache)`: (B, T, D) -> (B, T, D), or packed (N, D).
     """

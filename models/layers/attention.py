@@ -26,7 +26,7 @@ class Attention(Module):
             grouped-query attention (Ainslie et al., 2023), multi-query attention with 1 (Shazeer, 2019). Default: H.
         qk_norm: name in NORMS of a norm of each head's queries and keys (Dehghani et al., "ViT-22B", 2023). Default
             None: no norm.
-        eps: of that norm. Default 1e-6.
+        eps: epsilon of that norm. Default 1e-6.
         score_bias: makes a bias that is added to the scores of self-attention. Default None.
         value_gain: factor on the initialization of W^V and W^O (`deep_norm_factors`). Default 1.
     """

@@ -14,8 +14,8 @@ class Linear(Module):
         n_out: width of the output. Several widths: merged maps, initialized separately.
         bias: whether to add b, initially 0. Default True.
         activation: "" (default) or "relu".
-        gain: of the initialization of W, Xavier uniform unless within `models.init.scheme`; one number, or one for
-            each of the merged maps. Default 1.
+        gain: factor on the initialization of W, Xavier uniform unless within `models.init.scheme`; one number, or one
+            for each of the merged maps. Default 1.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Embedding(Module):
 class Dropout(Module):
     """In training mode, set values to zero with probability `rate` and scale the others by 1 / (1 - rate).
 
-    It draws random numbers from the enclosing `with npx.keyed(...)`. ValueError for a rate outside [0, 1].
+    It draws random numbers from the enclosing `with npx.keyed(...)`. Raises ValueError for a rate outside [0, 1].
     """
 
     def __init__(self, rate: float) -> None:

@@ -85,7 +85,7 @@ class Convolution(Module):
         causal: read no later positions. Default False: read as many on both sides.
         separable: a sum for each feature over the positions, then a matmul, instead of a matmul over both. Default
             False.
-        gain: of the initialization of the matrix, Xavier uniform. Default 1.
+        gain: factor on the initialization of the matrix, Xavier uniform. Default 1.
 
     `forward(x, packing, lengths)`: x (B, T, D), of which sentence b has `lengths[b]` positions (default: T), or packed
     (N, D). `forward(x, cache=cache)` reads earlier positions from the cache, without a graph.
@@ -128,7 +128,10 @@ class Convolution(Module):
         return self.mix(taps)
 
     def new_cache(self, rows: int, dtype: Any) -> RowArray:
-        """Return the zeros before the first position of `rows` sequences. ValueError unless the layer is causal."""
+        """Return the zeros before the first position of `rows` sequences.
+
+        Raises ValueError unless the layer is causal.
+        """
         if not self.causal:
             raise ValueError("convolution: expected a causal one for a cache; got a centered one; try causal=True")
         return RowArray(npx.zeros((rows, (self.width - 1) * self.dilation, self.d_in), dtype))

@@ -18,7 +18,7 @@ class FeedForward(Module):
     Args:
         d_model, d_ff: widths D and F.
         dropout: rate after the activation. Default 0.
-        activation: name in ACTIVATIONS of the first projection with its activation. Default "relu".
+        activation: name in ACTIVATIONS; the entry includes the first projection. Default "relu".
     """
 
     def __init__(self, d_model: int, d_ff: int, dropout: float = 0.0, activation: str = "relu") -> None:

@@ -63,7 +63,7 @@ class Residual(Module):
         placement: "post" (default, the paper): Norm(x + Dropout(f(x))); "pre": x + Dropout(f(Norm(x))); "sandwich":
             x + Dropout(Norm'(f(Norm(x)))) (Ding et al., "CogView", 2021); "deepnorm": Norm(alpha x + Dropout(f(x)))
             (Wang et al., "DeepNet", 2022).
-        eps: of the norm.
+        eps: epsilon of the norm.
         normalization: name of the norm in NORMS. Default "layer_norm".
         alpha: factor on x with "deepnorm" (`deep_norm_factors`). Default 1.
 

@@ -108,7 +108,10 @@ class SinusoidsInHalves(Sinusoids):
 
 @POSITIONS.register("learned")
 class LearnedPositions(Positions):
-    """Adds rows of a learned table of `max_length` positions (paper Table 3, E). ValueError for longer sequences."""
+    """Adds rows of a learned table of `max_length` positions (paper Table 3, E).
+
+    Raises ValueError for longer sequences.
+    """
 
     def __init__(self, d_model: int, max_positions: int = 1024) -> None:
         self.weight = Parameter(normal(max_positions, d_model, d_model**-0.5))

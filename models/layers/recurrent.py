@@ -132,7 +132,7 @@ def lstm(z, w, packing=None, lengths=None, reverse=False):
 
 
 def composed_lstm(z: Tensor, w: Tensor) -> Tensor:
-    """`lstm` from small operations, for z (B, T, 4 H)."""
+    """`lstm` from elementary operations, for z (B, T, 4 H)."""
     h = c = Tensor(npx.zeros((z.shape[0], len(w)), z.dtype))
     outputs = []
     for t in range(z.shape[1]):
@@ -255,7 +255,7 @@ class Recurrent(Module):
         return Tensor(layout.gather(npx.stack(outputs)))
 
     def new_cache(self, rows: int, dtype: Any) -> RowArray:
-        """Return the initial states (R, n_states, H) of `rows` sequences. ValueError for a reversed layer."""
+        """Return the initial states (R, n_states, H) of `rows` sequences. Raises ValueError for a reversed layer."""
         if self.reverse:
             raise ValueError("recurrent: expected a layer that reads forward; got a reversed one; try reverse=False")
         return RowArray(npx.zeros((rows, self.n_states, self.d_hidden), npx.accumulation_dtype(dtype)))

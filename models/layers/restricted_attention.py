@@ -14,7 +14,7 @@ from npx.kernels.attention_spec import rotate
 
 
 def window_margins(window: int, causal: bool) -> tuple[int, int]:
-    """Return how many positions before and after its own a position attends to: `window` in all, with its own."""
+    """Return how many positions before and after itself a position attends to; with itself, `window` in all."""
     return (window - 1, 0) if causal else (window // 2, (window - 1) // 2)
 
 
@@ -43,7 +43,7 @@ class Blocks:
         return padded.reshape(self.batch * self.n, self.size, *x.shape[2:])
 
     def pad(self, x: npx.Array, before: int, n_blocks: int) -> npx.Array:
-        """Return x (B, T, ...) as (B, n_blocks, L, ...), after `before` zeros."""
+        """Return x (B, T, ...) as (B, n_blocks, L, ...), with `before` zeros in front."""
         padded = npx.zeros((self.batch, n_blocks * self.size, *x.shape[2:]), x.dtype)
         padded[:, before : before + self.length] = x
         return padded.reshape(self.batch, n_blocks, self.size, *x.shape[2:])
@@ -83,7 +83,7 @@ class Blocks:
 
 @differentiable
 def restricted_self_attention(qkv, heads, d_k, window, spec=npx.AttentionSpec(), drop=None):
-    """`self_attention` in which position t attends to `window` positions around t, or to the last ones if `causal`.
+    """`self_attention` limited to `window` positions around each position or, if `causal`, ending at it.
 
     qkv (B, T, H * (2 d_k + d_v)), the queries of all heads first; result (B, T, H * d_v). Packed: (N, ...). The spec
     must have no bias.
@@ -116,10 +116,10 @@ def restricted_self_attention(qkv, heads, d_k, window, spec=npx.AttentionSpec(),
 
 
 class RestrictedSelfAttention(SelfAttention):
-    """`SelfAttention` to `window` positions: around the own one, or, if causal, the last ones. (B, T, D) -> (B, T, D).
+    """Self-attention to `window` positions: around each position or, if causal, up to it. (B, T, D) -> (B, T, D).
 
     Args:
-        window: number r of positions that a position attends to, with its own.
+        window: number r of positions that a position attends to, itself included.
 
     Other arguments: see `Attention`.
     """
@@ -151,7 +151,7 @@ class RestrictedSelfAttention(SelfAttention):
         return self.output(y)
 
     def with_window(self, spec: npx.AttentionSpec, n_queries: int, n_keys: int) -> npx.AttentionSpec:
-        """Return the spec with a bias that masks what is outside of the window."""
+        """Return the spec with a bias that masks the keys outside the window."""
         return spec._replace(bias=npx.mask_bias(window_mask(n_queries, n_keys, self.window, spec.causal)))
 
     def weights(

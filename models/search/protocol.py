@@ -112,7 +112,7 @@ def top_continuations(logits: npx.Array, k: int, config: Any, position: int) -> 
 
 
 def prepare(model: SearchModel, src_ids: Any, max_extra: int, **options: Any) -> tuple[npx.Array, npx.Array]:
-    """Return source ids (B, S) on the host and the greatest |Y| of each sentence (B,). ValueError if invalid."""
+    """Return source ids (B, S) on the host and the maximum |Y| of each sentence (B,). Raises ValueError if invalid."""
     check_search(max_extra=max_extra, **options)
     src_ids = npx.to_host(src_ids)
     check_ids("source ids", src_ids, ndim=2)

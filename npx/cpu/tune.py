@@ -9,7 +9,7 @@ machine, a spinning thread occupies the core that the thread it waits for needs:
 training step took seven times as long. So BLAS is limited to one thread, and each GEMM is split over the threads of
 `row_blocks.py`, which sleep while they wait. In a process that has not been configured, BLAS receives each GEMM whole.
 
-Call `npx.configure_process()` once before a training or a search, as the command line, the Trainer and the benchmarks
+Call `npx.configure_process()` once before training or a search, as the command line, the Trainer and the benchmarks
 do. NPX_TUNE=0 makes it do nothing.
 """
 

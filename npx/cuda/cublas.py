@@ -104,7 +104,7 @@ class Cublas:
         )  # fmt: skip
 
     def make_plan(self, args: tuple[int, ...], alignments: tuple[int, ...], relu: bool) -> Plan:
-        """Create the descriptors for a shape from cublasGemmEx's arguments; RuntimeError if no algorithm exists.
+        """Create the descriptors for a shape from cublasGemmEx's arguments. Raises RuntimeError if no algorithm exists.
 
         alignments: alignment in bytes of the addresses of both operands, the result and the bias (0: no bias).
         """

@@ -48,7 +48,7 @@ class LabelSmoothing(NamedTuple):
     pad_id: int = 0
 
     def target_weights(self, n_classes: int) -> tuple[float, float]:
-        """Return (on, off) of the smoothed target; ValueError for an invalid `epsilon` or `classes`."""
+        """Return (on, off) of the smoothed target. Raises ValueError for an invalid `epsilon` or `classes`."""
         if not 0 <= self.epsilon < 1:
             raise ValueError(f"label_smoothing: expected a number from 0 to below 1; got {self.epsilon!r}; try 0.1")
         if self.classes not in SMOOTHING_CLASSES:

@@ -1,8 +1,12 @@
 """Laws of the encoder-only architecture (models/architectures/encoder.py)."""
 
+import math
+
 import numpy as np
 import pytest
 
+from autograd import Tensor, observing
+from autograd.observe import Observer
 from models import Encoder, TransformerConfig
 
 V = 9
@@ -60,7 +64,33 @@ def test_counts_of_parameters_and_flops():
     assert shapes["embedding.weight"] == (11, 8) and shapes["projection"] == (6, 8)
     assert config.n_parameters() == model.n_parameters()
     layers = sum(p.size for layer in model.layers for p in layer.parameters() if p.ndim == 2)
-    assert config.training_flops(0, 10, length=0) == 6 * 10 * (layers + 6 * 8)
+    assert config.training_flops(10, 3, length=0) == 6 * (10 * layers + 3 * 6 * 8)
+
+
+class Multiplications(Observer):
+    """Counts the multiplications of rows by matrices of parameters in a forward pass."""
+
+    def __init__(self, model):
+        self.count, self.matrices = 0, {id(p) for p in model.parameters() if p.ndim == 2}
+
+    def on_forward(self, name, args, result):
+        tensors = [a for a in args if isinstance(a, Tensor)]
+        if tensors and id(tensors[0]) not in self.matrices:  # which an embedding looks up
+            rows = math.prod(tensors[0].shape[:-1])
+            self.count += rows * sum(a.size for a in tensors[1:] if id(a) in self.matrices)
+
+
+def test_flops_are_those_of_the_matmuls_of_a_masked_batch():
+    """Only masked tokens reach the projection to the vocabulary."""
+    config = TransformerConfig(**SMALL | {"vocab_size": 50}, architecture="encoder")
+    model, rng = config.build(), np.random.default_rng(0)
+    ids = rng.integers(4, 50, (3, 10))
+    labels = np.where(rng.random(ids.shape) < 0.2, ids, 0)
+    n_labels = int((labels != 0).sum())
+    with observing(Multiplications(model)) as multiplications:
+        model.loss(ids, labels)
+    assert 0 < n_labels < ids.size
+    assert 6 * multiplications.count == config.training_flops(ids.size, n_labels, length=0)
 
 
 @pytest.mark.parametrize(

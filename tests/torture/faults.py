@@ -129,9 +129,8 @@ class Program:
             return status, int(file.read() or 0)
 
     def output(self):
-        """Return what the last attempt wrote to stderr, without the line in which `train` reports its end."""
-        lines = self.errors.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-        return "".join(line for line in lines if not line.startswith(f"{self.run}: stopped after step"))
+        """Return what the last attempt wrote to stderr."""
+        return self.errors.read_text(encoding="utf-8", errors="replace")
 
     def result(self):
         """Return the outcome of the run and the averaged weights."""

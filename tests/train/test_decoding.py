@@ -130,7 +130,7 @@ def test_sequences_beyond_the_models_limit_are_named():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--top-k", "3"], "--top-k: expected it only with --samples; got it alone; try --samples 1"),
+        (["--top-k", "3"], "--top-k: expected --samples as well; got only --top-k; try adding --samples 1"),
         (["--samples", "2", "--beam", "3"], "--beam: expected beam search or samples; got --samples too; try"),
         (["--samples", "2", "--n-best", "3"], "--n-best: expected beam search or samples"),
         (["--samples", "0"], "--samples: expected"),

@@ -40,9 +40,15 @@ def copy(uninterrupted, tmp_path):
     [
         (["translate", "--model", "RUN", "--beam", "x"], "; got 'x'; try npx-transformer translate --help"),
         (["translate", "--model", "RUN", "--device", "tpu"], '--device: expected one of "cpu", "cuda"; got tpu; try'),
+        (
+            ["score", "--pairs", "a", "--model", "RUN"],
+            "--pairs: expected SRC TGT; got 1 of 2 values before --model; try",
+        ),
+        (["score", "--model", "RUN", "--pairs", "a"], "--pairs: expected SRC TGT; got 1 of 2 values; try --pairs SRC"),
+        (["translate", "--input", "--model", "RUN"], "--input: expected F; got no value before --model; try --input F"),
         (["info", "base", "--device", "x"], '--device: expected one of "cpu", "cuda"; got x; try c'),
-        (["info", "RUN", "--vocab-size", "5"], "--vocab-size: expected it only with a preset; got it with the run "),
-        (["plan", "RUN", "--vocab-size", "5"], "--vocab-size: expected it only with a preset; got it with the run "),
+        (["info", "RUN", "--vocab-size", "5"], "--vocab-size: expected a preset; got the run "),
+        (["plan", "RUN", "--vocab-size", "5"], "--vocab-size: expected a preset; got the run "),
         (["data", "own", "--out", "D", "--train-src=x", "--train-tgt=x", "--mirror=b"], "expected no --mirror, as"),
         (["data", "ownn", "--out", "D"], "got 'ownn'; try own"),
         (["info", "runs/x"], "got neither; try the --out of a training"),
@@ -113,6 +119,19 @@ def test_a_training_without_time_reports_that_nothing_was_saved(text, tmp_path, 
     assert re.search(pattern, capfd.readouterr().err)
 
 
+def test_a_run_with_relative_paths_says_where_it_looked_for_its_texts(copy, tmp_path, monkeypatch, capfd):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    config = RunFolder(copy).config_file
+    config.write_text(re.sub(r'(?m)^(\w+_(?:src|tgt)) = ".*/', r'\1 = "texts/', config.read_text(encoding="utf-8")))
+    err = error_line(capfd, "train", "--resume", "--out", copy, "--set=train.max_steps=13")
+    base = tmp_path / "elsewhere"
+    assert (
+        f"texts/train.en: expected a text file; got no such file; try another path (this path is relative to {base})\n"
+        in err
+    )
+
+
 # ---- damaged runs
 
 
@@ -132,9 +151,9 @@ def test_a_damaged_checkpoint_is_reported_even_with_quiet(copy, capfd):
         file.truncate(99)
     capfd.readouterr()
     assert main(["train", "--resume", "--out", str(copy), "--quiet"]) == 0
-    damage, end = capfd.readouterr().err.splitlines()
+    (damage,) = capfd.readouterr().err.splitlines()
     assert f"{newest / 'model.safetensors'}: " in damage and damage.endswith("using the previous checkpoint")
-    assert "stopped after step 12" in end
+    assert "done after step 12" in RunFolder(copy).log_file.read_text(encoding="utf-8").splitlines()[-1]
 
 
 def test_info_reports_a_tokenizer_of_another_run(copy, tmp_path, capfd):

@@ -117,7 +117,7 @@ def test_unusable_weights_and_patterns_raise_one_line(text, source, tmp_path):
         tokenizer.digest = "another"
         initialize(model, str(source), "", tokenizer)
     assert select("train.freeze", "", ["a"]) == []
-    with pytest.raises(UserError, match="train.init_only: expected it with train.init"):
+    with pytest.raises(UserError, match="train.init_only: expected train.init as well"):
         run(text, tmp_path / "run", init_only="encoder.*")
 
 

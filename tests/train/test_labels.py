@@ -17,7 +17,7 @@ from train.run.checkpoint import load_model
 from train.tasks.labeling import embed_lines, label_lines
 from train.text.affixes import AffixTokenizer, affix_spec
 from train.text.corpus import Corpus
-from train.text.labeled import MaskedBatches, MaskedText, WordEncoder, read_labeled, read_tagged
+from train.text.labeled import MaskedBatches, MaskedText, WordEncoder, read_labeled, read_parallel_tags, read_tagged
 from train.text.tokenizer import SPECIALS, Tokenizer
 
 NOUNS, VERBS = ("cat", "dog", "bird"), ("sees", "hears", "likes")
@@ -93,6 +93,21 @@ def test_invalid_tagged_words_are_named_by_their_line(tmp_path, text, message):
 def test_sentences_are_separated_by_empty_lines(tmp_path):
     (tmp_path / "f").write_text("\n\nthe\tDT\ncat\tNN\n\n\nit\tPRP")
     assert [tuple(s) for s in read_tagged(tmp_path / "f")] == [(3, ["the", "cat"], ["DT", "NN"]), (7, ["it"], ["PRP"])]
+
+
+@given(st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("XY")), max_size=4), max_size=5))
+def test_a_file_of_tags_gives_what_tagged_words_give(tmp_path_factory, sentences):
+    folder = tmp_path_factory.mktemp("tags")
+    for name, side in (("words", 0), ("tags", 1)):
+        (folder / name).write_text("".join(" ".join(pair[side] for pair in row) + "\n" for row in sentences) or "\n")
+    (folder / "tagged").write_text("\n".join("".join(f"{w}\t{t}\n" for w, t in row) for row in sentences) or "\n")
+    if not any(sentences):
+        with pytest.raises(UserError, match="words: expected a sentence of words per line; got only empty lines"):
+            list(read_parallel_tags(folder / "words", folder / "tags"))
+        return
+    read = list(read_parallel_tags(folder / "words", folder / "tags"))
+    assert [s[1:] for s in read] == [s[1:] for s in read_tagged(folder / "tagged")]
+    assert [s.line for s in read] == [i for i, row in enumerate(sentences, 1) if row]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "affixes"])
@@ -195,10 +210,10 @@ def test_ten_sentences_are_memorized(kind):
     )  # fmt: skip
     model = config.build(seed=1)
     adam = Adam(model)
-    for _ in range(60):
+    for _ in range(100):
         adam.flat.zero_grad()
         model.loss(ids, labels).backward()
-        adam.step(0.02)
+        adam.step(0.01)
     gold, logits = model.label_logits(ids, labels)
     assert (logits.argmax(axis=1) == gold).all() and model.loss(ids, labels).item() < 0.1
 
@@ -339,6 +354,38 @@ def test_labels_that_the_training_text_lacks_are_named(folder, tmp_path, capfd):
     message = capfd.readouterr().err
     assert "odd.tags, line 2: expected a label of the training text; got 'NNS'; try NN" in message
     assert not (tmp_path / "run").exists()
+
+
+def test_a_tagger_learns_from_a_file_of_words_and_a_file_of_tags(folder, runs, tmp_path, capfd):
+    """The result is that of one file of tagged words."""
+    for part in ("train", "valid"):
+        lines = (folder / f"{part}.txt").read_text().splitlines()
+        (tmp_path / part).write_text("".join(" ".join(TAG_OF[word] for word in line.split()) + "\n" for line in lines))
+    files = [f"--{part}-{kind}={path}" for part in ("train", "valid")
+             for kind, path in (("tagged", folder / f"{part}.txt"), ("tags", tmp_path / part))]  # fmt: skip
+    command = ["train", f"{folder}/small.toml", "--set", "data.task=tagging", "--quiet", "--out"]
+    assert main([*command, str(tmp_path / "run"), *files]) == 0
+    assert train(folder, "tagger", "--set", "data.task=tagging", texts=TEXTS["tagging"]) == 0
+    weights, expected = (outcome(out)[0] for out in (tmp_path / "run", folder / "tagger"))
+    assert weights == expected
+    gold = ["classify", "--model", str(tmp_path / "run"), "--gold"]
+    capfd.readouterr()
+    assert main([*gold, f"{folder}/valid.txt", "--gold-tags", str(tmp_path / "valid")]) == 0
+    parallel = capfd.readouterr()
+    assert main([*gold, f"{folder}/valid.tags"]) == 0 and capfd.readouterr() == parallel
+    (tmp_path / "short").write_text("DT NN VB DT NN\n")
+    (tmp_path / "valid").write_text("DT\n" + "".join((tmp_path / "valid").read_text().splitlines(True)[1:]))
+    n = len(SENTENCES) // 2
+    for changed, message in (
+        (
+            f"--valid-tags={tmp_path}/short",
+            f"short: expected {n} lines, one for each sentence of {folder}/valid.txt; got 1;",
+        ),
+        (f"--valid-tags={tmp_path}/valid", f"line 1: expected 5 tags, one for each word of {folder}/valid.txt; got 1;"),
+        ("--valid-tagged=", "data.valid_tags: expected it with data.valid_tagged, the words; got"),
+    ):
+        assert main([*command, str(tmp_path / "other"), *files, changed]) == 2
+        assert message in capfd.readouterr().err and not (tmp_path / "other").exists()
 
 
 def test_the_confusion_matrix_is_drawn_with_a_description(runs, tmp_path):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sacrebleu.metrics import CHRF
 
 from models import Transformer, TransformerConfig
 from tests.helpers.trainings import metrics, one_line, outcome, run, tables
@@ -22,6 +23,7 @@ from train.run.keys import TrainSection
 from train.run.report import RankNotes
 from train.run.state import RunState
 from train.tasks import TASKS
+from train.tasks.translation import best_translations
 from train.text.corpus import Corpus
 
 
@@ -114,6 +116,21 @@ def test_the_best_checkpoints_are_averaged(text, tmp_path, monkeypatch, capsys, 
     assert "averaged, best, best-2, best-4" in shown and "30.00  checkpoints/best" in shown
 
 
+def test_chrf_is_measured_where_it_selects(text, uninterrupted, tmp_path, capfd):
+    summary = run(text, tmp_path / "run", validate_every=4, best_metric="chrf")
+    validations = [entry for entry in metrics(tmp_path / "run") if entry["kind"] == "valid"]
+    best = max(validations, key=lambda entry: (entry["chrf"], -entry["step"]))
+    assert 0 < best["chrf"] <= 100 and summary.best_step == best["step"]
+    model, tokenizer, _ = load_model(RunFolder(tmp_path / "run").best)
+    references = (text / "valid.de").read_text(encoding="utf-8").splitlines()
+    lines = (text / "valid.en").read_text(encoding="utf-8").splitlines()
+    hypotheses = best_translations(model, tokenizer, lines, beam=1)
+    assert CHRF().corpus_score(hypotheses, [references]).score == pytest.approx(best["chrf"], abs=1e-9)
+    for out, is_measured in ((tmp_path / "run", True), (uninterrupted, False)):
+        assert any("chrf" in entry for entry in metrics(out)) == is_measured
+        assert main(["info", str(out)]) == 0 and ("chrF" in capfd.readouterr().out) == is_measured
+
+
 def test_averaging_the_best_needs_two(uninterrupted):
     with pytest.raises(UserError) as error:
         average_checkpoints(uninterrupted, best=True)
@@ -123,9 +140,9 @@ def test_averaging_the_best_needs_two(uninterrupted):
 @pytest.mark.parametrize(
     ("keys", "part"),
     [
-        ({"best_metric": "f1"}, "expected loss or bleu for the task translation; got f1"),
+        ({"best_metric": "f1"}, "expected loss or bleu or chrf for the task translation; got f1; try "),
         ({"best_metric": "bleu", "validate_bleu": False}, "train.validate_bleu: expected true"),
-        ({"keep_best": 2}, "train.best_metric: expected loss or bleu; got keep_best = 2 without a metric"),
+        ({"keep_best": 2}, "train.best_metric: expected loss or bleu or chrf; got keep_best = 2 without a metric"),
     ],
 )
 def test_selections_that_cannot_work_are_rejected(text, tmp_path, keys, part):

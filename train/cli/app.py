@@ -2,12 +2,13 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from npx.ranges import Range
 from train.cli.options import checked_option
@@ -16,7 +17,35 @@ from train.errors import UserError
 from train.files import atomic_write, open_for_reading
 from train.text.lines import MAX_LINE_BYTES, count_lines
 
+
+class Commands(TyperGroup):
+    """The commands of the application. An option never takes the name of another option as its value."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        check_values(command, rest)
+        return name, command, rest
+
+
+def check_values(command: Any, args: Sequence[str]) -> None:
+    """Raise UserError if an option of a command has fewer values than it takes before the next option or the end."""
+    options = {name: p for p in command.params if p.param_type_name == "option" for name in p.opts}
+    for i, name in enumerate(args):
+        if name == "--":
+            return
+        if name not in options or options[name].is_flag:
+            continue
+        n, following = options[name].nargs, [*args[i + 1 :]]
+        end = next((k for k, value in enumerate(following[:n]) if value in options), min(n, len(following)))
+        if end < n:
+            metavar = options[name].metavar or "a value"
+            got = f"{end} of {n} values" if n > 1 else "no value"
+            before = f" before {following[end]}" if following[end:] else ""
+            raise UserError(f"{name}: expected {metavar}; got {got}{before}; try {name} {metavar}")
+
+
 app = typer.Typer(
+    cls=Commands,
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,

@@ -31,6 +31,10 @@ def classify(
             metavar="F", help="Label the texts of this labeled file and report accuracy and F1 by label on stderr."
         ),
     ] = None,
+    gold_tags: Annotated[
+        Path | None,
+        typer.Option(metavar="F", help="Tags of the sentences in --gold, one line for each; default: in --gold."),
+    ] = None,
     output: Output = None,
     top: Annotated[
         int | None,
@@ -47,7 +51,7 @@ def classify(
     """Print the label of each line of text with its probability, or the tags of its words."""
     from train.run.checkpoint import find_checkpoint, load_model, read_state, task_of
     from train.tasks.labeling import label_lines, score_labels, text_of
-    from train.text.labeled import label_names
+    from train.text.labeled import check_tag_lines, label_names
 
     use_device(device)
     check_single_input(input, gold)
@@ -58,7 +62,12 @@ def classify(
         )
     if top is not None and task.name == "tagging":
         raise UserError("--top: expected a classifier; got a tagger; try --json, which prints probabilities")
-    examples = [] if gold is None else list(task.read(str(gold)))
+    if gold_tags is not None and (gold is None or task.name != "tagging"):
+        raise UserError("--gold-tags: expected it with a tagger and --gold, the words; got it alone; try --gold F")
+    gold_files = [str(path) for path in (gold, gold_tags) if path is not None]
+    if gold is not None and gold_tags is not None:
+        check_tag_lines(str(gold), str(gold_tags))
+    examples = list(task.read(*gold_files)) if gold_files else []
     texts: AbstractContextManager[Iterator[str | None]] = (
         open_input(input) if gold is None else nullcontext(text_of(example, task.name) for example in examples)
     )

@@ -84,7 +84,7 @@ def data(
             raise UserError(f"data own: expected no --mirror, as nothing is downloaded; got {mirror}; try without it")
         corpus = Dataset("src", "tgt", (), (Pair("", train_src, train_tgt),), valid)
     elif any(files):
-        raise UserError(f"data {name}: expected no text files, as it downloads them; got some; try data own")
+        raise UserError(f"data {name}: expected no text files, because it downloads them; got some; try data own")
     else:
         corpus = dataset(name)
     rules = Rules(max_words, max_ratio, not keep_scripts, not keep_duplicates)

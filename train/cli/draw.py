@@ -60,9 +60,7 @@ def draw(
         "beam": (beam, ("heads", "beam")), "alpha": (alpha, ("heads", "beam")), "sentences": (sentences, ("roles",)),
     }.items():  # fmt: skip
         if value not in (None, "") and what not in pictures:
-            raise UserError(
-                f"draw: expected --{name} only with {' or '.join(pictures)}; got it with {what}; try without it"
-            )
+            raise UserError(f"draw: --{name} is only for {' and '.join(pictures)}; got {what}; try without --{name}")
     if what == "curves":
         return draw_curves_of([run, *(also or ())], out)
     use_device(device)
@@ -163,7 +161,7 @@ def open_corpus(run: Path, part: str, config: Any, tokenizer: Any) -> Any:
 
 
 def pairs_task(run: Path, config: Any) -> Any:
-    """Return the task of a run; UserError if it was not trained on pairs."""
+    """Return the task of a run. Raises UserError if it was not trained on pairs."""
     from train.tasks import TASKS
 
     task = TASKS[config.data.task]

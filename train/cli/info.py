@@ -92,14 +92,14 @@ def no_model_error(what: str) -> UserError:
     from models import PRESETS
 
     similar = difflib.get_close_matches(what, PRESETS, n=1)
-    attempt = similar[0] if similar else "the --out of a training, or a preset such as base"
+    attempt = similar[0] if similar else "the --out of a training run, or a preset such as base"
     return UserError(f"{what}: expected a run folder or a preset; got neither; try {attempt}")
 
 
 def check_preset_only(vocab_size: int | None, run: str) -> None:
     """Raise UserError if --vocab-size is given for a run, which has a vocabulary."""
     if vocab_size is not None:
-        raise UserError(f"--vocab-size: expected it only with a preset; got it with the run {run}; try without it")
+        raise UserError(f"--vocab-size: expected a preset; got the run {run}, which has a vocabulary; try without it")
 
 
 def describe(shape: Any, config: Any, updates: int | None = None) -> Iterator[str]:
@@ -112,12 +112,14 @@ def describe(shape: Any, config: Any, updates: int | None = None) -> Iterator[st
     from train.learn.memory import count_trained, training_memory
     from train.tasks import TASKS
 
-    preset, t, sides = config.model.preset, config.train, TASKS[config.data.task].sides
+    preset, t, task = config.model.preset, config.train, TASKS[config.data.task]
+    sides = task.sides
     is_changed = shape != type(shape).preset(preset, shape.vocab_size)
     paper = {} if is_changed else FIGURES.get(preset, {})
     pairs, tested = ((), {}) if is_changed else TESTED.get(preset, ((), {}))
     n, tokens = shape.n_parameters(), t.batch_tokens * t.accumulate
-    update = shape.training_flops(tokens if "source" in sides else 0, tokens)
+    is_read = "source" in sides or shape.architecture == "encoder"
+    update = shape.training_flops(tokens if is_read else 0, task.n_predictions(tokens, config))
     precision = npx.precision_named(t.precision)
     n_trained = count_trained(shape, t.freeze)
     memory = training_memory(n, n_trained, precision, bool(t.ema_decay))
@@ -128,6 +130,7 @@ def describe(shape: Any, config: Any, updates: int | None = None) -> Iterator[st
     paper_size = f"   (the paper: {paper['params_millions']:g} million)" if paper else ""
     paper_cost = f"   (the paper: {float(tested[f'{pairs[0]} FLOPs']):.1e})" if pairs else ""
     yield f"model        {preset}{' with changes' if is_changed else ''}: {sizes}"
+    yield f"architecture {describe_architecture(shape)}, for {task.name}"
     yield f"vocabulary   {describe_vocabulary(shape, sides)}"
     yield f"parameters   {n:,}{frozen}{paper_size}"
     yield f"operations   {update / tokens / len(sides):.3g} FLOP per training token"
@@ -145,6 +148,13 @@ def describe(shape: Any, config: Any, updates: int | None = None) -> Iterator[st
 
 
 LANGUAGES = {"en-de": "English-German", "en-fr": "English-French"}
+
+
+def describe_architecture(shape: Any) -> str:
+    """Return the architecture and, if it has attention layers only, the places of its norms and its positions."""
+    if shape.architecture not in ("encoder_decoder", "decoder", "encoder"):
+        return str(shape.architecture)
+    return f"{shape.architecture}, norm {shape.norm}, positions {shape.positions}"
 
 
 def describe_vocabulary(shape: Any, sides: tuple[str, ...]) -> str:
@@ -169,7 +179,7 @@ def has_metrics(entry: dict[str, Any], kind: str, *names: str) -> bool:
 def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return step, tokens, loss and tokens per second of the last log line, or of a checkpoint that is newer.
 
-    If a training stops between two log lines, only its checkpoint counts the last updates.
+    If training stops between two log lines, only its checkpoint counts the last updates.
     """
     from train.run.checkpoint import newest_totals
 
@@ -203,8 +213,9 @@ def describe_run(run: Any, config: Any) -> Iterator[str]:
     if not (curve := [entry for entry in entries if has_metrics(entry, "valid", "loss", "perplexity")]):
         return
     best_step = read_state(run.best)["step"] if run.best.is_dir() else None
-    widths = {name: max(7, len(title) + 2) for name, title in task.scores.items()}
-    titles = "".join(f"{title:>{widths[name]}}" for name, title in task.scores.items())
+    measured = {name: title for name, title in task.scores.items() if any(name in entry for entry in curve)}
+    widths = {name: max(7, len(title) + 2) for name, title in measured.items()}
+    titles = "".join(f"{title:>{widths[name]}}" for name, title in measured.items())
     yield f"validation     step     loss  perplexity{titles}"
     for entry in curve:
         scores = "".join(

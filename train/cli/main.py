@@ -74,7 +74,7 @@ def run_command(argv: Sequence[str] | None) -> int:
         return report_user_error("unexpected end of file; try a complete copy of the input file")
     except KeyboardInterrupt:
         return 130
-    except FloatingPointError as error:  # of a search; a training reports its own
+    except FloatingPointError as error:  # of a search; training reports its own
         return report_user_error(f"{error}; try an earlier checkpoint")
     except SystemError as error:
         if "without exception set" not in str(error) and "without setting an exception" not in str(error):

@@ -68,7 +68,7 @@ def score(
         missing = "--ref" if ref is None else "--hyp"
         raise UserError(f"score: missing {missing}; try {missing} F, or --pairs SRC TGT --model RUN")
     if device != "cpu" and not model:
-        raise UserError(f"--device: expected it only with --model; got {device} alone; try without it")
+        raise UserError(f"--device: expected --model as well; got only --device {device}; try without --device")
     if bool(model) != (src is not None):
         raise UserError("score: expected --model and --src together; got one of them; try both, or neither")
     if model and len(model) > 1:

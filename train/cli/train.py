@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -94,7 +93,6 @@ def train(
     **texts: str | None,
 ) -> None:
     """Train a model (see train/learn/training.py); `texts` are keys of [data]."""
-    import npx
     from train.learn.training import train as run_training
     from train.run.config import to_toml
 
@@ -122,12 +120,10 @@ def train(
     has_texts = any(getattr(run_config.data, name) for name in task.files["train"])
     if resume and not has_texts and (out / "config.toml").exists():
         raise UserError(
-            f"--resume: expected the texts of the run; got {config}, which names none; try it without {config}, as "
+            f"--resume: expected the run's text files; got {config}, which names none; try omitting {config}, as "
             f"{out / 'config.toml'} is the configuration of the run"
         )
-    summary = run_training(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")
-    if npx.distributed.world().rank == 0:
-        print(f"{out}: stopped after step {summary.step:,} ({summary.stopped})", file=sys.stderr)
+    run_training(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")
 
 
 def check_task_options(names: Iterable[str], task: Task[Any, Any]) -> None:

@@ -143,7 +143,7 @@ def check_sampling_options(sampling: dict[str, Any], search: dict[str, Any]) -> 
     """Raise UserError for options of sampling without --samples, or together with options of beam search."""
     if sampling and "samples" not in sampling:
         name = next(iter(sampling)).replace("_", "-")
-        raise UserError(f"--{name}: expected it only with --samples; got it alone; try --samples 1")
+        raise UserError(f"--{name}: expected --samples as well; got only --{name}; try adding --samples 1")
     if sampling and search:
         name = next(iter(search)).replace("_", "-")
         raise UserError(f"--{name}: expected beam search or samples; got --samples too; try one of them")

@@ -1,4 +1,4 @@
-"""Comparison of Table 3 with the paper: results, differences to base, and which of the paper's claims are confirmed."""
+"""Compare Table 3 with the paper: results, differences from base, and which of the paper's claims are confirmed."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -57,7 +57,7 @@ def paper_format(result: Mapping[str, Any]) -> dict[str, float]:
 
 
 def differences(row: Mapping[str, float], base: Mapping[str, float]) -> dict[str, float]:
-    """Return the differences to base in BLEU points and in log perplexity (nats per token)."""
+    """Return the differences from base in BLEU points and in log perplexity (nats per token)."""
     return {"bleu": row["bleu"] - base["bleu"], "nats": math.log(row["ppl"] / base["ppl"])}
 
 
@@ -97,7 +97,7 @@ def markdown(comparison: Mapping[str, Any], size: tuple[int, int], has_picture: 
     yield from (
         "Perplexity per token and BLEU of beam search on the validation text (the paper: newstest2013), with the last",
         "weights as in the paper; in brackets with the average of the last 5 checkpoints. Parameters in millions.",
-        "Differences to base in BLEU points and nats per token (log of the ratio of perplexities; lower is better).",
+        "Differences from base in BLEU points and nats per token (log of the ratio of perplexities; lower is better).",
         "",
         "| row | paper: ppl | BLEU | params | ours: ppl | BLEU | params | updates | seconds "
         "| paper - base: nats | BLEU | ours - base: nats | BLEU |",
@@ -121,7 +121,7 @@ def markdown(comparison: Mapping[str, Any], size: tuple[int, int], has_picture: 
         yield from ("", f"{row} failed: {reason}")
     yield from claims_markdown(comparison)
     if has_picture:
-        yield from ("", "![differences to base](table3.png)")
+        yield from ("", "![differences from base](table3.png)")
     signatures = {entry["ours"]["signature"] for entry in comparison["rows"] if entry["ours"]}
     yield from ("", *(f"BLEU: `{signature}`" for signature in sorted(signatures)))
 
@@ -146,7 +146,7 @@ def claims_markdown(comparison: Mapping[str, Any]) -> Iterator[str]:
 
 
 def draw(comparison: Mapping[str, Any], path: Path) -> bool:
-    """Draw each row's differences to base, the paper's and ours; return False if there is nothing to draw with."""
+    """Draw each row's differences from base, the paper's and ours; return False if there is nothing to draw with."""
     entries = [entry for entry in comparison["rows"] if entry["difference"].get("ours")]
     plt = import_pyplot(path.name) if entries else None
     if plt is None:
@@ -163,7 +163,7 @@ def draw(comparison: Mapping[str, Any], path: Path) -> bool:
     axes[0].set_yticks(positions, [entry["row"] for entry in entries])
     axes[0].invert_yaxis()
     axes[0].legend()
-    figure.suptitle(f"Table 3, scale {comparison['scale']}: differences to base")
+    figure.suptitle(f"Table 3, scale {comparison['scale']}: differences from base")
     figure.savefig(path, dpi=120)
     plt.close(figure)
     return True

@@ -107,7 +107,7 @@ def run_length(
         out: folder of the table.
         rows: names of ROWS; none for all.
         steps: updates of each row.
-        seed: of the initialization and of all sequences.
+        seed: seed of the initialization and of all sequences.
         progress: show the progress of each training.
 
     Raises UserError for an unknown row, and for a folder with other settings.

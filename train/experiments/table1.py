@@ -37,9 +37,9 @@ from train.learn.optimizer import Adam
 
 WINDOW, WIDTH = 16, 3  # r of restricted self-attention, and k of the convolutions
 HEAD = 64  # width of an attention head
-PATIENCE = 0.3  # seconds of repetitions of a measurement
-REPEATS = 20  # at most
-SAMPLES = 32  # of random inputs, for the gradients
+MIN_SECONDS = 0.3  # repeat a measurement at least this long, if MAX_REPEATS allows
+MAX_REPEATS = 20  # of a measurement
+SAMPLES = 32  # random inputs over which gradients are averaged
 VOCABULARY, COPY_WIDTH, COPY_BATCH = 8, 32, 16  # of the copying task
 COPY_ACCURACY, COPY_RATE = 0.95, 1e-2
 
@@ -51,7 +51,7 @@ class Scale:
     lengths: tuple[int, ...]
     widths: tuple[int, ...]
     distances: tuple[int, ...]  # of the gradient and of copying
-    copy_steps: int  # updates after which copying counts as not learned
+    copy_steps: int  # updates after which learning to copy is given up
 
 
 SCALES = {
@@ -74,8 +74,9 @@ class Mixing(Module):
 class Kind:
     """A kind of layer.
 
-    layer: make a complete layer of width d, for stacks. mixing: make what is measured. multiplications: of a forward
-    pass over n positions. complexity, sequential, path: the paper's, as text. exponents: those of n and d there.
+    layer: make a complete layer of width d, for stacks. mixing: make what is measured. multiplications: their number in
+    a forward pass over n positions. complexity, sequential, path: the paper's, as text. exponents: those of n and d
+    there.
     """
 
     layer: Callable[[int], Module]
@@ -93,7 +94,7 @@ def heads(d: int) -> int:
 
 
 def of_layer(make: Callable[[int], Module]) -> Callable[[int], Mixing]:
-    """Return a function that makes the mixing part of a layer all of which is measured."""
+    """Return a factory of `Mixing` modules for a layer that is measured as a whole."""
 
     def mixing(d: int) -> Mixing:
         layer = make(d)
@@ -144,7 +145,8 @@ KINDS = {
 def run_table1(out: Path, scale: str = "full", progress: bool = True) -> dict[str, Any]:
     """Measure the kinds of layers that are not finished in the folder `out`, and return the table.
 
-    scale: key of SCALES. progress: print a line for each measurement. UserError for a folder with other settings.
+    scale: key of SCALES. progress: print a line for each measurement. Raises UserError if a folder
+    has other settings.
     """
     open_table_folder(out, {"scale": scale})
     make_folder(out / "kinds")
@@ -196,7 +198,7 @@ def make(function: Callable[[int], Any], d: int) -> Any:
 
 
 def measure_cell(kind: Kind, n: int, d: int) -> dict[str, Any]:
-    """Return seconds (the least of some repetitions), peak bytes and FLOPs of forward and backward."""
+    """Return seconds (the minimum over repetitions), peak bytes and FLOPs of forward and backward."""
     module: Mixing = make(kind.mixing, d)
     data = npx.random.normal(npx.Key(1, 1, 0), (1, n, module.inputs * d))
     g = npx.random.normal(npx.Key(1, 2, 0), (1, n, d))
@@ -212,7 +214,7 @@ def measure_cell(kind: Kind, n: int, d: int) -> dict[str, Any]:
         return middle - start, time.perf_counter() - middle
 
     times = [run()]
-    while len(times) < REPEATS and sum(map(sum, times)) < PATIENCE:
+    while len(times) < MAX_REPEATS and sum(map(sum, times)) < MIN_SECONDS:
         times.append(run())
     tracemalloc.start()
     run()
@@ -258,14 +260,14 @@ def input_gradient(layers: list[Module], n: int, d: int) -> Any:
 
 
 def gradient_by_distance(kind: Kind, distances: tuple[int, ...]) -> dict[str, float]:
-    """Return, for one layer, the norm of the gradient at each distance before the output that it is of."""
+    """Return the norm of one layer's gradient with respect to the input at each distance before the output."""
     n = max(distances) + 1
     norms = input_gradient([make(kind.layer, HEAD)], n, HEAD)
     return {str(distance): float(norms[n - 1 - distance]) for distance in distances}
 
 
 def layers_to_reach(kind: Kind, distance: int) -> int:
-    """Return the least number of layers after which an output has a gradient at that distance."""
+    """Return the smallest number of layers for which an output depends on the input at that distance."""
     layers: list[Module] = []
     while True:
         layers.append(make(kind.layer, 4))
@@ -274,7 +276,7 @@ def layers_to_reach(kind: Kind, distance: int) -> int:
 
 
 def path_length(kind: Kind, distance: int) -> int:
-    """Return the steps that a signal must pass over that distance: layers, times the steps of a recurrence in each."""
+    """Return the steps that a signal takes over that distance: layers, times the recurrent steps in each."""
     one, two, all_positions = (graph_depth(kind, n) for n in (1, 2, distance + 1))
     steps = 1 + (all_positions - one) // (two - one) if two > one else 1
     return layers_to_reach(kind, distance) * steps

@@ -42,7 +42,7 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
         run: the run folder, or one checkpoint folder.
         target: a name in TARGETS.
         out: the folder to write, which must not exist or be empty; it is complete or absent.
-        dtype: of the weights, one of DTYPES.
+        dtype: dtype of the weights, one of DTYPES.
         on_warning: called with warnings about the run.
 
     Raises UserError for a folder that exists, and for a model or dtype that the format lacks.
@@ -91,7 +91,7 @@ def write_tensors(path: Path, tensors: dict[str, Any], dtype: str, target: str) 
 
 
 def check_range(tensors: Mapping[str, Any], dtype: str) -> None:
-    """Raise UserError for a value that becomes infinite in a dtype of floats."""
+    """Raise UserError for a value that overflows to infinity in a floating dtype."""
     limit = np.finfo(dtype).max
     for name, array in tensors.items():
         if (largest := np.abs(array).max(initial=0)) > limit:
@@ -101,7 +101,7 @@ def check_range(tensors: Mapping[str, Any], dtype: str) -> None:
 
 
 def unsupported_fields(c: TransformerConfig, allowed: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a model whose values a target lacks, and the words for what it has.
+    """Yield the fields of a model whose values a target lacks, and the supported values in words.
 
     A field that is neither in `allowed` nor in UNCHECKED needs its default, so that a new option is an error.
     """

@@ -1,7 +1,7 @@
 """The GPT-2 architecture of Hugging Face transformers, in terms of our decoder-only model.
 
 GPT-2 normalizes before each sub-layer and after the last layer, has learned positions and biases, and its matrices
-have the layout of ours.
+have the same layout as ours.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -54,7 +54,7 @@ NORMS = {"attention_residual.norm": "ln_1", "feed_forward_residual.norm": "ln_2"
 
 
 def parameters(c: TransformerConfig) -> Iterator[tuple[str, str]]:
-    """Yield our name and GPT-2's of each parameter but the tables of tokens and positions."""
+    """Yield our name and GPT-2's name of each parameter except the token and position tables."""
     pairs = [("norm", "ln_f", "gamma beta")]
     for i in range(c.n_layers):
         pairs += [(f"layers.{i}.{ours}", f"h.{i}.{theirs}", "weight bias") for ours, theirs in SUBLAYERS.items()]
@@ -71,7 +71,7 @@ def parameters(c: TransformerConfig) -> Iterator[tuple[str, str]]:
 def read_gpt2(
     folder: Path, config: Mapping[str, Any], settings: Mapping[str, Any], on_warning: Callable[[str], object]
 ) -> Imported:
-    """Read a GPT-2 folder. Raises UserError for what our model lacks."""
+    """Read a GPT-2 folder. Raises UserError for features that our model does not have."""
     path = folder / CONFIG
     for key, expected in OTHER_SETTINGS.items():
         if config.get(key, expected) != expected:
@@ -127,7 +127,8 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> PlainTokenizer:
         ids = [vocabulary.get(byte) for byte in UNUSED_BYTES]
         if type(eos) is not int or None in ids:
             raise UserError(
-                f"{folder}: expected a byte-level tokenizer and eos_token_id; got others; try another model"
+                f"{folder}: expected a byte-level tokenizer and an eos_token_id; got eos_token_id = {eos!r}, or a "
+                "tokenizer without some bytes; try another model"
             )
         spec = {**spec, SPECIAL_IDS: [*ids[:2], eos, ids[2]]}
     return PlainTokenizer({**spec, "post_processor": None}, str(folder / TOKENIZER))
@@ -144,7 +145,9 @@ def read_spec(folder: Path) -> dict[str, Any]:
             or not isinstance(added := spec.get("added_tokens"), list)
             or not all(isinstance(token, dict) and isinstance(token.get("content"), str) for token in added)
         ):
-            raise UserError(f"{folder / TOKENIZER}: expected a byte-level BPE tokenizer; got another; try {REMEDY}")
+            raise UserError(
+                f"{folder / TOKENIZER}: expected a byte-level BPE tokenizer; got another kind; try {REMEDY}"
+            )
         return dict(spec)
     vocabulary = read_object(folder / VOCABULARY)
     merges = [line.split(" ") for line in read_all_lines(folder / MERGES) if line and not line.startswith("#version")]
@@ -173,7 +176,7 @@ def check_model(c: TransformerConfig) -> None:
 
 
 def to_gpt2(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int) -> dict[str, Any]:
-    """Return the tensors of a GPT-2 model that computes the same as our model, for at most `n_positions` positions.
+    """Return the tensors of a GPT-2 model equivalent to ours, for at most `n_positions` positions.
 
     Sinusoids become the table of positions, and the scale of the embedding becomes part of it; then the output has a
     matrix of its own.
@@ -202,7 +205,7 @@ def is_tied(c: TransformerConfig) -> bool:
 
 
 def write_gpt2(model: Any, tokenizer: Any, max_length: int, folder: Path, dtype: str) -> None:
-    """Write a GPT-2 folder: weights, configuration and tokenizer. `max_length`: positions of sinusoids."""
+    """Write a GPT-2 folder: weights, configuration and tokenizer. `max_length`: number of sinusoidal positions."""
     c = model.config
     check_model(c)
     tensors = to_gpt2(weights_of(model), c, max_length)

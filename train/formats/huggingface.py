@@ -24,7 +24,7 @@ CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokeni
 TOKENIZER_CONFIG, VOCABULARY, TARGET_VOCABULARY = "tokenizer_config.json", "vocab.json", "target_vocab.json"
 SENTENCEPIECE = "source.spm", "target.spm"
 UNKNOWN = "<unk>"
-# Settings of a generation that our search lacks, with the values that switch them off.
+# Generation settings that our search does not support, with the values that disable them.
 OTHER_SETTINGS: Mapping[str, Any] = {
     "no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "min_length": 0, "forced_bos_token_id": None,
     "do_sample": False, "num_beam_groups": 1, "diversity_penalty": 0.0, "renormalize_logits": False,
@@ -213,7 +213,7 @@ def suppressed_ids(settings: Mapping[str, Any], tokenizer: TextTokenizer, path: 
 
 
 def warn_of_settings(settings: Mapping[str, Any], path: Path, on_warning: Callable[[str], object]) -> None:
-    """Warn of settings of a generation that our search lacks."""
+    """Warn about generation settings that our search does not support."""
     for name, off in OTHER_SETTINGS.items():
         if settings.get(name) not in (None, off):
             on_warning(f"{path}: {name} = {settings[name]!r} is not imported")

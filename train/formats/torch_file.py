@@ -48,7 +48,7 @@ class Storage:
         self.n_values, self.values = n_values, np.zeros(0, self.dtype)
 
     def read(self, data: bytes | memoryview) -> None:
-        """Set the values; bfloat16 becomes float32. ValueError for another number of them."""
+        """Set the values; bfloat16 becomes float32. Raises ValueError for another number of them."""
         if len(data) != self.n_values * self.dtype.itemsize:
             raise ValueError(f"a storage of {len(data)} bytes for {self.n_values} values")
         values = np.frombuffer(data, self.dtype)
@@ -64,7 +64,7 @@ class StoredTensor(NamedTuple):
     strides: tuple[int, ...]
 
     def array(self) -> Any:
-        """Return the tensor as a read-only array. ValueError for a view that is not within the storage."""
+        """Return the tensor as a read-only array. Raises ValueError for a view that is not within the storage."""
         values, last = self.storage.values, self.offset
         if min((*self.shape, *self.strides, self.offset), default=0) < 0 or len(self.shape) != len(self.strides):
             raise ValueError("a tensor of negative sizes")
@@ -202,7 +202,7 @@ def read_zip(path: Path) -> Any:
 
 
 def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Return a file of a zip file. ValueError for a compressed one, which could fill the memory."""
+    """Return a file of a zip file. Raises ValueError for a compressed one, which could fill the memory."""
     if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
         raise ValueError(f"{name} compressed, which PyTorch never writes")
     return archive.read(name)

@@ -90,7 +90,7 @@ def read_safetensors(path: Path) -> dict[str, Any]:
 
 
 def decode(tensor: Mapping[str, Any]) -> Any:
-    """Return one tensor of `safetensors.deserialize` as an array. ValueError for an unknown dtype."""
+    """Return one tensor of `safetensors.deserialize` as an array. Raises ValueError for an unknown dtype."""
     name = tensor["dtype"]
     if name not in DTYPES:
         raise ValueError(f"numbers of the dtype {name}")

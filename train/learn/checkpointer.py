@@ -228,7 +228,7 @@ class Checkpointer:
                 )
         if state.get("text_sha256") != self.corpus.digest:
             raise UserError(
-                f"resume: expected the training text of {path}; got a text with another SHA-256; try the "
+                f"resume: expected the training text of {path}; got a text with a different SHA-256; try the "
                 f"original files, or a "
                 "new --out"
             )

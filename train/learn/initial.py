@@ -1,4 +1,4 @@
-"""The start of a training: weights from another run (train.init) and parameters that are not trained (train.freeze).
+"""The start of training: weights from another run (train.init) and parameters that are not trained (train.freeze).
 
 Both select parameters by patterns: names separated by commas, in which `*` matches any text, as in "encoder.*,
 *.bias".
@@ -95,7 +95,7 @@ def initialize(model: SequenceModel, source: str, patterns: str, tokenizer: Text
     vocabulary = [name for name in names if name in model.vocabulary_parameters()]
     if vocabulary and not is_same_tokenizer and not has_same_text_tokenizer(model, folder, checkpoint.state, tokenizer):
         raise UserError(
-            f"train.init: expected the tokenizer of {source}, to whose subwords {vocabulary[0]} belongs; got another; "
+            f"train.init: expected the tokenizer of {source}, on which {vocabulary[0]} depends; got a different one; "
             f'try data.tokenizer = "{run_files(folder)[0]}", or train.init_only without {vocabulary[0]}'
         )
     for name in names:

@@ -1,4 +1,4 @@
-"""Memory of a training: the weights, and the arrays that training keeps of them from update to update."""
+"""Memory of training: the weights, and the arrays that training keeps of them from update to update."""
 
 import os
 

@@ -45,7 +45,7 @@ class NoamSchedule:
         self.d_model, self.warmup_steps, self.lr_scale = d_model, warmup_steps, lr_scale
 
     def __call__(self, step: int) -> float:
-        """Return the learning rate of update `step`. The first update is step 1; ValueError for a step below."""
+        """Return the learning rate of update `step`. The first update is step 1. Raises ValueError for a step below."""
         if step < 1:
             raise ValueError(
                 f"NoamSchedule: expected a step >= 1 (the first update is step 1); got {step}; try step + 1"

@@ -336,10 +336,13 @@ class Trainer:
         self.report.write_missing_copies()
         for text in self.checkpoints.warnings:
             self.report.show(text, always=True)
-        cause = " by early stopping" if reason == "patience" else ""
+        end = f"the run ended{' by early stopping' if reason == 'patience' else ''} after step {s.step:,}"
+        if s.step > t.max_steps:
+            end += f", beyond train.max_steps = {t.max_steps:,}"
+        elif s.step < t.max_steps:
+            end += f" of {t.max_steps:,}"
         self.report.show(
-            f"{self.checkpoints.folder.path}: nothing left to do, as the run ended{cause} after step {s.step:,} of "
-            f"{t.max_steps:,}; {self._continue_advice()} continues",
+            f"{self.checkpoints.folder.path}: nothing left to do, as {end}; {self._continue_advice()} continues",
             always=True,
         )
         return self._summarize(reason, result)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import npx
 from models import ARCHITECTURES, TransformerConfig
-from train.errors import UserError
+from train.errors import UserError, nearest
 from train.files import write_text
 from train.json_files import read_sealed
 from train.learn.initial import initialize, select
@@ -204,7 +204,7 @@ def check_selection(config: RunConfig, task: Task, texts: Texts) -> None:
         return
     if metric not in metrics:
         expected = f"{' or '.join(metrics)} for the task {task.name}"
-        raise UserError(f"train.best_metric: expected {expected}; got {metric}; try {metrics[-1]}")
+        raise UserError(f"train.best_metric: expected {expected}; got {metric}; try {nearest(metric, metrics)}")
     if "valid" not in texts:
         raise UserError(f"train.best_metric: expected a validation text for {metric}; it is missing; try {option}")
     if metric != "loss" and not config.train.validate_bleu:
@@ -247,7 +247,7 @@ def check_model(config: RunConfig, task: Task) -> None:
     for name in ("freeze", "init_only"):
         select(f"train.{name}", getattr(config.train, name), names)
     if config.train.init_only and not config.train.init:
-        raise UserError("train.init_only: expected it with train.init; got it alone; try --init RUN")
+        raise UserError("train.init_only: expected train.init as well; got only train.init_only; try --init RUN")
     longest = outline.max_length
     if longest is not None and config.data.max_length > longest:
         raise UserError(

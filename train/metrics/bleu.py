@@ -190,6 +190,12 @@ def corpus_bleu_for_validation(
     return bleu(hypotheses, references, Variant("", tokenize, lowercase, False, ""))["score"]
 
 
+def corpus_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    """Return the chrF of a corpus."""
+    _check_lines(hypotheses, references)
+    return float(CHRF().corpus_score(hypotheses, [references]).score)
+
+
 def _check_lines(hypotheses: Sequence[str], references: Sequence[str], what: str = "hypotheses") -> None:
     if len(hypotheses) != len(references):
         raise UserError(

@@ -240,7 +240,7 @@ def find_checkpoint(path: str | Path) -> Path:
         if folder.is_dir():
             return folder
     if not steps and not run.config_file.exists():
-        raise UserError(f"{path}: expected a run or a checkpoint; got another folder; try the --out of a training")
+        raise UserError(f"{path}: expected a run or a checkpoint; got another folder; try the --out of a training run")
     if not steps:
         raise UserError(
             f"{path}: no checkpoints in {run.checkpoints}; try --resume with a smaller train.checkpoint_every"
@@ -252,7 +252,7 @@ def check_is_folder(path: Path, expected: str) -> None:
     """Raise UserError unless the path of a run is a folder."""
     if not path.is_dir():
         got = "a file" if path.exists() else "nothing"
-        raise UserError(f"{path}: expected {expected}; got {got}; try the --out of a training")
+        raise UserError(f"{path}: expected {expected}; got {got}; try the --out of a training run")
 
 
 def run_of(path: Path) -> RunFolder:

@@ -109,9 +109,12 @@ class RunConfig:
             UserError: The file is missing, invalid or truncated; the message names the line or the key.
         """
         if not os.path.exists(path):
+            files = {file.name: str(file) for file in Path(path).parent.glob("*.toml")}
+            similar = difflib.get_close_matches(Path(path).name, [*files, *PRESETS], n=1, cutoff=0.7)
+            presets = f"a preset ({', '.join(PRESETS)}) or `npx-transformer info base --config > my.toml`"
+            attempt = files.get(similar[0], similar[0]) if similar else presets
             path = str(path) or "''"
-            advice = f"a preset ({', '.join(PRESETS)}) or `npx-transformer info base --config > my.toml`"
-            raise UserError(f"{path}: expected a configuration file; got no such file; try {advice}")
+            raise UserError(f"{path}: expected a configuration file; got no such file; try {attempt}")
         with open_for_reading(path, "a configuration file") as file:
             raw = file.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
@@ -240,7 +243,7 @@ def keys_of(table: str) -> dict[str, Field[Any]]:
 
 
 def default_of(table: str, f: Field[Any]) -> Any:
-    """Return the default of a key; for a key of the model that of `base`."""
+    """Return the default of a key. For a model key, this is the default of the `base` preset."""
     return getattr(TransformerConfig, f.name, None) if table == "model" and f.default is None else f.default
 
 

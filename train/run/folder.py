@@ -12,7 +12,7 @@
        /lock                     while a program writes, see run/lock.py
 
 A folder is *new* if it is missing or empty, *unfinished* if it holds only what a run writes before its first
-checkpoint (a training may then start over), and a *run* if it has checkpoints. Any other folder belongs to the user
+checkpoint (training may then start over), and a *run* if it has checkpoints. Any other folder belongs to the user
 and is never written to.
 """
 

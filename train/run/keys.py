@@ -101,7 +101,7 @@ class CommonKeys:
     max_length: int = key(
         256,
         "Maximum number of tokens per side of a pair, end of sentence included (longer pairs are skipped and counted);"
-        " for a language model, the length of its context; for a labeled text, begin and end included.",
+        " for a language model, the length of its context; for a labeled text, including the beginning and end tokens.",
         within="[2, 65535]",
     )
 
@@ -272,7 +272,7 @@ class TrainSection:
     )
     validate_bleu: bool = key(
         True,
-        "In validations, also translate, parse or label the text, for BLEU, F1 or accuracy.",
+        "In validations, also translate, parse or label the text, for BLEU, chrF, F1 or accuracy.",
         may_change=True,
     )
     shard: bool = key(

@@ -1,7 +1,7 @@
 """The lock of a run folder: at most one program writes in it at a time.
 
 RUN/lock is an flock on an open file, so it ends with the process, however that ends. Over NFS, Linux makes it a lock
-on the server. The file names its holder, for the message to a second program.
+on the server. The file names its holder, so that a second program can report it.
 """
 
 import json
@@ -42,7 +42,9 @@ class FolderLock:
             )
         if not is_same_file(self.lock_descriptor, lock := self.folder / "lock"):
             got = "that of another program" if lock.exists() else "a removed one"
-            raise UserError(f"{lock}: expected the lock of this program; got {got}; try --resume when no other runs")
+            raise UserError(
+                f"{lock}: expected the lock of this program; got {got}; try --resume when no other program runs"
+            )
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Files that grow by lines, and copies of metrics.jsonl in other formats: metrics.csv and TensorBoard event files.
 
-A copy is rewritten from metrics.jsonl whenever a training starts or resumes, and then receives each new entry. So it
+A copy is rewritten from metrics.jsonl whenever training starts or resumes, and then receives each new entry. So it
 never contains entries that a resumed run has dropped.
 """
 

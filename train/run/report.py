@@ -122,7 +122,7 @@ class RunReport:
         if file.stat().st_size != len(lines.encode()):
             write_text(file, lines)
 
-    # ---- the events of a training
+    # ---- the events of training
 
     def log_update(
         self, state: RunState, lr: float, gradient_norm: float, loss_scale: float | None, ranks: int

@@ -19,7 +19,7 @@ ADDED_KEYS: dict[str, Any] = {
 COUNT, NUMBER, NONNEGATIVE = Range(int, "[0, 1e15]"), Range(float), Range(float, "[0, inf)")
 
 
-def of(kind: Any, default: Any = 0) -> Any:
+def checked_field(kind: Any, default: Any = 0) -> Any:
     """Return a dataclass field whose value must fit `kind`; (kind, None) also allows null."""
     return field(default=default, metadata={"kind": kind})
 
@@ -31,28 +31,32 @@ class RunState:
     The `window_` totals cover the updates since the last log line.
     """
 
-    step: int = of(COUNT)  # updates made
-    epoch: int = of(COUNT)  # of the next micro-batch, from 0
-    index: int = of(COUNT)  # of the next micro-batch within its epoch
-    batch_order: int = of(Range(int, f"[1, {ORDER}]"), ORDER)  # version of the order of batches (text/batches.py)
-    in_epoch: int = of(COUNT)  # epoch of the last micro-batch, from 1, for the log
-    tokens: int = of(COUNT)  # trained on, without padding
-    seconds: float = of(NONNEGATIVE, 0.0)  # in updates, without validation and writing
-    network: float = of(NONNEGATIVE, 0.0)  # of these, seconds in which every rank waited for the network
-    validated: int = of(COUNT)  # step of the last validation
-    best_loss: float | None = of((NUMBER, None), None)  # the lowest validation loss, or that of the best score
-    best_score: float | None = of((NUMBER, None), None)  # for tasks with a selection metric
-    best_step: int = of(COUNT)  # the step of the best validation
-    worse: int = of(COUNT)  # validations since the best one
+    step: int = checked_field(COUNT)  # updates made
+    epoch: int = checked_field(COUNT)  # of the next micro-batch, from 0
+    index: int = checked_field(COUNT)  # of the next micro-batch within its epoch
+    batch_order: int = checked_field(
+        Range(int, f"[1, {ORDER}]"), ORDER
+    )  # version of the order of batches (text/batches.py)
+    in_epoch: int = checked_field(COUNT)  # epoch of the last micro-batch, from 1, for the log
+    tokens: int = checked_field(COUNT)  # trained on, without padding
+    seconds: float = checked_field(NONNEGATIVE, 0.0)  # in updates, without validation and writing
+    network: float = checked_field(NONNEGATIVE, 0.0)  # of these, seconds in which every rank waited for the network
+    validated: int = checked_field(COUNT)  # step of the last validation
+    best_loss: float | None = checked_field(
+        (NUMBER, None), None
+    )  # the lowest validation loss, or that of the best score
+    best_score: float | None = checked_field((NUMBER, None), None)  # for tasks with a selection metric
+    best_step: int = checked_field(COUNT)  # the step of the best validation
+    worse: int = checked_field(COUNT)  # validations since the best one
     # Step -> loss or score of the kept checkpoints/best-N, best first; the steps are strings, as keys of JSON are.
     ranking: dict[str, float] = field(default_factory=dict, metadata={"kind": dict})
-    window_loss: float = of(NUMBER, 0.0)  # sum of loss x target tokens
-    window_targets: int = of(COUNT)  # target tokens
-    window_tokens: int = of(COUNT)  # tokens trained on
-    window_seconds: float = of(NONNEGATIVE, 0.0)
-    window_network: float = of(NONNEGATIVE, 0.0)
-    skipped: int = of(COUNT)  # consecutive updates up to now that were skipped because they were not finite
-    all_skipped: int = of(COUNT)  # such updates in the whole run
+    window_loss: float = checked_field(NUMBER, 0.0)  # sum of loss x target tokens
+    window_targets: int = checked_field(COUNT)  # target tokens
+    window_tokens: int = checked_field(COUNT)  # tokens trained on
+    window_seconds: float = checked_field(NONNEGATIVE, 0.0)
+    window_network: float = checked_field(NONNEGATIVE, 0.0)
+    skipped: int = checked_field(COUNT)  # consecutive updates up to now that were skipped because they were not finite
+    all_skipped: int = checked_field(COUNT)  # such updates in the whole run
 
     @classmethod
     def read(cls, content: Any, step: int) -> "RunState":

@@ -9,6 +9,7 @@ import numpy as np
 
 import npx
 from models.fields import key
+from train.errors import UserError
 from train.metrics.classification import IntArray, LabelScores
 from train.tasks.language import LanguageKeys
 from train.tasks.task import Task, task
@@ -24,10 +25,12 @@ from train.text.labeled import (
     MaskedBatches,
     MaskedText,
     WordEncoder,
+    check_tag_lines,
     encode_texts,
     label_names,
     make_label_tokenizer,
     read_labeled,
+    read_parallel_tags,
     read_tagged,
 )
 from train.text.lines import chunks_of, read_lines
@@ -35,7 +38,9 @@ from train.text.pair_tokenizer import PairTokenizer, load_tokenizer
 from train.text.tokenizer import KINDS, SPECIALS, Tokenizer
 
 CHUNK = 1024  # examples encoded together
+TYPICAL_LENGTH = 30  # tokens of a text, where only an estimate is needed
 C = TypeVar("C", LabeledText, MaskedText)
+OnBytes = Callable[[bytes], object]
 
 
 class Labels(Task[C, LabeledBatch], Generic[C]):
@@ -73,7 +78,7 @@ class MaskingKeys(LanguageKeys):
 
 @task
 class Masking(Labels[MaskedText]):
-    """Predict random tokens of a text that are masked, from the tokens on both sides."""
+    """Predict randomly masked tokens of a text from the tokens on both sides."""
 
     name = "masking"
     keys = MaskingKeys
@@ -106,6 +111,9 @@ class Masking(Labels[MaskedText]):
         for indices in batches.batches.by_length():
             yield indices, batches.batch(EpochExamples(0, indices))
 
+    def n_predictions(self, tokens: int, config: Any) -> int:
+        return round(config.train.mask_rate * tokens)
+
     def evaluation(self, config: Any, tokenizer: Any, corpus: MaskedText) -> "MaskedAccuracy | None":
         return MaskedAccuracy() if config.train.validate_bleu else None
 
@@ -129,14 +137,17 @@ class MaskedAccuracy:
 
 
 class LabeledTask(Labels[LabeledText]):
-    """Predict labels that a file gives. Subclasses define how the file is read and encoded."""
+    """Predict labels read from a file. Subclasses define how the file is read and encoded."""
 
     scores = {"accuracy": "accuracy", "macro_f1": "macro F1"}
     selection_metric = "accuracy"
     of_texts: bool  # whether a text has one label; otherwise its words have one each
 
-    def read(self, path: str, on_bytes: Callable[[bytes], object] | None = None) -> Iterator[Labeled]:
-        """Yield the examples of a file. Raises UserError for an invalid line."""
+    def read(self, *files: str, on_bytes: Sequence[OnBytes] = ()) -> Iterator[Labeled]:
+        """Yield the examples of one or more files. Raises UserError for an invalid line.
+
+        `on_bytes` has a function for each file, which is called with all its bytes.
+        """
         raise NotImplementedError
 
     def encode(self, tokenizer: Any, label_ids: LabelIds) -> Callable[[list[Labeled]], tuple[list[list[int]], ...]]:
@@ -147,25 +158,26 @@ class LabeledTask(Labels[LabeledText]):
         return True
 
     def learn_tokenizer(self, data: Any, files: Sequence[str]) -> PairTokenizer:
-        lines = ([" ".join(example.texts) for example in chunk] for chunk in self.chunks(files[0]))
+        lines = ([" ".join(example.texts) for example in chunk] for chunk in self.chunks(files))
         return self.fit_tokenizer(self.learn_text_tokenizer(data, lines), data, files)
 
     def fit_tokenizer(self, tokenizer: Any, data: Any, files: Sequence[str]) -> PairTokenizer:
-        labels = (label for example in self.read(files[0]) for label in example.labels)
-        return PairTokenizer(tokenizer.source, make_label_tokenizer(files[0], labels))
+        labels = (label for example in self.read(*files) for label in example.labels)
+        return PairTokenizer(tokenizer.source, make_label_tokenizer(files[-1], labels))
 
-    def chunks(self, path: str, on_bytes: Callable[[bytes], object] | None = None) -> Iterator[list[Labeled]]:
-        """Yield the examples of a file in lists."""
-        return chunks_of(self.read(path, on_bytes), CHUNK, lambda example: sum(map(len, example.texts)))
+    def chunks(self, files: Sequence[str], on_bytes: Sequence[OnBytes] = ()) -> Iterator[list[Labeled]]:
+        """Yield the examples of the files in lists."""
+        examples = self.read(*files, on_bytes=on_bytes)
+        return chunks_of(examples, CHUNK, lambda example: sum(map(len, example.texts)))
 
     def prepare(self, files: Sequence[str], tokenizer: Any, *args: Any) -> LabeledText:
-        (path,) = files
-        encode_chunk = self.encode(tokenizer, LabelIds(path, tokenizer))
+        encode_chunk = self.encode(tokenizer, LabelIds(files[-1], tokenizer, parallel=len(files) > 1))
 
-        def encode(on_bytes: Callable[[bytes], object]) -> Iterator[tuple[list[list[int]], ...]]:
-            return map(encode_chunk, self.chunks(path, on_bytes))
+        def encode(*on_bytes: OnBytes) -> Iterator[tuple[list[list[int]], ...]]:
+            return map(encode_chunk, self.chunks(files, on_bytes))
 
-        return LabeledText(prepare_pairs({"labeled": path}, encode, tokenizer, *args), self.of_texts)
+        sources = dict(zip(("labeled", "tags"), files, strict=False))
+        return LabeledText(prepare_pairs(sources, encode, tokenizer, *args), self.of_texts)
 
     def batches(self, corpus: LabeledText, batch_tokens: int, seed: int) -> LabeledBatches:
         return LabeledBatches(corpus, batch_tokens, seed)
@@ -223,8 +235,11 @@ class Classification(LabeledTask):
     files = {"train": ("train_labeled",), "valid": ("valid_labeled",)}
     of_texts = True
 
-    def read(self, path: str, on_bytes: Callable[[bytes], object] | None = None) -> Iterator[Labeled]:
-        return read_labeled(path, on_bytes)
+    def n_predictions(self, tokens: int, config: Any) -> int:
+        return tokens // TYPICAL_LENGTH
+
+    def read(self, *files: str, on_bytes: Sequence[OnBytes] = ()) -> Iterator[Labeled]:
+        return read_labeled(files[0], on_bytes[0] if on_bytes else None)
 
     def encode(self, tokenizer: Any, label_ids: LabelIds) -> Callable[[list[Labeled]], tuple[list[list[int]], ...]]:
         def encode_chunk(examples: list[Labeled]) -> tuple[list[list[int]], ...]:
@@ -239,9 +254,20 @@ class TaggingKeys:
     """A tagger is trained on lines of a word, a tab and its tag, with an empty line after each sentence."""
 
     train_tagged: str = key(
-        "", "Training text of a tagger: a word, a tab and its tag per line. Also --train-tagged.", may_change=True
+        "",
+        "Training text of a tagger: a word, a tab and its tag per line; with train_tags, a sentence of words per line."
+        " Also --train-tagged.",
+        may_change=True,
+    )
+    train_tags: str = key(
+        "",
+        "Tags of the sentences in train_tagged, one line for each; empty: they are in train_tagged. Also --train-tags.",
+        may_change=True,
     )
     valid_tagged: str = key("", "Validation text of a tagger; empty: none. Also --valid-tagged.", may_change=True)
+    valid_tags: str = key(
+        "", "Tags of the sentences in valid_tagged, as train_tags. Also --valid-tags.", may_change=True
+    )
 
 
 @task
@@ -253,8 +279,24 @@ class Tagging(LabeledTask):
     files = {"train": ("train_tagged",), "valid": ("valid_tagged",)}
     of_texts = False
 
-    def read(self, path: str, on_bytes: Callable[[bytes], object] | None = None) -> Iterator[Labeled]:
-        return read_tagged(path, on_bytes)
+    def texts(self, data: Any) -> dict[str, tuple[str, ...]]:
+        texts = super().texts(data)
+        for part in self.files:
+            if tags := getattr(data, f"{part}_tags"):
+                if part not in texts:
+                    raise UserError(
+                        f"data.{part}_tags: expected it with data.{part}_tagged, the words; got {tags} alone; "
+                        f"try --{part}-tagged F"
+                    )
+                check_tag_lines(texts[part][0], tags)
+                texts[part] += (tags,)
+        return texts
+
+    def read(self, *files: str, on_bytes: Sequence[OnBytes] = ()) -> Iterator[Labeled]:
+        words, *tags = files
+        if tags:
+            return read_parallel_tags(words, tags[0], on_bytes)
+        return read_tagged(words, on_bytes[0] if on_bytes else None)
 
     def encode(self, tokenizer: Any, label_ids: LabelIds) -> Callable[[list[Labeled]], tuple[list[list[int]], ...]]:
         encode_words, no_label = WordEncoder(tokenizer.source), tokenizer.pad_id

@@ -60,7 +60,7 @@ class Batch(Protocol):
 
     @property
     def n_target_tokens(self) -> int:
-        """The number of predictions that the loss counts."""
+        """The number of predictions that contribute to the loss."""
 
     @property
     def n_tokens(self) -> int:

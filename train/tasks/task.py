@@ -38,7 +38,7 @@ class Task(Generic[C, B]):
     sides: ClassVar[tuple[str, ...]] = ("text",)  # of an example; a batch has at most train.batch_tokens of each
     scores: ClassVar[Mapping[str, str]] = {}  # name of a score in metrics.jsonl -> its name in the log
     lower_is_better: ClassVar[tuple[str, ...]] = ()  # scores that cannot select a checkpoint
-    # The score that selects the best checkpoint without train.best_metric (highest wins); "": lowest loss, not saved.
+    # The score that selects the best checkpoint without train.best_metric (highest wins); "": none is saved.
     selection_metric: ClassVar[str] = ""
 
     def texts(self, data: Any) -> dict[str, tuple[str, ...]]:
@@ -111,6 +111,10 @@ class Task(Generic[C, B]):
     def describe_examples(self, corpus: C, examples: Any) -> str:
         """Return where the examples of a batch (its key in the epoch) stand in the text, for a message."""
         return plural(len(examples), "example")
+
+    def n_predictions(self, tokens: int, config: Any) -> int:
+        """Return how many tokens or labels an update with `tokens` on each side predicts, for the cost of an update."""
+        return tokens
 
     def evaluation(self, config: Any, tokenizer: Any, corpus: C) -> Evaluation | None:
         """Return a new evaluation for one validation, or None if the loss is the only measure."""

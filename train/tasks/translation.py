@@ -1,4 +1,4 @@
-"""Translation of sentences: the task, with BLEU as its validation score, and the translation of text.
+"""Translation of sentences: the task, with BLEU or chrF as validation scores, and the translation of text.
 
 `translate_lines` translates a list of lines, `translate_stream` an input of any size as it arrives (see decoding.py).
 """
@@ -46,7 +46,7 @@ class Translation(Pairs):
     name = "translation"
     keys = TranslationKeys
     files = {"train": ("train_src", "train_tgt"), "valid": ("valid_src", "valid_tgt")}
-    scores = {"bleu": "BLEU"}
+    scores = {"bleu": "BLEU", "chrf": "chrF"}
 
     def check_texts(self, texts: Mapping[str, tuple[str, ...]]) -> None:
         for files in texts.values():
@@ -70,18 +70,19 @@ class Translation(Pairs):
     def describe_examples(self, corpus: Corpus, examples: Any) -> str:
         return super().describe_examples(corpus, examples).replace("pairs", "lines", 1)
 
-    def evaluation(self, config: Any, tokenizer: Any, corpus: Corpus) -> "GreedyBleu | None":
+    def evaluation(self, config: Any, tokenizer: Any, corpus: Corpus) -> "GreedyScores | None":
         if not config.train.validate_bleu:
             return None
         tokenize = "none" if config.data.pretokenizer == "whitespace" else "13a"  # none: the text is tokenized
-        return GreedyBleu(tokenizer, corpus, config.search.max_extra, tokenize)
+        return GreedyScores(tokenizer, corpus, config.search.max_extra, tokenize, config.train.best_metric == "chrf")
 
 
-class GreedyBleu:
-    """BLEU of greedy search on the validation text."""
+class GreedyScores:
+    """BLEU of greedy search on the validation text, and with `chrf` its chrF."""
 
-    def __init__(self, tokenizer: Any, corpus: Corpus, max_extra: int, tokenize: str) -> None:
+    def __init__(self, tokenizer: Any, corpus: Corpus, max_extra: int, tokenize: str, chrf: bool = False) -> None:
         self.tokenizer, self.corpus, self.max_extra, self.tokenize = tokenizer, corpus, max_extra, tokenize
+        self.chrf = chrf
         self.records: dict[int, list[int]] = {}  # pair -> token ids
 
     def add(self, model: Any, indices: npx.Array, batch: Batch) -> None:
@@ -89,11 +90,12 @@ class GreedyBleu:
         self.records |= {int(i): hypothesis.tokens for i, hypothesis in zip(indices, best, strict=True)}
 
     def result(self) -> dict[str, float]:
-        from train.metrics.bleu import corpus_bleu_for_validation
+        from train.metrics.bleu import corpus_bleu_for_validation, corpus_chrf
 
         hypotheses = self.tokenizer.decode_batch(list(self.records.values()))
         references = self.tokenizer.decode_batch([self.corpus.pair(i)[1] for i in self.records])
-        return {"bleu": corpus_bleu_for_validation(hypotheses, references, tokenize=self.tokenize)}
+        scores = {"bleu": corpus_bleu_for_validation(hypotheses, references, tokenize=self.tokenize)}
+        return scores | ({"chrf": corpus_chrf(hypotheses, references)} if self.chrf else {})
 
 
 # ---- translation of text

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from train.errors import UserError, plural
+from train.files import describe_base
 from train.text.lines import read_parallel
 from train.text.pair_tokenizer import PairTokenizer
 from train.text.prepared import read_prepared, token_dtype, write_prepared
@@ -151,7 +152,7 @@ class Corpus:
         Args:
             tokens: token ids of the source and of the target; sentence i is `tokens[offsets[i] : offsets[i + 1]]`.
             offsets: start of each sentence and end of the last one, per side.
-            special: ids of padding, begin and end.
+            special: ids of the padding, beginning and end tokens.
             meta: content of meta.json.
             skipped: ascending indices, from 0, of the pairs of the text that are not in the corpus.
         """
@@ -169,7 +170,10 @@ class Corpus:
         out_dir = Path(out_dir)
         meta = read_prepared(out_dir, _file_sizes, {}, format=FORMAT)
         if meta is None:
-            raise UserError(f"{out_dir}: expected prepared data; got missing or damaged files; try preparing it again")
+            base = describe_base(str(out_dir))
+            raise UserError(
+                f"{out_dir}: expected prepared data; got missing or damaged files; try preparing it again{base}"
+            )
         dtypes = [np.dtype(meta["dtype"]), np.dtype(np.int64)] * 2 + [np.dtype(np.int64)]
         arrays = [np.asarray(np.memmap(out_dir / name, dtype, "r")) for name, dtype in zip(_NAMES, dtypes, strict=True)]
         return cls(arrays[:4:2], arrays[1:4:2], special, meta, arrays[4][1:])

@@ -1,12 +1,14 @@
 """Text with labels: files of labeled texts and of tagged words, prepared token arrays, and their batches.
 
 A labeled text is a line `label<TAB>text`, or `label<TAB>text<TAB>text` for a pair of texts. Tagged words are lines
-`word<TAB>tag` with an empty line after each sentence. A prepared text is BOS, tokens, EOS; in a pair each text has an
-EOS. Its labels are one id, or one for each token, where padding means no label.
+`word<TAB>tag` with an empty line after each sentence, or a file of sentences with a file of their tags. A prepared
+text is BOS, tokens, EOS; in a pair each text has an EOS. Its labels are one id, or one for each token, where padding
+means no label.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -14,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Regex, decoders, pre_tokenizers
 
-from train.errors import UserError, nearest
+from train.errors import UserError, nearest, plural
 from train.text.affixes import split_words
 from train.text.batches import ORDER, Batches
 from train.text.bpe_dropout import EpochExamples
 from train.text.corpus import Corpus, IntArray
-from train.text.lines import numbered_lines
+from train.text.lines import count_lines, numbered_lines, read_parallel
 from train.text.tokenizer import DEFAULT_IDS, SPECIALS, Tokenizer, tokenizer_spec
 
 MAX_LABELS = 10_000
@@ -76,13 +78,49 @@ def read_tagged(path: str | PathLike[str], on_bytes: Callable[[bytes], object] |
         raise UserError(f"{path}: expected lines word<TAB>tag; got only empty lines; try another file")
 
 
+def read_parallel_tags(
+    words_path: str | PathLike[str],
+    tags_path: str | PathLike[str],
+    on_bytes: Sequence[Callable[[bytes], object]] = (),
+) -> Iterator[Labeled]:
+    """Yield the sentences of a file of words, one sentence per line, with a file of their tags.
+
+    Raises UserError, with the line, unless each word has a tag. Lines that are empty in both files are skipped.
+    """
+    is_empty = True
+    chunks = read_parallel(words_path, tags_path, on_bytes=on_bytes)
+    lines = chain.from_iterable(zip(*chunk, strict=True) for chunk in chunks)
+    for number, (line, tag_line) in enumerate(lines, 1):
+        words, tags = split_words(line), tag_line.split()
+        if len(words) != len(tags):
+            raise UserError(
+                f"{tags_path}, line {number}: expected {plural(len(words), 'tag')}, one for each word of "
+                f"{words_path}; got {len(tags)}; try the same tokenization in both files"
+            )
+        if words:
+            yield Labeled(number, words, tags)
+            is_empty = False
+    if is_empty:
+        raise UserError(f"{words_path}: expected a sentence of words per line; got only empty lines; try another file")
+
+
+def check_tag_lines(words_path: str, tags_path: str) -> None:
+    """Raise UserError unless a file of tags has as many lines as the file of its words."""
+    counts = count_lines(words_path), count_lines(tags_path)
+    if counts[0] != counts[1]:
+        raise UserError(
+            f"{tags_path}: expected {plural(counts[0], 'line')}, one for each sentence of {words_path}; got "
+            f"{counts[1]:,}; try the tags of the same sentences"
+        )
+
+
 # ---- labels
 
 
 def make_label_tokenizer(path: object, labels: Iterable[str]) -> Tokenizer:
     """Return a tokenizer that encodes each label as one id, in alphabetical order after the special ids.
 
-    Raises UserError for fewer than two labels, too many, or one that is called like a special token. `path` is the file
+    Raises UserError for fewer than two labels, too many, or one with the name of a special token. `path` is the file
     of the labels, for messages.
     """
     names: set[str] = set()
@@ -95,7 +133,7 @@ def make_label_tokenizer(path: object, labels: Iterable[str]) -> Tokenizer:
             )
     if len(names) < 2 or names & {*SPECIALS}:
         got = ", ".join(sorted(names & {*SPECIALS} or names))
-        raise UserError(f"{path}: expected two labels or more, other than {', '.join(SPECIALS)}; got {got}; try others")
+        raise UserError(f"{path}: expected at least two labels besides {', '.join(SPECIALS)}; got {got}; try others")
     vocabulary = {token: i for i, token in enumerate((*SPECIALS, *sorted(names)))}
     model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": SPECIALS[DEFAULT_IDS.unk_id]}
     return Tokenizer(tokenizer_spec(model, None, pre_tokenizers.Split(Regex(r"[\s\S]+"), "isolated"), decoders.Fuse()))
@@ -108,10 +146,13 @@ def label_names(tokenizer: Any) -> list[str]:
 
 
 class LabelIds:
-    """The ids of labels. Raises UserError for a label that the training text lacks."""
+    """The ids of labels. Raises UserError for a label that the training text lacks.
 
-    def __init__(self, path: object, tokenizer: Any) -> None:
-        self.path, names = path, label_names(tokenizer)
+    path: the file of the labels. parallel: whether it has the labels of a sentence on one line.
+    """
+
+    def __init__(self, path: object, tokenizer: Any, parallel: bool = False) -> None:
+        self.path, self.parallel, names = path, parallel, label_names(tokenizer)
         self.ids = {name: i for i, name in enumerate(names, len(SPECIALS))}
 
     def __call__(self, example: Labeled) -> list[int]:
@@ -119,8 +160,9 @@ class LabelIds:
         unknown = next((i for i, label in enumerate(example.labels) if label not in self.ids), None)
         if unknown is not None:
             label = example.labels[unknown][:SHOWN]
+            line = example.line if self.parallel else example.line + unknown
             raise UserError(
-                f"{self.path}, line {example.line + unknown}: expected a label of the training text; got {label!r}; "
+                f"{self.path}, line {line}: expected a label of the training text; got {label!r}; "
                 f"try {nearest(label, self.ids)}"
             )
         return [self.ids[label] for label in example.labels]

@@ -109,7 +109,7 @@ class SentencePieceTokenizer:
         return self.encode_batch([text])[0]
 
     def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        """Return the text of each sequence of ids; special ids are dropped. ValueError for an id beyond them."""
+        """Return the text of each sequence of ids; special ids are dropped. Raises ValueError for an id beyond them."""
         for i in (i for sequence in sequences for i in sequence):
             if not 0 <= i < self.vocab_size:
                 raise ValueError(f"ids: expected 0 to {self.vocab_size - 1}; got {i}")

@@ -1,6 +1,6 @@
 """Draw a beam search: one column per step, every hypothesis kept, finished or dropped, and why the search ended.
 
-A long search is wrapped into bands of at most MAX_WIDTH; each begins with the live hypotheses of the band above.
+A long search wraps into bands of at most MAX_WIDTH inches; each begins with the live hypotheses of the band above.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ STYLES = {  # fate -> (edge, fill, text color)
 
 
 def draw_beam(tree: Tree, best: Any, tokenizer: Any, sentence: str, path: Path, source: str) -> Path:
-    """Draw the search tree; `best` are the hypotheses found, best first, and the path to the first is thick."""
+    """Draw the search tree. `best`: the hypotheses found, best first; the path to the first is drawn thick."""
     from matplotlib.patches import Rectangle
 
     tokens = labels(tokenizer, [c.token for c in tree.candidates])

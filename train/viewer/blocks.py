@@ -1,4 +1,4 @@
-"""What the page shows of a block of a traced pass (trace.py): its matrices, with values and gradients, as JSON."""
+"""JSON for one block of a traced pass (trace.py): its matrices with their values and gradients."""
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
@@ -76,9 +76,9 @@ def encoded(values: Any) -> str:
 
 
 def show_block(trace: Trace, name: str, head: int, tokenizer: Any) -> dict[str, Any]:
-    """Return all that is shown of an open block: text, matrices, parameters, and gradients that arrive and leave.
+    """Return the contents of an open block: text, matrices, parameters, and incoming and outgoing gradients.
 
-    head: of an attention block (`has_head`); any number for another one.
+    head: index of the head of an attention block (`has_head`); ignored for other blocks.
     """
     block = trace.blocks[name]
     tokens = {

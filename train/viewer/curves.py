@@ -12,6 +12,7 @@ PANELS: dict[str, tuple[str, Sequence[tuple[str, str]], bool]] = {
     "loss": ("loss (nats per token; training: label-smoothed)", [("train", "loss"), ("valid", "loss")], False),
     "perplexity": ("validation perplexity", [("valid", "perplexity")], True),
     "bleu": ("validation BLEU (greedy)", [("valid", "bleu")], False),
+    "chrf": ("validation chrF (greedy)", [("valid", "chrf")], False),
     "f1": ("validation F1 (%)", [("valid", "f1")], False),
     "accuracy": ("validation accuracy (%)", [("valid", "accuracy")], False),
     "macro_f1": ("validation macro F1 (%)", [("valid", "macro_f1")], False),

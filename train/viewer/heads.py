@@ -132,7 +132,7 @@ def draw_links(
 def draw_figures(inspection: Inspection, word: str, layer: int, out: Path, source: str) -> list[Path]:
     """Draw the paper's figures 3, 4 and 5 into the folder `out`: encoder self-attention of one layer for `word`.
 
-    Figure 4 shows the two heads that attend most from it to other tokens, figure 5 the two most confident heads over
+    Figure 4 shows the two heads in which it attends most to other tokens, figure 5 the two most confident heads over
     the complete sentence.
     """
     tokens, maps = inspection.source, inspection.maps["encoder"][layer]  # (H, S, S)

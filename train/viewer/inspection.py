@@ -56,7 +56,7 @@ def check_heads(model: Any, kinds: Iterable[str] = AXES) -> None:
     """Raise UserError unless an encoder-decoder has attention of these kinds."""
     if missing := [kind for kind in kinds if not model.attentions()[kind]]:
         got = f"{model.config.architecture}, which has no such attention"
-        raise UserError(f"{missing[0]} heads: expected a model that has them; got {got}; try encoder_decoder")
+        raise UserError(f"expected a model with {missing[0]} attention; got {got}; try encoder_decoder")
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def max_source_tokens(model: Any) -> int:
 
 
 def source_ids(model: Any, tokenizer: Any, sentence: str) -> list[int]:
-    """Return the token ids of a sentence, end of sentence included; UserError if it is empty or too long."""
+    """Return the token ids of a sentence, end of sentence included. Raises UserError if it is empty or too long."""
     ids = tokenizer.encode(escape_brackets(sentence) if is_parser(tokenizer) else sentence)
     limit = max_source_tokens(model)
     if not 1 <= len(ids) <= limit:
@@ -187,7 +187,7 @@ def inspect(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int
 
 
 def inspect_text(model: Any, tokenizer: Any, text: str) -> Inspection:
-    """Run a language model once on a text; its attention is the kind "text". UserError if the text is too long.
+    """Run a language model once on a text; its attention is the kind "text". Raises UserError if the text is too long.
 
     Position t of `target` and the predictions is the token after token t of the text, up to the last.
     """
@@ -218,7 +218,7 @@ def inspect_text(model: Any, tokenizer: Any, text: str) -> Inspection:
 
 
 def inspect_encoder(model: Any, tokenizer: Any, text: str) -> Inspection:
-    """Return the attention of an encoder over a text, as the kind "text"; UserError if the text is too long."""
+    """Return the attention of an encoder over a text, as the kind "text". Raises UserError if the text is too long."""
     ids = source_ids(model, tokenizer, text)
     maps = np.stack([layer[0] for layer in model.attention_maps(np.array([[model.config.bos_id, *ids]]))])
     return Inspection(["begin", *labels(tokenizer, ids, "source")], [], [], {"text": maps}, None, None, None)

@@ -43,9 +43,10 @@ from train.viewer.step import to_json
 from train.viewer.trace import Trace
 
 MAX_BEAM, ALTERNATIVES, RECENT = 8, 5, 8  # beam size, alternatives per token, sentences kept for opening their parts
+TRACED = 2  # traces kept, which are large: pages in two tabs do not compute theirs again and again
 NEXT_TOKENS, MAX_CONTINUATION = 40, 400  # tokens shown of a distribution; tokens of a continuation
 Send = Callable[[Mapping[str, Any]], None]
-EXPIRED = "unknown part, or not of a recent sentence; try translating again"
+EXPIRED = "this sentence is no longer in memory, or the part is unknown; try translating again"
 
 
 class Sentences:
@@ -55,7 +56,7 @@ class Sentences:
         self.model, self.tokenizer, self.config = model, tokenizer, config
         self.recent: dict[str, tuple[Inspection, list[list[int]], list[Head]]] = {}  # with token ids, ablated heads
         self.answers: dict[str, dict[str, Any]] = {}  # of `translate` for these, by question
-        self.traced: tuple[str, Trace] | None = None  # the latest trace, which is large
+        self.traced: dict[str, Trace] = {}  # of the latest sentences
 
     def remember(self, inspection: Inspection, ids: list[list[int]], off: list[Head]) -> str:
         """Keep a sentence for later questions and return its id."""
@@ -69,9 +70,9 @@ class Sentences:
         if not isinstance(name, str) or name not in self.recent:
             raise UserError(EXPIRED)
         _, ids, off = self.recent[name]
-        if self.traced is None or self.traced[0] != name:
-            self.traced = name, Trace(self.model, ids, off)
-        return self.traced[1]
+        trace = self.traced.pop(name, None) or Trace(self.model, ids, off)
+        self.traced = dict([*self.traced.items(), (name, trace)][-TRACED:])
+        return trace
 
     def flow(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
         return overview(self.trace(query))
@@ -277,7 +278,7 @@ def text_of(query: Mapping[str, Any]) -> str:
 
 
 def number_in(query: Mapping[str, Any], name: str, least: float, most: float, kind: type = float) -> Any:
-    """Return a number of a query; UserError unless it is between `least` and `most`."""
+    """Return a number of a query. Raises UserError unless it is between `least` and `most`."""
     value = query.get(name, least)
     if (
         isinstance(value, bool)

@@ -8,8 +8,8 @@
 
 A POST is answered by lines of JSON; the last one has the result.
 
-Starlette and uvicorn (the extra `page`) are imported only here. All computations run in one thread, because ablating
-a head changes the shared model; a new translation cancels the previous one.
+Starlette and uvicorn (the extra `page`) are imported only here. All computations run in one thread, one after the
+other, because ablating a head changes the shared model; one whose client has left ends at its next step.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ FILES = {
 
 
 class Cancelled(Exception):
-    """Raised in a job that was superseded or whose client disconnected."""
+    """Raised in a job whose client disconnected, or when the server stops."""
 
 
 class Inference:
@@ -54,21 +54,18 @@ class Inference:
 
     def __init__(self) -> None:
         self.thread = ThreadPoolExecutor(1)
-        self.cancelled = threading.Event()  # of the latest cancellable job
+        self.stopped = threading.Event()
 
     def cancel(self) -> None:
-        """Cancel the running job at its next step, unless it was started with `waits`."""
-        self.cancelled.set()
+        """Cancel all jobs, each at its next step."""
+        self.stopped.set()
 
-    async def lines(self, job: Callable[[Send], Mapping[str, Any]], waits: bool = False) -> AsyncIterator[bytes]:
+    async def lines(self, job: Callable[[Send], Mapping[str, Any]]) -> AsyncIterator[bytes]:
         """Yield what a job sends and finally returns as lines of JSON; {"error"} for a user's error.
 
-        A new job cancels the running one unless the new job `waits` its turn; no other job cancels one that waits.
+        Closing the iterator, as a client does that leaves or asks for something else, cancels the job.
         """
         cancelled = threading.Event()
-        if not waits:
-            self.cancel()
-            self.cancelled = cancelled
         queue: asyncio.Queue[bytes | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -78,7 +75,7 @@ class Inference:
                 loop.call_soon_threadsafe(queue.put_nowait, line)
 
         def send(item: Mapping[str, Any]) -> None:
-            if cancelled.is_set():
+            if cancelled.is_set() or self.stopped.is_set():
                 raise Cancelled
             put(item)
 
@@ -180,7 +177,7 @@ class Page:
         return JSONResponse({"runs": curves, "about": about}, headers={"etag": tag})
 
     async def answer(self, request: Request) -> Response:
-        """Answer a question in the inference thread; a new sentence cancels the running one, other questions wait."""
+        """Answer a question in the inference thread."""
         name, query = request.url.path.rsplit("/", 1)[1], await read_query(request)
 
         def job(send: Send) -> Mapping[str, Any]:
@@ -190,7 +187,7 @@ class Page:
                 raise UserError(self.unavailable_reason)
             return QUESTIONS[name](self.sentences, query, send)
 
-        return stream(self.inference.lines(job, waits=name != "translate"))
+        return stream(self.inference.lines(job))
 
 
 def stamp(file: Path) -> str:

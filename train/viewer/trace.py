@@ -28,7 +28,7 @@ STACKS = {"encoder": "encoder", "decoder": "decoder", "layers": "text"}  # attri
 
 @dataclass(frozen=True)
 class Block:
-    """A box of Figure 1. `name` is the dotted name of its module where it has one of its own."""
+    """A box of Figure 1. `name` is the dotted name of its module, if it is exactly one module."""
 
     name: str
     kind: str  # "embedding", "attention", "residual", "feed_forward", "norm", "output" or "other"

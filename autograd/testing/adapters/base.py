@@ -22,7 +22,7 @@ Call = Callable[[list[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 class ForeignOperation:
     """A function of another framework as an operation on Tensors.
 
-    Subclasses define `evaluate`. Arguments that are not Tensors are passed on, arrays in the framework's own type.
+    Subclasses define `evaluate`. Arguments that are not Tensors are passed on, arrays as the framework's own type.
     Several outputs are concatenated to one vector, so that one random incoming gradient checks them all.
 
     functions: the user's functions, whose closures and globals may hold state.
@@ -92,7 +92,10 @@ class ForeignOperation:
         return [part if npx.any(part) else None for part in parts]
 
     def convert_gradient(self, i: int, x: Array, gx: Any) -> Array | None:
-        """Return the gradient of input i in the dtype of x; RuntimeError unless it is a real array of that shape."""
+        """Return the gradient of input i in the dtype of x.
+
+        Raises RuntimeError unless it is a real array of that shape.
+        """
         if gx is None:
             return None
         gx = npx.asarray(gx)

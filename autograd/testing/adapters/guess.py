@@ -19,7 +19,7 @@ MAX_TRIED = 1500
 
 
 def guess_inputs(operation: Any, seed: int = 0) -> list[Any]:
-    """Return inputs that an operation accepts; ValueError if it rejects all that are tried.
+    """Return inputs that an operation accepts. Raises ValueError if it rejects all that are tried.
 
     The i-th argument is `np.random.default_rng(seed + i).normal(size=shape)`, or its absolute values.
     """

@@ -136,8 +136,8 @@ def iota(dtype: Any, shape: Any, dimension: int, **params: Any) -> Any:
 def windows(shape: Any, indices: Any, numbers: Any, sizes: Any) -> tuple[Any, Any, list[int]]:
     """Return, for a gather or a scatter, the index arrays of every element of every window, and which are inside.
 
-    The arrays have the batch axes of `indices` and then the window axes, as in XLA's definition of Gather. sizes: of
-    the window, along every axis of the operand.
+    The arrays have the batch axes of `indices` and then the window axes, as in XLA's definition of Gather. sizes: those
+    of the window, along every axis of the operand.
     """
     indexed, operand_batch, index_batch = numbers
     batch = indices.shape[:-1]

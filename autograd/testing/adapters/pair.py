@@ -89,7 +89,10 @@ class PairOperation(ForeignOperation):
         return npx.asarray(y)
 
     def order_gradients(self, returned: Any, values: list[Any]) -> list[Array | None]:
-        """Return the gradients in the order of the positional arguments; RuntimeError if their number is wrong."""
+        """Return the gradients in the order of the positional arguments.
+
+        Raises RuntimeError if their number is wrong.
+        """
         floats = [i for i, x in enumerate(values) if is_float(x)]
         names = self.names or [str(i) for i in range(len(values))]
         backward_name = getattr(self.functions[1], "__name__", "backward")

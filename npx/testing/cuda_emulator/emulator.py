@@ -86,7 +86,7 @@ class _Launch(ctypes.Structure):
 @contextmanager
 def thread_order(order: str) -> Iterator[None]:
     """Within the `with` statement, run the CUDA threads of a block in this order: "forward", "reverse" or "random";
-    ValueError for another.
+    Raises ValueError for another.
     """
     global _order
     if order not in ORDERS:

@@ -53,7 +53,7 @@ def test_the_first_view_is_the_whole_model_with_the_values_of_a_sentence(tab, ad
         "blocks => blocks.map(b => [b.dataset.block, b.querySelector('b').innerText])"
     )
     assert sorted(map(tuple, shown)) == sorted((b["name"], b["title"]) for b in structure(page.model))
-    trace = page.sentences.traced[1]
+    trace = [*page.sentences.traced.values()][-1]
     for name in ("encoder.0.attention", "decoder.0.feed_forward"):
         y, _ = trace.output(name)
         fact = tab.inner_text(f"[data-block='{name}'] small")
@@ -79,6 +79,38 @@ def test_the_keys_walk_through_both_passes_and_open_the_blocks(tab, address, pag
     assert tab.inner_text("#model .place").startswith("1 of")
 
 
+def test_a_block_that_was_fetched_ahead_opens_without_the_server(tab, address):
+    asked = []
+    tab.on("request", lambda request: asked.append(request.url) if request.url.endswith("/api/block") else None)
+    view(tab, address, "model")
+    tab.fill("#text", SENTENCE)
+    tab.press("#text", "Enter")
+    tab.wait_for_selector("#model[data-flow]", state="attached")
+    n_blocks = tab.locator("#model .block").count()
+    for _ in range(600):
+        if len(asked) == n_blocks:
+            break
+        tab.wait_for_timeout(50)
+    tab.click("[data-block='encoder.0.feed_forward']")
+    until(tab, "document.querySelector('#model .opened').dataset.block === 'encoder.0.feed_forward'")
+    assert len(asked) == n_blocks
+
+
+def test_the_model_view_begins_with_the_attention_to_the_source(tab, address, page):
+    view(tab, address, "model")
+    tab.fill("#text", SENTENCE)
+    tab.press("#text", "Enter")
+    tab.focus("#model .preview canvas[tabindex]")
+    tab.keyboard.press("Home")
+    answer = next(one for one in page.sentences.answers.values() if one["sentence"] == SENTENCE)
+    inspection, *_ = page.sentences.recent[answer["translation"]]
+    readout = tab.inner_text("#model .preview .read")
+    assert float(readout.split(": ")[-1]) == pytest.approx(inspection.maps["cross"][-1].mean(axis=0)[0, 0], abs=1 / 255)
+    tab.click("text=walk through them all")
+    until(tab, "document.querySelector('#model .place').textContent.startsWith('1 of ')")
+    assert tab.get_attribute("#model", "class").split()[-1] == "is-playing"
+
+
 def test_a_cell_says_how_a_score_becomes_a_weight(tab, address, page):
     view(tab, address, "model")
     tab.fill("#text", SENTENCE)
@@ -93,7 +125,7 @@ def test_a_cell_says_how_a_score_becomes_a_weight(tab, address, page):
     for key in ("End", "Home", "ArrowRight"):
         tab.keyboard.press(key)
     assert tab.inner_text("#model .place") == place
-    trace = page.sentences.traced[1]
+    trace = [*page.sentences.traced.values()][-1]
     block = show_block(trace, "decoder.0.cross_attention", 1, page.tokenizer)
     matrices = {one["title"]: one for one in block["matrices"]}
     column = matrices["weights, softmax of each row"]["columns"][1]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -104,50 +105,37 @@ def test_every_answer_says_that_nothing_foreign_may_be_loaded(address):
     assert headers[b"x-content-type-options"] == b"nosniff" and headers[b"referrer-policy"] == b"no-referrer"
 
 
-def test_a_new_request_cancels_the_running_one():
-    inference, started, cancelled = Inference(), threading.Event(), threading.Event()
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_job_ends_when_its_client_leaves_and_not_when_another_page_asks(leaves):
+    """The jobs of two pages take turns; a page that asks for something else closes its first request."""
+    inference, started, cancelled, release = Inference(), *(threading.Event() for _ in range(3))
 
-    def endless(send):
+    def translation(send):
         started.set()
         try:
-            for _ in range(10_000):
+            while not release.is_set():
                 send({"so_far": []})
                 time.sleep(0.001)
-            return {}
+            return {"answer": 1}
         except Cancelled:
             cancelled.set()
             raise
 
     async def both():
-        lines = inference.lines(endless)
-        first = asyncio.ensure_future(collect(lines))
+        lines = inference.lines(translation)
+        await anext(lines)
         await asyncio.to_thread(started.wait, 20)
-        second = await collect(inference.lines(lambda send: {"answer": 1}))
-        return await first, second
-
-    first, second = asyncio.run(both())
-    assert first[-1] == {"cancelled": True} and second[-1] == {"answer": 1} and cancelled.is_set()
-
-
-def test_a_step_waits_for_a_translation_without_cancelling_it():
-    inference, started, release = Inference(), threading.Event(), threading.Event()
-
-    def translation(send):
-        started.set()
-        release.wait(20)
-        send({"so_far": []})
-        return {"answer": 1}
-
-    async def both():
-        first = asyncio.ensure_future(collect(inference.lines(translation)))
-        await asyncio.to_thread(started.wait, 20)
-        second = asyncio.ensure_future(collect(inference.lines(lambda send: {"answer": 2}, waits=True)))
+        second = asyncio.ensure_future(collect(inference.lines(lambda send: {"answer": 2})))
         await asyncio.sleep(0)
+        if leaves:
+            await lines.aclose()
+            return None, await second
         release.set()
-        return await first, await second
+        return await collect(lines), await second
 
     first, second = asyncio.run(both())
-    assert first[-1] == {"answer": 1} and second[-1] == {"answer": 2}
+    assert second[-1] == {"answer": 2} and cancelled.is_set() == leaves
+    assert leaves or first[-1] == {"answer": 1}
 
 
 async def collect(lines):
@@ -177,6 +165,22 @@ def test_each_page_opens_the_heads_of_its_own_translation(address):
     for i in range(RECENT):
         asked(address, "/api/translate", {"text": "one", "beam": 1, "alpha": i / 10})
     assert "error" in asked(address, "/api/head", of | {"translation": two["translation"]})
+
+
+def test_two_tabs_translate_at_the_same_time(address):
+    """Each gets its translation; a client that leaves does not keep the server busy."""
+    _, guard, port = address
+    long = json.dumps({"text": "one " * 60, "beam": 8})
+    request = (
+        f"POST /api/translate HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nOrigin: http://127.0.0.1:{port}\r\n"
+        f"Cookie: {guard.cookie}={guard.token}\r\nContent-Type: application/json\r\nContent-Length: {len(long)}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        client.sendall((request + long).encode())
+        assert b"started" in client.recv(65536) + client.recv(65536)
+    with ThreadPoolExecutor(2) as threads:
+        answers = threads.map(lambda text: asked(address, "/api/translate", {"text": text}), ["one two", "two three"])
+    assert [answer["sentence"] for answer in answers] == ["one two", "two three"]
 
 
 def test_a_run_without_metrics_has_no_curves_yet(tmp_path):

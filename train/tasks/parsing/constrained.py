@@ -82,7 +82,7 @@ class ConstrainedParser:
         return npx.from_host(logits.astype(np.float32))
 
     def advance(self, tokens: npx.Array, state: "ParserState") -> None:
-        """Update the state with the last token (R,) of each row; the begin and end tokens change nothing."""
+        """Update the state with the last token (R,) of each row; beginning and end tokens change nothing."""
         new = np.flatnonzero(self.is_open[tokens])
         end = self.n_entries + len(new)
         if end > len(self.symbol):

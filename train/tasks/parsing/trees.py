@@ -69,7 +69,7 @@ class Tree:
 
 
 def walk(tree: Tree) -> Iterator[Tree | Leaf | str]:
-    """Yield the tree's parts in the order of writing: each constituent, its contents, then its label to close it."""
+    """Yield the tree's parts in written order: each constituent, its contents, then its label as the closing mark."""
     stack: list[Tree | Leaf | str] = [tree]
     while stack:
         part = stack.pop()

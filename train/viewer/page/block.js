@@ -3,11 +3,15 @@ import { collapsible, el, number, table } from "./parts.js";
 import { floats, matrix } from "./matrix.js";
 
 export function openBlock(titleOf, block, backward, chooseHead) {
-  const decoded = block.matrices.map((one) => ({
-    ...one,
-    values: floats(one.values),
-    gradient: one.gradient && floats(one.gradient),
-  }));
+  const decoded = block.matrices.map((one) => {
+    let values = null; // decoded when they are shown
+    return {
+      ...one,
+      get values() {
+        return (values ??= floats(one.values));
+      },
+    };
+  });
   const shown = decoded.map((one) => show(one, decoded, backward));
   const small = (x) => number(Number(x.toPrecision(3)));
   return [
@@ -52,7 +56,7 @@ function show(one, all, backward) {
       most: one.unit ? 1 : undefined,
       about: arithmetic(one, all),
     });
-  if (one.gradient) return matrix({ ...of, title: `∂ ${one.title}`, values: one.gradient });
+  if (one.gradient) return matrix({ ...of, title: `∂ ${one.title}`, values: floats(one.gradient) });
   return el("figure", { class: "matrix" }, el("figcaption", {}, el("b", {}, one.title), ": gradient not shown"));
 }
 

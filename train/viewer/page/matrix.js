@@ -4,8 +4,25 @@ import { bytes, el, level, number, pixelScale, scale } from "./parts.js";
 const NARROWEST = 2, // CSS pixels per column; wider matrices scroll
   WIDEST = 46;
 
-const sizes = new ResizeObserver((entries) =>
-  entries.forEach(({ target }) => target.querySelector("canvas")?.redraw()),
+const ruler = new OffscreenCanvas(1, 1).getContext("2d");
+
+// First all canvases get their sizes, so that the browser lays the page out once; then those in the window are painted,
+// and the others when they come near it.
+const sizes = new ResizeObserver((entries) => {
+  const { fontSize, fontFamily } = getComputedStyle(entries[0].target);
+  const resized = entries.map(({ target }) => target.firstChild).filter((canvas) => canvas.fit(fontSize, fontFamily));
+  const inWindow = resized.map((canvas) => canvas.getBoundingClientRect().top < innerHeight);
+  resized.forEach((canvas, i) => (inWindow[i] ? canvas.redraw() : later.observe(canvas)));
+});
+const later = new IntersectionObserver(
+  (entries) =>
+    entries
+      .filter(({ isIntersecting }) => isIntersecting)
+      .forEach(({ target }) => {
+        later.unobserve(target);
+        target.redraw();
+      }),
+  { rootMargin: "50%" },
 );
 
 export const floats = (base64) => new Float32Array(bytes(base64).buffer);
@@ -19,7 +36,7 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
     Array.isArray(columns) ? columns.length : Math.round(values.length / rows.length),
   ];
   const column = (j) => (Array.isArray(columns) ? columns[j] : `${columns} ${j}`);
-  most ??= values.reduce((a, b) => (Number.isFinite(b) ? Math.max(a, Math.abs(b)) : a), 0);
+  most ??= largest(values);
   const canvas = el("canvas", {
     tabindex: 0,
     role: "img",
@@ -31,27 +48,28 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
     image = null,
     cursor = null;
 
-  canvas.redraw = () => {
-    const width = box.clientWidth;
-    if (!width) return;
-    layout = place(width);
-    paint();
+  // Sets the size of the canvas; returns whether it has changed.
+  canvas.fit = (fontSize, fontFamily) => {
+    const { clientWidth } = box;
+    if (!clientWidth || (layout?.clientWidth === clientWidth && layout.fontSize === fontSize)) return false;
+    layout = { clientWidth, fontSize, ...place(clientWidth, parseFloat(fontSize), fontFamily) };
+    canvas.style.width = `${layout.width}px`;
+    canvas.style.height = `${layout.height}px`;
+    return true;
   };
+  canvas.redraw = () => layout && paint();
 
-  function place(width) {
-    const style = getComputedStyle(canvas),
-      size = parseFloat(style.fontSize),
-      font = `${size}px ${style.fontFamily}`;
-    const context = canvas.getContext("2d");
-    context.font = font;
-    const widest = (labels) => Math.max(0, ...labels.map((label) => context.measureText(String(label)).width));
+  function place(available, size, fontFamily) {
+    const font = (ruler.font = `${size}px ${fontFamily}`);
+    const widest = (labels) => Math.max(0, ...labels.map((label) => ruler.measureText(String(label)).width));
     const left = Math.ceil(Math.min(widest(rows), 9 * size)) + 6;
-    const cellWidth = Math.min(WIDEST, Math.max(NARROWEST, (width - left - 2) / across));
+    const cellWidth = Math.min(WIDEST, Math.max(NARROWEST, (available - left - 2) / across));
     const cellHeight = down <= 48 ? size * 1.25 : Math.max(3, (size * 60) / down);
     const named = Array.isArray(columns);
     const turned = named && widest(columns) > cellWidth - 3;
     const top = named ? (turned ? Math.ceil(Math.min(widest(columns), 7 * size)) + 6 : size * 1.5) : size * 1.4;
-    return { size, font, left, top, cellWidth, cellHeight, named, turned, ink: style.color };
+    const [width, height] = [left + across * cellWidth + 2, top + down * cellHeight + 2];
+    return { width, height, size, font, left, top, cellWidth, cellHeight, named, turned };
   }
 
   // One pixel for each value, which the browser scales to cells. Masked cells are clear.
@@ -67,13 +85,11 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
   }
 
   function paint() {
-    const { size, font, left, top, cellWidth, cellHeight, named, turned, ink } = layout;
+    const { width, height, size, font, left, top, cellWidth, cellHeight, named, turned } = layout;
     const ratio = devicePixelRatio || 1,
-      [width, height] = [left + across * cellWidth + 2, top + down * cellHeight + 2];
+      ink = getComputedStyle(canvas).color;
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);
-    canvas.style.width = `${width}px`;
-    canvas.style.height = `${height}px`;
     const context = canvas.getContext("2d"),
       colors = scale();
     context.scale(ratio, ratio);
@@ -110,7 +126,7 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
           const value = values[i * across + j],
             [r, g, b] = value === -Infinity ? [128, 128, 128] : colors[level(value, most)];
           context.fillStyle = value === -Infinity ? ink : 0.3 * r + 0.59 * g + 0.11 * b > 140 ? "#000" : "#fff";
-          const text = value === -Infinity ? "−∞" : compact(value);
+          const text = value === -Infinity ? "−∞" : compact(value, most);
           context.fillText(text, left + (j + 0.5) * cellWidth, top + (i + 0.5) * cellHeight, cellWidth - 2);
         }
       }
@@ -127,7 +143,7 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
     cursor = [i, j];
     const value = values[i * across + j];
     readout.textContent = `${rows[i]}, ${column(j)}: ${value === -Infinity ? "−∞ (masked)" : number(value)}${about(i, j)}`;
-    paint();
+    canvas.redraw();
   }
 
   canvas.addEventListener("pointermove", (event) => {
@@ -139,12 +155,12 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
   canvas.addEventListener("pointerleave", () => {
     cursor = null;
     readout.textContent = missing;
-    if (layout) paint();
+    canvas.redraw();
   });
   canvas.addEventListener("keydown", (event) => {
     const by = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
     const end = { Home: 0, End: across - 1 }[event.key];
-    if ((!by && end === undefined) || !layout) return;
+    if (!by && end === undefined) return;
     event.preventDefault();
     if (end !== undefined) return read(cursor?.[0] ?? 0, end);
     const [i, j] = cursor ? [cursor[0] + by[0], cursor[1] + by[1]] : [0, 0];
@@ -160,28 +176,23 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
   );
 }
 
-// Few characters for a number inside a cell.
-function compact(x) {
+// Few characters for a number inside a cell of a matrix whose largest magnitude is `most`.
+function compact(x, most) {
   const size = Math.abs(x);
-  if (size === 0) return "0";
+  if (size === 0 || (size < 0.005 && most >= 0.5)) return "0";
   return size >= 100 || size < 0.005 ? x.toExponential(0).replace("e+", "e") : x.toFixed(size < 10 ? 2 : 1);
+}
+
+function largest(values) {
+  let most = 0;
+  for (const value of values) if (Math.abs(value) > most && Number.isFinite(value)) most = Math.abs(value);
+  return most;
 }
 
 // The color scale from -most (or 0) to most.
 export function legend(most, values) {
   const signed = !values || values.some((value) => value < 0 && Number.isFinite(value));
-  const bar = el("canvas", { width: signed ? 255 : 128, height: 1, class: "bar" });
-  bar.redraw = () => {
-    const context = bar.getContext("2d");
-    scale()
-      .slice(signed ? 0 : 127)
-      .forEach((color, x) => {
-        context.fillStyle = `rgb(${color})`;
-        context.fillRect(x, 0, 1, 1);
-      });
-  };
-  bar.redraw();
-  bar.setAttribute("aria-hidden", "true");
+  const bar = el("span", { class: signed ? "bar signed" : "bar", "aria-hidden": "true" });
   return el("span", { class: "legend" }, signed ? `−${number(most)} ` : "0 ", bar, ` ${number(most)}`);
 }
 

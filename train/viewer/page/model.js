@@ -1,11 +1,14 @@
 // Model: Figure 1 of the paper for the loaded run. Every block shows its output for one sentence, or the gradient of
 // its output; a block opens to its matrices (block.js); the arrow keys walk through the forward and the backward pass.
-import { ask, el, number, stepByKeys } from "./parts.js";
+// Blocks are fetched while the browser is idle, so that they open without waiting for the server.
+import { ask, el, number, rounded, stepByKeys } from "./parts.js";
 import { thumbnail } from "./matrix.js";
+import { introduction } from "./introduction.js";
 import { openBlock } from "./block.js";
 
-const MOST_CHIPS = 6; // tokens shown in the figure
+const MOST_CHIPS = 4; // tokens shown in the figure
 const STACKS = { encoder: "Encoder", decoder: "Decoder", text: "Decoder only" };
+const whenIdle = (work) => (window.requestIdleCallback ?? setTimeout)(work);
 
 export function start(section, about) {
   if (!about.model) return section.append(el("p", { class: "error" }, about.unavailable_reason));
@@ -15,6 +18,7 @@ export function start(section, about) {
     at = null, // index in `walk`
     flow = null, // values and gradients of all blocks
     answer = null,
+    fetched = new Map(), // blocks of `answer`, as promises, by name and head
     head = 0,
     playing = null;
   const walk = [...blocks.map(({ name }) => [name, false]), ...blocks.map(({ name }) => [name, true]).reverse()];
@@ -31,12 +35,12 @@ export function start(section, about) {
     ),
   );
   const moves = [
-    ["|◀", "First", -Infinity],
-    ["◀", "Previous", -1],
-    ["▶", "Next", 1],
-    ["▶|", "Last", Infinity],
+    ["⇤", "First", -Infinity],
+    ["←", "Previous", -1],
+    ["→", "Next", 1],
+    ["⇥", "Last", Infinity],
   ].map(([sign, name, by]) => el("button", { type: "button", "aria-label": name, onclick: () => go(by) }, sign));
-  const play = el("button", { type: "button", onclick: () => (playing ? stop() : begin()) }, "Play");
+  const play = el("button", { type: "button", onclick: () => (playing ? stop() : begin()) }, "▶ Play");
   const place = el("output", { class: "place", "aria-live": "polite" });
   const figure = el("div", { class: "figure" });
   const panel = el("div", { class: "opened", tabindex: -1 });
@@ -62,6 +66,7 @@ export function start(section, about) {
   document.addEventListener("translated", ({ detail }) => {
     answer = detail.answer;
     flow = null;
+    fetched = new Map();
     if (!section.hidden) load();
   });
   document.addEventListener("shown", ({ detail }) => {
@@ -78,8 +83,31 @@ export function start(section, about) {
     if (loaded.error) return panel.replaceChildren(el("p", { class: "error", role: "alert" }, loaded.error));
     flow = loaded;
     draw();
-    open();
+    if (at === null || !fetched.has(keyOf(walk[at][0]))) open();
     section.dataset.flow = Math.round(performance.now());
+    whenIdle(fetchAhead);
+  }
+
+  const headOf = (name) => (block(name).kind === "attention" ? head : 0);
+  const keyOf = (name) => `${name} ${headOf(name)}`;
+
+  function fetchBlock(name) {
+    const blocks = fetched,
+      key = keyOf(name);
+    if (!blocks.has(key)) {
+      const loading = ask("api/block", { translation: answer.translation, block: name, head: headOf(name) });
+      blocks.set(key, loading);
+      loading.then(({ error }) => error && blocks.delete(key));
+    }
+    return blocks.get(key);
+  }
+
+  // Fetches, one after the other, the blocks that are shown and not yet fetched.
+  async function fetchAhead() {
+    const next = [...figure.querySelectorAll(".block")].findLast((one) => !fetched.has(keyOf(one.dataset.block)));
+    if (!next || !flow || section.hidden) return;
+    const { error } = await fetchBlock(next.dataset.block);
+    if (!error) whenIdle(fetchAhead);
   }
 
   function choose(change) {
@@ -120,17 +148,22 @@ export function start(section, about) {
   }
 
   function begin() {
+    if (at === walk.length - 1) at = null;
+    go(1);
     playing = setInterval(() => {
       if (at === walk.length - 1) return stop();
       go(1);
     }, 1200);
     play.textContent = "Pause";
+    section.classList.add("is-playing");
   }
 
   function stop() {
+    if (!playing) return;
     clearInterval(playing);
     playing = null;
-    play.textContent = "Play";
+    play.textContent = "▶ Play";
+    section.classList.remove("is-playing");
   }
 
   // ---- the figure
@@ -146,6 +179,7 @@ export function start(section, about) {
     if (focused) figure.querySelector(`[data-block="${focused}"]`)?.focus({ preventScroll: true });
     mark();
     connect();
+    if (flow) whenIdle(fetchAhead);
   }
 
   function titleOf(name) {
@@ -206,8 +240,14 @@ export function start(section, about) {
       el(
         "span",
         { class: "what" },
-        el("b", {}, one.title),
-        el("small", {}, `${one.parameters.toLocaleString("en")}`, ...(seen ? facts(one, seen) : [])),
+        el(
+          "span",
+          { class: "name" },
+          el("b", {}, one.title),
+          " ",
+          el("span", { class: "count" }, rounded(one.parameters)),
+        ),
+        el("small", {}, ...(seen ? facts(one, seen) : [])),
       ),
       seen ? thumbnail(backward ? seen.gradient : seen.value) : "",
     );
@@ -218,7 +258,7 @@ export function start(section, about) {
     const of = one.kind === "output" ? "h" : "y"; // the output block shows its input
     const name = backward ? `‖∂${of}‖` : `‖${of}‖`;
     return [
-      ` · ${seen.shape.join(" × ")} · `,
+      `${seen.shape.join(" × ")} · `,
       el("span", { class: backward ? "backward" : "forward" }, `${name} ${number(norm)}`),
     ];
   }
@@ -274,19 +314,30 @@ export function start(section, about) {
       }
     }
     svg.setAttribute("viewBox", `0 0 ${figure.clientWidth} ${figure.clientHeight}`);
-    svg.replaceChildren(...paths.map(([kind, d]) => el("path", { d, class: `arrow ${kind}` })));
+    const drawn = paths.map(([kind, d]) => el("path", { d, class: `arrow ${kind}` }));
+    svg.replaceChildren(...drawn, ...paths.map(([, d]) => el("path", { d: tip(d, backward), class: "tip" })));
+  }
+
+  // The tip of an arrow along a path of straight lines: at its end, or at its start for the backward pass.
+  function tip(d, atStart) {
+    const points = [...d.matchAll(/[ML]([\d.-]+) ([\d.-]+)/g)].map(([, x, y]) => [Number(x), Number(y)]);
+    if (atStart) points.reverse();
+    const [[px, py], [x, y]] = points.slice(-2),
+      length = Math.hypot(x - px, y - py) || 1,
+      [dx, dy] = [(6 * (x - px)) / length, (6 * (y - py)) / length];
+    return `M${x} ${y} L${x - dx - dy * 0.7} ${y - dy + dx * 0.7} L${x - dx + dy * 0.7} ${y - dy - dx * 0.7} Z`;
   }
 
   // ---- the open block
 
   async function open(focus = false) {
     if (at === null || !answer) {
-      panel.replaceChildren(...introduction());
+      panel.replaceChildren(...introduction(about.model, answer, flow, begin));
       return;
     }
     const name = walk[at][0],
       id = answer.translation;
-    const loaded = await ask("api/block", { translation: id, block: name, head });
+    const loaded = await fetchBlock(name);
     if (at === null || walk[at][0] !== name || answer.translation !== id) return;
     if (loaded.error) return panel.replaceChildren(el("p", { class: "error", role: "alert" }, loaded.error));
     panel.replaceChildren(
@@ -298,50 +349,6 @@ export function start(section, about) {
     );
     panel.dataset.block = name;
     if (focus && matchMedia("(max-width: 60rem)").matches) panel.scrollIntoView({ block: "start" });
-  }
-
-  function introduction() {
-    const { task, heads, d_model, d_ff, d_k, vocabulary, parameters, norm } = about.model;
-    const count = (kind) => blocks.filter((one) => one.kind === kind).reduce((sum, one) => sum + one.parameters, 0);
-    const rows = [
-      ["Attention", count("attention")],
-      ["Feed-forward", count("feed_forward")],
-      ["Norms", count("residual") + count("norm")],
-    ];
-    const rest = parameters - rows.reduce((sum, [, n]) => sum + n, 0);
-    return [
-      el("h3", {}, "Select a block to open it"),
-      el(
-        "p",
-        {},
-        `N = ${layers} layers${task === "text" ? "" : " in each stack"}, d_model ${d_model}, d_ff ${d_ff}, ${heads} heads of width ${d_k}, ` +
-          `${vocabulary.toLocaleString("en")} tokens, ${norm}-norm. `,
-        flow
-          ? `The loss on this sentence is ${flow.loss.toFixed(4)} nats per token; its gradient flows back through every block.`
-          : "",
-      ),
-      el(
-        "ul",
-        { class: "share" },
-        ...[...rows, ["Embeddings", rest]].map(([name, n]) => {
-          const bar = el("span", { class: "fill" });
-          bar.style.width = `${(100 * n) / parameters}%`;
-          return el(
-            "li",
-            {},
-            el("span", {}, name),
-            el("span", { class: "track" }, bar),
-            el("span", {}, n.toLocaleString("en")),
-          );
-        }),
-      ),
-      el(
-        "p",
-        { class: "soft" },
-        "A block shows its number of parameters, and the shape and norm of its output y, or of the gradient ∂y. " +
-          "Its strip is that matrix, one row per token: purple is negative, green positive.",
-      ),
-    ];
   }
 
   draw();

@@ -24,6 +24,9 @@ export function number(x) {
   return typeof x === "string" ? x : String(Number(x.toPrecision(4)));
 }
 
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+export const rounded = (n) => compact.format(n); // 44,800 is 44.8K
+
 export function short(x, most = 24) {
   const text = number(x);
   return text.length <= most ? text : `${text.slice(0, most - 1)}…`;
@@ -82,20 +85,36 @@ const pack = (colors) => Uint32Array.from(colors, (rgb) => new Uint32Array(Uint8
 const PIXELS = { light: pack(SCALES.light), dark: pack(SCALES.dark) };
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 
-export const theme = () => document.documentElement.dataset.theme || (prefersDark.matches ? "dark" : "light");
+const chosen = () => document.documentElement.dataset.theme ?? (prefersDark.matches ? "dark" : "light");
+let current = chosen(); // stored, because reading `matches` makes the browser update all styles
+export const theme = () => current;
 export const scale = () => SCALES[theme()]; // 255 colors for -1 to 1
 export const pixelScale = () => PIXELS[theme()]; // the same as pixels of an ImageData
 export const level = (value, most) => 127 + Math.round(127 * Math.min(1, Math.max(-1, value / (most || 1))));
 
 export function setTheme(name) {
-  document.documentElement.dataset.theme = name;
+  document.documentElement.dataset.theme = current = name;
   redraw();
 }
-// Canvases have a method `redraw`, which is called when the colors change.
-const redraw = () => document.querySelectorAll("canvas").forEach((canvas) => canvas.redraw?.());
-prefersDark.addEventListener("change", redraw);
+// Canvases have a method `redraw`, which is called when the colors change. Legends use the gradient --scale.
+function redraw() {
+  const colors = (theme() === "dark" ? DARK : LIGHT).split(" ").map((hex) => `#${hex}`);
+  document.documentElement.style.setProperty("--scale", `linear-gradient(90deg, ${colors.join(", ")})`);
+  document.querySelectorAll("canvas").forEach((canvas) => canvas.redraw?.());
+}
+prefersDark.addEventListener("change", () => {
+  current = chosen();
+  redraw();
+});
+addEventListener("beforeprint", redraw); // also what has not been in the window yet
+redraw();
 
-export const bytes = (base64) => Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+export function bytes(base64) {
+  const text = atob(base64),
+    decoded = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) decoded[i] = text.charCodeAt(i);
+  return decoded;
+}
 
 // While a section is shown, calls `go` with -1, 1, -Infinity or Infinity for the arrow keys, Home and End, wherever the
 // focus is except in fields, matrices and areas that scroll.
@@ -113,6 +132,7 @@ export function stepByKeys(section, go) {
 // ---- the server
 
 const UNREACHABLE = "The server does not respond. This page resumes when it is back.";
+const STOPPED = "The server stopped before it had answered.";
 const RESTARTED = "The server was restarted. Open the address it printed; this page then resumes.";
 const CHANGED = "The server now shows another run. Reload this page.";
 const banner = () => document.getElementById("banner");
@@ -157,7 +177,7 @@ function lost(text) {
 }
 
 // Calls `each` with every line of a response as it arrives and returns the last one. The result may also be {error}, or
-// {cancelled} if another request superseded this one.
+// {cancelled} after an abort.
 export async function ask(path, question, each = () => {}, signal = undefined) {
   const key = `${path} ${JSON.stringify(question)}`;
   if (recorded) return recorded.answers[key] ?? { error: NOT_SAVED };
@@ -180,7 +200,8 @@ export async function ask(path, question, each = () => {}, signal = undefined) {
     rest = part.done ? "" : lines.pop();
     for (const line of lines.filter(Boolean)) each((last = JSON.parse(line)));
     if (part.done) {
-      if (!last.error && !last.cancelled) recording.set(key, last);
+      if (last.cancelled) return { error: STOPPED };
+      if (!last.error) recording.set(key, last);
       return last;
     }
   }

@@ -10,6 +10,7 @@ const MODULES = [
   "parts",
   "matrix",
   "sentence",
+  "introduction",
   "model",
   "block",
   "translate",

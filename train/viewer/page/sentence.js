@@ -85,7 +85,6 @@ export function start(place, about) {
       controller.signal,
     );
     if (controller !== running) return;
-    if (answer.cancelled) answer.error = "Cancelled by a newer request. Try again.";
     if (answer.error) {
       status.textContent = answer.error;
       status.className = "error";

@@ -35,10 +35,10 @@ export function start(section) {
     el("label", {}, predict, " quiz me"),
   );
   const moves = [
-    ["|◀", "First", -Infinity],
-    ["◀", "Previous", -1],
-    ["▶", "Next", 1],
-    ["▶|", "Last", Infinity],
+    ["⇤", "First", -Infinity],
+    ["←", "Previous", -1],
+    ["→", "Next", 1],
+    ["⇥", "Last", Infinity],
   ].map(([sign, name, by]) => el("button", { type: "button", "aria-label": name, onclick: () => go(by) }, sign));
   const place = el("output", { id: "place", "aria-live": "polite" });
   const drawing = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Graph" });

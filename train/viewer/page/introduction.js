@@ -1,0 +1,70 @@
+// What the Model view shows before a block is open: where to start, the attention to the source, and the parameters.
+import { bytes, el, rounded } from "./parts.js";
+import { matrix } from "./matrix.js";
+
+// `answer` and `flow` may be missing; `walk` starts the walk through all blocks.
+export function introduction(model, answer, flow, walk) {
+  const { task, blocks, layers, heads, d_model, d_ff, d_k, vocabulary, parameters, norm } = model;
+  const count = (kind) => blocks.filter((one) => one.kind === kind).reduce((sum, one) => sum + one.parameters, 0);
+  const rows = [
+    ["Attention", count("attention")],
+    ["Feed-forward", count("feed_forward")],
+    ["Norms", count("residual") + count("norm")],
+  ];
+  const rest = parameters - rows.reduce((sum, [, n]) => sum + n, 0);
+  return [
+    el("h3", { class: "start" }, "Start here"),
+    el(
+      "p",
+      {},
+      "Each box is a block of the network, with the number of its parameters. Its strip shows the values that it " +
+        "computes for the sentence above, one row per token: purple is negative, green positive. Select a block to " +
+        "open it, or ",
+      el("button", { type: "button", class: "primary", onclick: walk }, "▶ walk through them all"),
+    ),
+    ...(answer ? [attention(answer)] : []),
+    el("h3", {}, `${rounded(parameters)} parameters`),
+    el(
+      "ul",
+      { class: "share" },
+      ...[...rows, ["Embeddings", rest]].map(([name, n]) => {
+        const bar = el("span", { class: "fill" });
+        bar.style.width = `${(100 * n) / parameters}%`;
+        return el(
+          "li",
+          {},
+          el("span", {}, name),
+          el("span", { class: "track" }, bar),
+          el("span", {}, n.toLocaleString("en")),
+        );
+      }),
+    ),
+    el(
+      "p",
+      { class: "soft" },
+      `N = ${layers} layers${task === "text" ? "" : " in each stack"}, d_model ${d_model}, d_ff ${d_ff}, ` +
+        `${heads} heads of width ${d_k}, ${vocabulary.toLocaleString("en")} tokens, ${norm}-norm. `,
+      flow
+        ? `The loss on this sentence is ${flow.loss.toFixed(4)} nats per token; its gradient flows back through every block.`
+        : "",
+    ),
+  ];
+}
+
+// What each token reads in the last layer: the weights of cross-attention, or of self-attention in a language model.
+function attention(answer) {
+  const isCross = "cross" in answer.heads,
+    { rows, columns, layers: all, heads: count, bytes: encoded } = answer.heads[isCross ? "cross" : "text"];
+  const weights = bytes(encoded),
+    n = rows.length * columns.length,
+    values = new Float32Array(n);
+  for (let h = (all - 1) * count; h < all * count; h++)
+    for (let i = 0; i < n; i++) values[i] += weights[h * n + i] / 255 / count;
+  const title = isCross ? "Which source token each output token reads" : "Which tokens each token reads";
+  return el(
+    "div",
+    { class: "preview" },
+    el("h3", {}, title),
+    matrix({ title: `Attention, mean of ${count} heads of layer ${all - 1}`, rows, columns, values, most: 1 }),
+  );
+}
