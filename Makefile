@@ -12,6 +12,9 @@ PEERS ?= ctranslate2>=4.8,<5 transformers>=5,<6
 # Two test processes with one thread each are faster than one process with two threads.
 ONE_THREAD := NPX_THREADS=1 OPENBLAS_NUM_THREADS=1
 
+# The tests start many processes, each of which compiles the code again where the environment forbids saving bytecode.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help demo exercise book-check test test-all test-kernel test-matrix torture lint format hooks parity bench docs gpu-check \
 	gpu-present clean
 .NOTPARALLEL:
@@ -42,7 +45,7 @@ exercise: $(VENV)/.dev
 	@$(BIN)/python -m book $(N) $(if $(HINT),--hint) || true
 
 book-check: $(VENV)/.dev
-	BOOK_KIT=1 $(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/book/test_book.py tests/book/test_derivations.py
+	BOOK_KIT=1 $(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/book/test_exercises.py tests/book/test_derivations.py
 
 PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-profile=ci
 

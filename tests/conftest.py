@@ -30,7 +30,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 LONG = (
     *("test_entry[model ", "test_entry[layer ", "test_entry[kernel attention", "test_entry[operation cross_attention"),
     *("test_entry[operation self_attention", "test_entry[operation attention", "tests/test_gpu_check.py"),
-    *("memory gradient", "test_ranks_train_what_one_process_trains", "test_a_training_on_emulated_kernels"),
+    *("memory gradient", "test_several_ranks_train_like_one_process", "test_training_on_emulated_kernels"),
+    *("test_some_cases_of_each_part_are_right", "test_the_pages_benchmark_measures_each_part", "test_more_pairs"),
 )
 
 

@@ -32,8 +32,6 @@ LIBRARIES = {
 UNPICKLER = "train/formats/torch_file.py"  # reads PyTorch's files; it rejects names of functions
 FORBIDDEN = {"torch", "tensorflow", "jax", "pickle", "cPickle", "dill", "joblib", "shelve", "marshal"}
 
-files = pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-
 
 def imports(text, name="file"):
     """Yield (module, name or None) for every import of a file, including imports in functions and by importlib."""
@@ -48,6 +46,7 @@ def imports(text, name="file"):
                 yield node.args[0].value, None
 
 
+@cache
 def imported(path):
     """Return the top-level packages that a file imports."""
     return {module.split(".")[0] for module, _ in imports(path.read_text(encoding="utf-8"), path.name)}
@@ -103,21 +102,21 @@ def test_the_files_are_found():
     assert subpackages <= set(SUBPACKAGES) and {"text", "tasks", "run", "learn", "cli"} <= subpackages
 
 
-@files
-def test_imports_run_one_way(path):
+def test_imports_run_one_way():
     """npx <- autograd <- models <- train."""
-    later = PACKAGES[PACKAGES.index(package_of(path)) + 1 :]
-    assert not imported(path) & {*later, "tests", "benchmarks"}
+    for path in FILES:
+        later = PACKAGES[PACKAGES.index(package_of(path)) + 1 :]
+        assert not imported(path) & {*later, "tests", "benchmarks"}, path
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "train").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
-def test_subpackages_of_train_import_only_earlier_ones(path):
-    later = [
-        str(file.relative_to(ROOT))
-        for file in imported_files(path)
-        if package_of(file) == "train" and level_of(file) > level_of(path)
-    ]
-    assert not later, f"{path.relative_to(ROOT)} imports {', '.join(later)}"
+def test_subpackages_of_train_import_only_earlier_ones():
+    for path in (ROOT / "train").rglob("*.py"):
+        later = [
+            str(file.relative_to(ROOT))
+            for file in imported_files(path)
+            if package_of(file) == "train" and level_of(file) > level_of(path)
+        ]
+        assert not later, f"{path.relative_to(ROOT)} imports {', '.join(later)}"
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -146,27 +145,27 @@ def test_import_cycles_are_detected(tmp_path):
     assert import_cycle(tmp_path / "p" / "c.py", tmp_path) == ["p/c.py", "p/__init__.py", "p/a.py", "p/c.py"]
 
 
-@files
-def test_libraries_are_imported_only_in_their_packages(path):
-    names = imported(path)
-    for library, packages in LIBRARIES.items():
-        assert library not in names or package_of(path) in packages, f"{library} belongs in {', '.join(packages)}"
-    allowed = {"pickle"} if str(path.relative_to(ROOT)) == UNPICKLER else set()
-    assert not names & FORBIDDEN - allowed
+def test_libraries_are_imported_only_in_their_packages():
+    for path in FILES:
+        names = imported(path)
+        for library, packages in LIBRARIES.items():
+            assert library not in names or package_of(path) in packages, f"{path}: {library} belongs in {packages}"
+        allowed = {"pickle"} if str(path.relative_to(ROOT)) == UNPICKLER else set()
+        assert not names & FORBIDDEN - allowed, path
 
 
-@files
-def test_nothing_is_pickled(path):
+def test_nothing_is_pickled():
     """Neither is anything unpickled: NumPy does so only with allow_pickle=True."""
-    assert "allow_pickle=True" not in path.read_text(encoding="utf-8").replace(" ", "")
+    for path in FILES:
+        assert "allow_pickle=True" not in path.read_text(encoding="utf-8").replace(" ", ""), path
 
 
-@files
-def test_each_file_has_a_docstring_and_a_limited_length(path):
-    text = path.read_text(encoding="utf-8")
-    docstring = ast.get_docstring(ast.parse(text))
-    assert docstring and len(docstring) > 20 and text.startswith(('"""', 'r"""', "#!"))
-    assert text.count("\n") <= MAX_LINES[package_of(path)], f"{text.count(chr(10))} lines"
+def test_each_file_has_a_docstring_and_a_limited_length():
+    for path in FILES:
+        text = path.read_text(encoding="utf-8")
+        docstring = ast.get_docstring(ast.parse(text))
+        assert docstring and len(docstring) > 20 and text.startswith(('"""', 'r"""', "#!")), path
+        assert text.count("\n") <= MAX_LINES[package_of(path)], f"{path}: {text.count(chr(10))} lines"
 
 
 def test_the_engine_has_a_limited_length():

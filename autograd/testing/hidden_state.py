@@ -57,11 +57,11 @@ def random_state(subject: Any) -> tuple[Callable[[], None], Callable[[], bool]]:
             sources.append((x.get_state, x.set_state))
         elif isinstance(x, random.Random):
             sources.append((x.getstate, x.setstate))
-    saved = [(copy.deepcopy(get_state()), set_state) for get_state, set_state in sources]
+    saved = [(get_state(), set_state) for get_state, set_state in sources]  # copies, which the setters copy again
 
     def restore() -> None:
         for state, set_state in saved:
-            set_state(copy.deepcopy(state))
+            set_state(state)
 
     def is_used() -> bool:
         pairs = zip(saved, sources, strict=True)
@@ -135,8 +135,8 @@ def cast_buffers(layer: Any, dtype: Any) -> None:
         for module in (layer.modules() if hasattr(layer, "modules") else ())
         for name, value in vars(module).items()
         if isinstance(array := value.data if isinstance(value, Tensor) else value, npx.ndarray)
+        and array.dtype != dtype  # compared first, because `name` is slow
         and array.dtype.name in ("float32", "float64")
-        and array.dtype != dtype
     ]
     parameters = {id(p) for _, p in layer.named_parameters()} if others else set()
     for module, name, value in others:

@@ -8,7 +8,7 @@ import pytest
 from book import notebooks
 from book.files import Exercise, exercises
 from book.pages import Page, PageError
-from tests.book.test_book import SOLUTION
+from tests.book.test_exercises import SOLUTION
 
 ALL = exercises()
 

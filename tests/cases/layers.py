@@ -205,8 +205,8 @@ def dropout_edges():
 
 @edges("layer FeedForward")
 def feed_forward_edges():
-    for activation in models.ACTIVATIONS:
-        for i, rate in enumerate(RATES):
+    for i, activation in enumerate(models.ACTIVATIONS):
+        for rate in RATES[:1] if i else RATES:
             layer = make_layer(models.FeedForward, 3, 4, rate, activation)
             yield Call((sample(2, 2, 3),), layer=layer, directions=3 if i else None)
     yield Call((sample(3),), layer=make_layer(models.FeedForward, 3, 2))
@@ -214,8 +214,9 @@ def feed_forward_edges():
 
 @edges("layer Experts")
 def experts_edges():
-    for n_experts, n_active in ((2, 1), (2, 2), (5, 2)):
-        yield Call((sample(2, 3, 3),), layer=make_layer(make_experts, 3, n_experts, n_active))
+    for i, (n_experts, n_active) in enumerate(((2, 1), (2, 2), (5, 2))):
+        layer = make_layer(make_experts, 3, n_experts, n_active)
+        yield Call((sample(2, 3, 3),), layer=layer, directions=3 if i else None)
     yield Call((sample(3),), layer=make_layer(make_experts, 3, 4, 1))
     yield Call((sample(0, 3),), layer=make_layer(make_experts, 3, 4, 2))
 
@@ -226,7 +227,7 @@ def residual_edges():
         for place in ("post", "pre"):
             for rate in RATES:
                 layer = make_layer(models.Residual, 3, rate, place, 1e-2, normalization)
-                yield Call((sample(2, 2, 3), ops.tanh), layer=layer)
+                yield Call((sample(2, 2, 3), ops.tanh), layer=layer, directions=None if rate == RATES[0] else 3)
     for place in PLACEMENTS:
         layer = make_layer(models.Residual, 3, 0.5, place, 1e-2, alpha=1.5)
         layer.skip.rate = 0.3
@@ -253,7 +254,7 @@ def target_space_edges():
     yield Call((sample(1, 0, 2),), layer=make_layer(TargetSpace, 2))
 
 
-@edges("layer SelfAttention")
+@edges("layer SelfAttention", derive=False)
 def self_attention_edges():
     for i, spec in enumerate(spec_edges(2, 2, 3, 3)):  # the operation is checked by every entry with each of them
         yield Call((sample(2, 3, 4), spec), layer=make_layer(models.SelfAttention, 4, 2), directions=3 if i else None)
@@ -264,7 +265,7 @@ def self_attention_edges():
         {"dropout": 0.9, "rotary_base": 9.0},
     ):
         layer = make_layer(models.SelfAttention, 3, 2, 4, 1, **options)
-        yield Call((sample(2, 3, 3), npx.AttentionSpec(causal=True)), layer=layer)
+        yield Call((sample(2, 3, 3), npx.AttentionSpec(causal=True)), layer=layer, directions=3)
     for bias in (models.layers.AlibiBias(4), make_layer(models.layers.RelativeKeys, 4, 2, 1)):
         options = {"n_kv_heads": 2, "qk_norm": "rms_norm", "eps": 1e-2, "score_bias": bias}
         layer = make_layer(models.SelfAttention, 3, 4, 2, 1, **options)
@@ -273,14 +274,15 @@ def self_attention_edges():
     yield Call((sample(2, 3, 3),), layer=make_layer(models.SelfAttention, 3, 4, 2, 1, n_kv_heads=1))
 
 
-@edges("layer CrossAttention")
+@edges("layer CrossAttention", derive=False)
 def cross_attention_edges():
     memory = sample(2, 4, 4, seed=1)
     for i, spec in enumerate(spec_edges(2, 2, 3, 4)):
         layer = make_layer(models.CrossAttention, 4, 2)
         yield Call((sample(2, 3, 4), memory, spec), layer=layer, directions=3 if i else None)
     for options in ({"bias": True}, {"dropout": 0.5}, {"dropout": 0.999, "bias": True}):
-        yield Call((sample(2, 3, 4), memory), layer=make_layer(models.CrossAttention, 4, 2, 2, 1, **options))
+        layer = make_layer(models.CrossAttention, 4, 2, 2, 1, **options)
+        yield Call((sample(2, 3, 4), memory), layer=layer, directions=3)
     for options in ({"n_kv_heads": 1}, {"n_kv_heads": 1, "qk_norm": "layer_norm", "eps": 1e-2}):
         yield Call((sample(2, 3, 4), memory), layer=make_layer(models.CrossAttention, 4, 2, 2, 1, **options))
 
@@ -304,7 +306,7 @@ def small(**options):
     return models.TransformerConfig(**SMALL | options)
 
 
-@edges("layer EncoderLayer")
+@edges("layer EncoderLayer", derive=False)
 def encoder_layer_edges():
     for i, options in enumerate(BLOCKS):
         layer, spec = (
@@ -314,7 +316,7 @@ def encoder_layer_edges():
         yield Call((sample(2, 3, 4), spec), layer=layer, directions=3 if i else None)
 
 
-@edges("layer DecoderLayer")
+@edges("layer DecoderLayer", derive=False)
 def decoder_layer_edges():
     for i, options in enumerate(BLOCKS):
         layer, spec = (

@@ -110,8 +110,8 @@ def model_calls(draw, architecture):
 def model_edges(architecture):
     """One layer for each norm and kind of positions, two layers for each block, in random directions.
 
-    Then one layer by every entry, with the first and the last positions. The cheap calls come first, so that most bugs
-    are found in a model of one layer.
+    They alternate between the loss and the logits. Then the loss of one layer by every entry. The cheap calls come
+    first, so that most bugs are found in a model of one layer.
     """
 
     def calls():
@@ -122,14 +122,12 @@ def model_edges(architecture):
             has_dropout, n_layers = "dropout" in variant, 1 if variant in options else 2
             model = make_layer(model_class, small(n_layers=n_layers, **variant), dtype="float64")
             loss, modes = Loss(model, *SMOOTHING[i % len(SMOOTHING)]), ("train", "eval") if has_dropout else ("train",)
-            layers, k = (loss, Logits(model)), sum(divmod(i, len(models.POSITIONS))) % 2  # both, for each position
-            for layer in layers[k : k + 1] if variant in options else layers:
-                yield Call(
-                    ids, layer=layer, modes=modes, directions=3, equivalents=equivalents(layer, padding=not has_dropout)
-                )
-        for variant in (options[0], options[-1]):
-            loss = Loss(make_layer(model_class, small(n_layers=1, **variant), dtype="float64"), *SMOOTHING[0])
-            yield Call(ids, layer=loss, modes=("train",))
+            layer = (loss, Logits(model))[sum(divmod(i, len(models.POSITIONS))) % 2]  # both, for each position
+            yield Call(
+                ids, layer=layer, modes=modes, directions=3, equivalents=equivalents(layer, padding=not has_dropout)
+            )
+        loss = Loss(make_layer(model_class, small(n_layers=1, **options[0]), dtype="float64"), *SMOOTHING[0])
+        yield Call(ids, layer=loss, modes=("train",))
         loss = Loss(make_layer(model_class, small(**OTHER_KEYS), dtype="float64"), *SMOOTHING[2])
         swapped = tuple(npx.host.asarray([2, 1, 0, 3, 4, 5, 6])[x] for x in ids)  # 2 is the padding
         yield Call(swapped, layer=loss, modes=("train",), directions=3)
@@ -169,8 +167,6 @@ def other_model_calls(architecture):
 
 
 for name in (name for name, model_class in models.ARCHITECTURES.items() if model_class.examples in INPUTS):
-    CASES[f"model {name}"] = other_model_calls(name) if name in OTHER_LAYERS else model_calls(name)
-    if name in OTHER_LAYERS:
-        edges(f"model {name}", derive=False)(other_model_edges(name))
-    else:
-        edges(f"model {name}")(model_edges(name))
+    has_other_layers = name in OTHER_LAYERS
+    CASES[f"model {name}"] = other_model_calls(name) if has_other_layers else model_calls(name)
+    edges(f"model {name}", derive=False)(other_model_edges(name) if has_other_layers else model_edges(name))

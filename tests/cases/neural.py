@@ -271,6 +271,8 @@ def spec_edges(b, h, t, source):
 
 
 SIZES = (2, 3, 4, 2, 4, 3), (2, 4, 2, 1, 2, 1), (2, 1, 3, 2, 2, 2)  # B, T, S, H, d_k, d_v
+# Of operations on merged heads, by the number of heads: they call `attention`, of which every entry is compared.
+MERGED_DIRECTIONS = {1: None, 2: 3}
 
 
 def attention_edges(*all_sizes):
@@ -319,8 +321,9 @@ def plain_attention_edges():
 @edges("operation self_attention", REAL)
 def self_attention_edges():
     for b, t, _, h, d_k, d_v, spec, drop in attention_edges((2, 3, 3, 2, 4, 3), (2, 2, 2, 1, 2, 1)):
-        qkv = sample(b, t, h * (2 * d_k + d_v))
-        yield Call((qkv, h, d_k, spec), {"drop": drop}, 9 * b * h * t * t + rotated_bytes(spec, qkv))
+        qkv, directions = sample(b, t, h * (2 * d_k + d_v)), MERGED_DIRECTIONS[h]
+        saved = 9 * b * h * t * t + rotated_bytes(spec, qkv)
+        yield Call((qkv, h, d_k, spec), {"drop": drop}, saved, directions=directions)
     for t, _, spec in packed_edges([(n, n) for n in (0, 1, 3, 1)]):
         yield Call((sample(t, 2 * (2 + 2 + 1)), 2, 2, spec), saved=PACKED_BYTES)
         yield Call((sample(t, 4 * 2 + 2 * (2 + 1)), 4, 2, spec), {"kv_heads": 2}, saved=PACKED_BYTES)
@@ -331,7 +334,7 @@ def cross_attention_edges():
     for b, t, source, h, d_k, d_v, spec, drop in attention_edges(*SIZES):
         queries, pairs = sample(b, t, h * d_k), sample(b, source, h * (d_k + d_v), seed=1)
         saved = 9 * b * h * t * source + rotated_bytes(spec, queries, pairs)
-        yield Call((queries, pairs, h, d_k, spec), {"drop": drop}, saved)
+        yield Call((queries, pairs, h, d_k, spec), {"drop": drop}, saved, directions=MERGED_DIRECTIONS[h])
     for t, source, spec in packed_edges(PACKED):
         yield Call((sample(t, 4), sample(source, 2 * (2 + 1), seed=1), 2, 2, spec), saved=PACKED_BYTES)
         yield Call((sample(t, 4), sample(source, 2 + 1, seed=1), 2, 2, spec), {"kv_heads": 1}, saved=PACKED_BYTES)

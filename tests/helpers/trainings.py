@@ -1,4 +1,4 @@
-"""Small trainings for tests: text, configuration, results; the fixtures `text` and `uninterrupted`."""
+"""Small trainings for tests: text, configuration, results."""
 
 import json
 from contextlib import contextmanager
@@ -26,10 +26,8 @@ def write_pairs(folder, name, count, seed):
         (folder / f"{name}.{side}").write_text(text, encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    """A folder with 40 training pairs and 5 validation pairs."""
-    folder = tmp_path_factory.mktemp("text")
+def write_text(folder):
+    """Write 40 training pairs and 5 validation pairs; return the folder."""
     write_pairs(folder, "train", 40, seed=1)
     write_pairs(folder, "valid", 5, seed=2)
     return folder
@@ -49,6 +47,7 @@ def tables(folder, **changes):
             **{"validate_every": 4, "checkpoint_every": 3, "keep_last": 3, "log_every": 5, "patience": 50},
             **changes,
         },
+        "search": {"max_extra": 10},  # an untrained model seldom ends a sentence
     }
 
 
@@ -92,14 +91,6 @@ def one_line(error):
     text = str(error.value)
     assert "\n" not in text and "expected" in text and "; try " in text
     return text
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(text, tmp_path_factory):
-    """The run folder of an uninterrupted training of 12 steps."""
-    out = tmp_path_factory.mktemp("uninterrupted") / "run"
-    run(text, out)
-    return out
 
 
 class Crash(Exception):

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import npx
 from autograd import OPERATIONS, differentiable
+from autograd.testing import problem_check
 from tests import cases
 
 Patch = pytest.MonkeyPatch
@@ -59,6 +60,19 @@ class Detection(NamedTuple):
 
 
 MUTANTS: list[Mutant] = []
+# The number of edges before the one that detects a mutant, where they are expensive: the search tries them last.
+POSTPONED_EDGES = {
+    "memory gradient from the first decoder layer only": 13,
+    "memory gradient sent to the first encoder layer": 6,
+    "gradient skips the final norm": 6,
+    "dropout masks shared by equal shapes": 17,
+    "attention_grad: dropout mask not applied (attention)": 26,
+    "attention_grad: rotation not inverted (attention)": 6,
+    "attention_grad: key rotation not inverted (attention)": 6,
+    "attention_grad: only the first pair rotated back (attention)": 6,
+    "attention_grad: dropout mask not applied (self_attention)": 17,
+    "attention_grad: dropout mask not applied (cross_attention)": 26,
+}
 
 
 def raw(name: str) -> Callable[..., Any]:
@@ -181,7 +195,7 @@ def find(mutant: Mutant, number: int | None = None) -> Detection | None:
         nonlocal examples, failure
         examples += 1
         try:
-            cases.check(mutant.entry, data)
+            cases.check(mutant.entry, data, POSTPONED_EDGES.get(mutant.name, 0))
         except AssertionError as error:
             failure = f"{type(error).__name__}: {error}"
             raise Stop from None
@@ -189,6 +203,7 @@ def find(mutant: Mutant, number: int | None = None) -> Detection | None:
     start = time.process_time()
     with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
         mutant.install(patch)
+        patch.setattr(problem_check, "smallest", lambda problem, error, check: error)  # any inputs will do
         try:
             (search if number is None else seed(number)(search))()
         except Stop:

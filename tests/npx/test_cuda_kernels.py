@@ -285,7 +285,7 @@ def test_gradients_of_an_operation(name, dtype):
 
 @pytest.mark.skipif(ON_GPU, reason="the gradient checker generates its inputs on the host")
 @pytest.mark.parametrize("name", operations(Edges("names", "float32", [])))
-@settings(max_examples=15)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_an_emulated_operation_passes_the_gradient_checker(name, data):
     """The checker compares float32 results of the CUDA kernels with float64 results of the references."""

@@ -14,15 +14,18 @@ from npx.cuda.cublas import ARGUMENTS, load_cublas
 from npx.distributed import nccl_world
 from tests.fakes.strict_cuda import CUDA
 from tests.fakes.strict_cupy import device, kernels_by_reference
-from tests.helpers import trainings
 from tests.helpers.small_updates import SRC, TGT, batch, model, update_of
-from tests.helpers.trainings import outcome, run
+from tests.helpers.trainings import outcome, run, write_text
 from train import Adam, load_model
 from train.tasks.translation import translate_lines
 
 needs_gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator needs g++; none found")
 engine = importlib.import_module("npx.array")
-text = trainings.text
+
+
+@pytest.fixture
+def text(tmp_path):
+    return write_text(tmp_path)
 
 
 # ---- the strict device

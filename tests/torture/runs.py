@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.helpers.forks import Fork
-from tests.helpers.trainings import config, outcome, write_pairs
+from tests.helpers.trainings import config, outcome, write_text
 from train import UserError, average_checkpoints, train
 from train.learn import checkpointer
 from train.learn.trainer import Trainer
@@ -29,8 +29,7 @@ class Workspace:
     def __init__(self, folder, report):
         self.folder, self.report = Path(folder), report
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_pairs(self.folder, "train", 40, seed=1)
-        write_pairs(self.folder, "valid", 5, seed=2)
+        write_text(self.folder)
         reference = self.new_run("reference")
         self.train(self.new_run())  # imports modules that the forks then share
         started = time.monotonic()

@@ -12,15 +12,12 @@ import npx
 from autograd import operations as ops
 from models import Transformer
 from models.layers.feed_forward import FeedForward
-from tests.helpers import trainings
 from tests.helpers.trainings import config, metrics, one_line, outcome, run
 from train import UserError
 from train.cli.main import main
 from train.learn import anomaly, trainer, update, validation
 from train.learn.parallel import reducer
 from train.run.state import RunState
-
-text, uninterrupted = trainings.text, trainings.uninterrupted
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -97,11 +94,12 @@ def test_anomaly_mode_skips_the_same_updates(text, tmp_path, monkeypatch):
     assert plain[2] == [{k: v for k, v in entry.items() if k != "anomaly"} for entry in debugged[2]] != debugged[2]
 
 
-def test_nothing_is_checked_while_all_values_are_finite(text, tmp_path, monkeypatch, uninterrupted):
+def test_nothing_is_checked_while_all_values_are_finite(text, tmp_path, monkeypatch):
+    run(text, tmp_path / "plain")
     for module in (update, validation):
         monkeypatch.setattr(module, "first_anomaly", None)
-    run(text, tmp_path / "run", debug="anomaly")
-    assert outcome(tmp_path / "run") == outcome(uninterrupted)
+    run(text, tmp_path / "debugged", debug="anomaly")
+    assert outcome(tmp_path / "debugged") == outcome(tmp_path / "plain")
 
 
 def test_validation_reports_text_lines_and_operation(text, tmp_path, monkeypatch):

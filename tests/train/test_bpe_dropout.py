@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
-from tests.helpers import trainings
 from tests.helpers.trainings import crash_after, outcome, tables
 from train import RunConfig, train
 from train.errors import UserError
@@ -20,7 +19,6 @@ from train.text.corpus import Corpus
 from train.text.tokenizer import SPECIALS, Tokenizer
 
 TEXT = ["seventy-seven teens sat between trees", "Bäume, 1977: seeende Seen!", "  a  ", "€ea 't́ 12345 <s>"] * 3
-text = trainings.text  # a fixture
 
 
 @pytest.fixture(scope="module")

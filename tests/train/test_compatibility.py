@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import trainings
 from tests.helpers.trainings import outcome, rewrite, run, tables
 from train import RunConfig, average_checkpoints, load_model, train
 from train.learn import trainer
@@ -19,7 +18,6 @@ from train.tasks.pairs import format_hypotheses
 from train.tasks.translation import translate_lines
 from train.text.batches import ORDER
 
-text = trainings.text  # a fixture
 BEFORE = Path(__file__).parent / "run_0_2"
 LATER_KEYS = ("position_rates", "initialization", "target_space", "decoder_start")
 

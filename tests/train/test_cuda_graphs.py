@@ -69,7 +69,7 @@ EVERY_DROPOUT = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout":
     [("bf16", 1, EVERY_DROPOUT), ("fp16", 2, {"norm": "pre", "positions": "learned"}), ("float32", 3, EVERY_DROPOUT)],
 )
 def test_a_step_with_graphs_equals_the_step_without_bit_for_bit(precision, accumulate, shape):
-    micro = batches(12)
+    micro = batches(6)
     with device(cuda=True):
         expected = updated(False, micro, precision, accumulate, shape)
         assert STATE.launches == 0

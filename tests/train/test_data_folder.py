@@ -6,12 +6,10 @@ import shutil
 
 import pytest
 
-from tests.helpers import trainings
 from train import RunConfig
 from train.cli import main
 from train.run.folder import RunFolder
 
-text = trainings.text
 SIDES = (("src", "en"), ("tgt", "de"))
 SMALL = ["--set=model.d_model=8", "--set=model.d_ff=16", "--set=model.n_heads=2", "--set=model.n_layers=1"]
 SHORT = ["--set=train.max_steps=1", "--set=train.batch_tokens=100", "--set=train.warmup_steps=1"]

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from models.search import Ensemble, align
-from tests.helpers.trainings import text, uninterrupted  # noqa: F401
 from tests.train.test_translate import EchoModel, LetterTokenizer
 from train.cli import main
 from train.errors import UserError

@@ -42,7 +42,6 @@ from train.tasks import TASKS
 from train.tasks.translation import translate_lines
 from train.text.batches import Stream
 
-text = trainings.text
 MICRO_BATCHES = 12  # per update, over all ranks
 LINES = ["one two", "", *(" ".join(["three", "four", "nine"][: n % 4]) for n in range(12)), "zero"]
 INITIALIZING = threading.Lock()
@@ -75,7 +74,7 @@ def run_all(text, folder):
 
     for ranks in (2, 3, 4):
         jobs.append(("check_world", ranks, {"out": str(folder / "worlds")}))
-        for precision in PRECISE:
+        for precision in PRECISE if ranks == 3 else ["float64"]:
             job(f"{precision}-{ranks}", ranks, precision=precision)
         job(f"sharded-{ranks}", ranks, precision="float64", shard=True)
     job("again", 3, precision="float32")
@@ -124,9 +123,10 @@ def test_several_ranks_train_like_one_process(text, tmp_path):
     run_all(text, tmp_path)
     assert len(list((tmp_path / "worlds").iterdir())) == 2 + 3 + 4, "every rank has checked its world"
     for ranks in (2, 3, 4):
-        for precision, within in PRECISE.items():
-            check_same(tmp_path / f"{precision}-1", tmp_path / f"{precision}-{ranks}", within)
-        check_same(tmp_path / "float64-1", tmp_path / f"sharded-{ranks}", PRECISE["float64"])
+        for name in ("float64", "sharded"):
+            check_same(tmp_path / "float64-1", tmp_path / f"{name}-{ranks}", PRECISE["float64"])
+    for precision, within in PRECISE.items():
+        check_same(tmp_path / f"{precision}-1", tmp_path / f"{precision}-3", within)
     check_same(tmp_path / "regularized-1", tmp_path / "regularized-2", PRECISE["float64"])
     assert outcome(tmp_path / "again") == outcome(tmp_path / "float32-3"), "runs are deterministic"
     check_same(tmp_path / "alone", tmp_path / "changing", PRECISE["float64"], 2, 4)  # on 4, 2 and 3 ranks in turn

@@ -9,10 +9,7 @@ import sys
 import pytest
 
 from tests import ROOT
-from tests.helpers import trainings
 from train.cli import main
-
-text, uninterrupted = trainings.text, trainings.uninterrupted
 
 
 def command(*arguments, **around):

@@ -7,7 +7,6 @@ from xml.etree import ElementTree
 import pytest
 
 from models import Transformer, TransformerConfig
-from tests.helpers import trainings
 from tests.helpers.trainings import write_pairs
 from train.cli import main
 from train.run.folder import RunFolder
@@ -16,7 +15,6 @@ from train.tasks.parsing.trees import Leaf, Tree
 from train.text.xml import xml_safe
 from train.viewer.inspection import source_ids
 
-text, uninterrupted = trainings.text, trainings.uninterrupted
 NOT_XML = "a\x01b\x1bc\x0cd\ufffee\ud800f"
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.helpers.trainings import run, text, uninterrupted  # noqa: F401, fixtures
 from train import average_checkpoints
 from train.cli import main
 from train.run import storage

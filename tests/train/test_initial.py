@@ -17,8 +17,6 @@ from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.text.tokenizer import Tokenizer
 
-text = trainings.text  # a fixture
-
 
 @pytest.fixture(scope="module")
 def source(text, tmp_path_factory):

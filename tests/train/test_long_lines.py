@@ -10,7 +10,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.trainings import text, uninterrupted  # noqa: F401, fixtures
 from train import UserError
 from train.cli import main
 from train.cli.streams import stream_lines

@@ -6,13 +6,11 @@ import json
 
 import pytest
 
-from tests.helpers import trainings
 from tests.helpers.trainings import one_line, run
 from train import UserError
 from train.run import metric_files
 from train.run.folder import RunFolder
 
-text = trainings.text
 needs_tensorboard = pytest.mark.skipif(
     importlib.util.find_spec("tensorboard") is None, reason="event files need the extra tensorboard"
 )

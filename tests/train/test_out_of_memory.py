@@ -11,14 +11,11 @@ from autograd import Tensor, saved_arrays
 from autograd import operations as ops
 from models import Transformer
 from tests.fakes.strict_cupy import device, kernels_by_reference
-from tests.helpers import trainings
 from tests.helpers.small_updates import SRC, TGT, batch, model, update_of
 from tests.helpers.trainings import metrics, run
 from train import UserError
 from train.text.batches import Batches
 from train.text.corpus import Corpus
-
-text = trainings.text
 
 
 def test_saved_arrays_are_described_by_operation_and_size():

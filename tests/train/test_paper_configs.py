@@ -12,7 +12,6 @@ from models.init import SCHEMES, scheme, uniform
 from models.search import beam_search
 from models.search.protocol import check_search
 from tests import ROOT
-from tests.helpers import trainings
 from tests.helpers.trainings import config, run, tables
 from train import Adam, NoamSchedule, RunConfig, train
 from train.learn import update
@@ -20,7 +19,6 @@ from train.learn.trainer import Trainer
 from train.run.folder import RunFolder
 from train.run.keys import VARIANTS
 
-text = trainings.text
 CONFIGS = ROOT / "configs"
 V1, V2 = "tensor2tensor-v1", "tensor2tensor-v2"
 

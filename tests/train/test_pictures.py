@@ -15,7 +15,6 @@ import npx
 from models import Transformer, TransformerConfig
 from models.search import ForcedPrefix, beam_search
 from models.search.tree import CUT, FINISHED, KEPT, Candidate, Tree
-from tests.helpers.trainings import text, uninterrupted  # noqa: F401
 from tests.laws.test_search import EOS, MarkovModel
 from train.cli import main
 from train.run.checkpoint import load_model

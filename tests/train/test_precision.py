@@ -10,7 +10,6 @@ from autograd import Tensor
 from models import FlatParameters, Transformer, TransformerConfig
 from models.search import greedy_search
 from tests.fakes.strict_cupy import CUPY, device, kernels_by_reference
-from tests.helpers import trainings
 from tests.helpers.trainings import Crash, metrics, outcome, rewrite, run
 from tests.models.test_module import Tree
 from train import Adam, RunConfig, Trainer, UserError, average_checkpoints, load_model
@@ -21,8 +20,6 @@ from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
 
 LOW = [np.float16, pytest.param("bfloat16", id="bfloat16")]
-
-text = trainings.text
 
 
 @pytest.fixture
@@ -219,7 +216,7 @@ def test_skipped_updates_are_logged_and_resume_is_exact(text, tmp_path, gpu, mon
 
     update = Adam.step
 
-    for step in (2, 5, 7):
+    for step in (2, 7):
 
         def crash(self, lr, scale, step=step):
             if self.steps == step:

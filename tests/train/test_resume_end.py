@@ -4,13 +4,10 @@ import shutil
 
 import pytest
 
-from tests.helpers import trainings
 from tests.helpers.trainings import metrics, outcome, run
 from tests.train.test_trainer import scripted
 from train.cli import main
 from train.run.folder import RunFolder
-
-text, uninterrupted = trainings.text, trainings.uninterrupted
 
 
 def contents(folder):

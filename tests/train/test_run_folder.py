@@ -26,8 +26,6 @@ from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
 from train.run.report import LineFile
 
-text, uninterrupted = trainings.text, trainings.uninterrupted
-
 
 @pytest.fixture
 def copied(uninterrupted, tmp_path):

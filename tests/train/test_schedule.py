@@ -6,14 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers import trainings
 from tests.helpers.trainings import run
 from train import NoamSchedule, RunConfig, UserError
 from train.learn.schedule import Schedule
 from train.run.config import KEY_SYNONYMS, all_keys
 from train.run.keys import SCHEDULES, TrainSection
 
-text = trainings.text
 steps = st.integers(1, 5000)
 
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from sacrebleu.metrics import CHRF
 
 from models import Transformer, TransformerConfig
-from tests.helpers import trainings
 from tests.helpers.trainings import metrics, one_line, outcome, run, tables
 from train import RunConfig, UserError, load_model, train
 from train.cli import main
@@ -26,8 +25,6 @@ from train.run.state import RunState
 from train.tasks import TASKS
 from train.tasks.translation import best_translations
 from train.text.corpus import Corpus
-
-text, uninterrupted = trainings.text, trainings.uninterrupted
 
 
 def scripted(monkeypatch, results):

@@ -19,8 +19,6 @@ from train.cli import main
 from train.learn.signals import reraise_lost_interrupts
 from train.run.folder import RunFolder
 
-text, uninterrupted = trainings.text, trainings.uninterrupted
-
 
 @pytest.fixture(scope="module")
 def model(uninterrupted, tmp_path_factory):

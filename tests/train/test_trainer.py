@@ -16,7 +16,6 @@ from autograd import checkpoint
 from models import Transformer, TransformerConfig
 from models.search import greedy_search
 from tests import ROOT
-from tests.helpers import trainings
 from tests.helpers.trainings import config, crash_after, metrics, outcome, run, tables
 from train import Adam, NoamSchedule, RunConfig, Trainer, load_model, train
 from train.cli.info import last_update
@@ -26,8 +25,6 @@ from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
 from train.text.batches import Batches
 from train.text.corpus import Corpus
-
-text, uninterrupted = trainings.text, trainings.uninterrupted
 
 # ---- stopping and resuming
 

@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 
 from models import Transformer
-from tests.helpers import trainings
 from tests.helpers.trainings import crash_after, metrics, one_line, outcome, run, tables, write_pairs
 from train import Adam, RunConfig, UserError, train
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
-
-text, uninterrupted = trainings.text, trainings.uninterrupted
 
 
 @pytest.mark.parametrize("quantity", ["loss nan", "loss inf", "gradient", "validation"])

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
-from tests.helpers import distributed_jobs, trainings, two_hosts
+from tests.helpers import distributed_jobs, two_hosts
 from tests.train.test_distributed import check_same, config_tables
 from train import RunConfig
 from train import train as train_run
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
 
-text = trainings.text
 DELAY, LOSS = 0.02, 0.01
 LAST = 12  # the last update of the run on one host
 

@@ -8,15 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.trainings import (  # noqa: F401, fixtures
-    Crash,
-    config,
-    one_line,
-    outcome,
-    run,
-    text,
-    uninterrupted,
-)
+from tests.helpers.trainings import one_line, outcome, run
 from train import RunConfig, Trainer, UserError, average_checkpoints
 from train.cli import main
 from train.files import WriteError, atomic_write, open_for_appending

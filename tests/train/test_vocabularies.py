@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from tests.helpers import trainings
 from tests.helpers.trainings import one_line, tables
 from train import RunConfig, load_model, train
 from train.cli import main
@@ -15,8 +14,6 @@ from train.tasks.translation import best_translations
 from train.text.corpus import Corpus
 from train.text.pair_tokenizer import PairTokenizer, load_tokenizer
 from train.text.tokenizer import Tokenizer
-
-text = trainings.text  # a fixture
 
 
 def configuration(folder, model=(), data=(), **changes):

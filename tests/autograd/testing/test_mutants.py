@@ -31,10 +31,9 @@ def test_every_mutant_is_detected(mutant):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", (1, 2))
 @pytest.mark.parametrize("name", sorted(BY_RANDOM_EXAMPLES))
-def test_random_examples_detect_a_mutant_with_other_seeds(name, number):
-    assert find(next(mutant for mutant in MUTANTS if mutant.name == name), number)
+def test_random_examples_detect_a_mutant_with_another_seed(name):
+    assert find(next(mutant for mutant in MUTANTS if mutant.name == name), 1)
 
 
 @pytest.mark.parametrize("number", range(5))

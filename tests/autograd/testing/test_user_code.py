@@ -1,6 +1,6 @@
 """Code of first-time users, checked with one plain array: all wrong code is detected, no correct code is rejected.
 
-One seed each; `python -m tests.user_code --runs 100` tries many.
+One seed each, and every second correct entry daily; `python -m tests.user_code --runs 100` tries many seeds.
 """
 
 import re
@@ -13,11 +13,13 @@ from tests.user_code import RIGHT, WRONG, central_difference_error, check
 KINDS = {"formula", "special", "finite", "domain", "bends", "luck", "inputs", "state", "incoming", "blocks", "dtype"}
 
 
-def by_name(entries):
-    return pytest.mark.parametrize("code", entries, ids=[code.name for code in entries])
+def by_name(entries, slow=()):
+    """Parametrize a test by entries, of which `slow` are marked."""
+    marked = [pytest.param(code, id=code.name, marks=[pytest.mark.slow] * (code in slow)) for code in entries]
+    return pytest.mark.parametrize("code", marked)
 
 
-@by_name(RIGHT)
+@by_name(RIGHT, slow=RIGHT[1::2])
 def test_correct_code_passes(code):
     check(code)
 

@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.helpers.pages import address, page, run, served, text, uninterrupted  # noqa: F401, fixtures
+from tests.helpers.pages import served
 from train.cli import main
 from train.errors import UserError
 from train.viewer import connections
@@ -161,7 +161,7 @@ def test_each_page_opens_the_heads_of_its_own_translation(address):
         assert asked(address, "/api/head", of | {"translation": answer["translation"]})["rows"] == answer["source"]
     of_two = {"translation": two["translation"]}
     for wrong in ({}, {"translation": []}, of_two | {"layer": -1}, of_two | {"layer": float("inf")}):
-        assert "not of a recent sentence" in asked(address, "/api/head", of | wrong)["error"]
+        assert "no longer in memory" in asked(address, "/api/head", of | wrong)["error"]
     for i in range(RECENT):
         asked(address, "/api/translate", {"text": "one", "beam": 1, "alpha": i / 10})
     assert "error" in asked(address, "/api/head", of | {"translation": two["translation"]})

@@ -1,4 +1,4 @@
-"""The page (`serve`): each view in a real browser, compared with the engine's numbers; see tests/helpers/pages.py."""
+"""The page (`serve`): each view in a real browser, compared with the engine's numbers; see conftest.py."""
 
 import json
 import shutil
@@ -11,23 +11,7 @@ import pytest
 from autograd import Tensor, neural
 from benchmarks.page import AIMS, measured
 from models.search import beam_search
-from tests.helpers.pages import (  # noqa: F401, fixtures
-    HOSTILE,
-    SENTENCE,
-    address,
-    browser,
-    cells,
-    page,
-    run,
-    served,
-    tab,
-    text,
-    translate,
-    turn_to,
-    uninterrupted,
-    until,
-    view,
-)
+from tests.helpers.pages import HOSTILE, SENTENCE, cells, served, translate, turn_to, until, view
 from train.viewer.inspection import AXES, Head, ablate_heads, inspect, labels, source_ids
 from train.viewer.server import Page
 
@@ -439,6 +423,7 @@ def test_without_a_run_there_is_the_step_view(tab):
         assert "no run was given" in tab.inner_text("#translate")
 
 
+@pytest.mark.slow
 def test_the_pages_benchmark_measures_each_part(tab, address):
     timings = measured(tab, address[0], SENTENCE, 1)
     assert set(timings) == set(AIMS) and all(len(times) >= 1 and min(times) > 0 for times in timings.values())

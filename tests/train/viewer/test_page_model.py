@@ -1,4 +1,4 @@
-"""The page's views of the whole model and of language models and parsers; see tests/helpers/pages.py."""
+"""The page's views of the whole model and of language models and parsers; see conftest.py."""
 
 import json
 
@@ -6,21 +6,7 @@ import numpy as np
 import pytest
 
 from models import TransformerConfig
-from tests.helpers.pages import (  # noqa: F401, fixtures
-    SENTENCE,
-    address,
-    browser,
-    page,
-    run,
-    served,
-    tab,
-    text,
-    translate,
-    turn_to,
-    uninterrupted,
-    until,
-    view,
-)
+from tests.helpers.pages import SENTENCE, served, translate, turn_to, until, view
 from train import RunConfig, UserError
 from train.cli.serve import load_page
 from train.tasks.language import continue_text

@@ -1,0 +1,13 @@
+"""Fixtures of the tests of the book."""
+
+import pytest
+
+import npx
+from npx.dispatch import REMATERIALIZED_BYTES
+
+
+@pytest.fixture(scope="module")
+def default_rematerialization():
+    """Save what a learner's process saves, which chapters print; the other tests recompute more."""
+    with npx.rematerialize_above(REMATERIALIZED_BYTES):
+        yield

@@ -1,0 +1,236 @@
+"""The exercises of the book: right answers pass, wrong answers get their own hint, malformed ones a plain message."""
+
+import ast
+import os
+import re
+import textwrap
+import time
+from functools import cache
+
+import pytest
+
+from book.files import Exercise, exercises, first_problem
+from book.judging import MAX_LINES, WIDTH, judge, show
+from tests.book import answers
+
+SEEDS = range(int(os.environ.get("BOOK_SEEDS", "20")))  # of the cases that a right answer must pass
+CHECK_ALL_GRADIENTS = "BOOK_KIT" in os.environ  # run the gradient checker on every right answer: takes minutes
+ALL = exercises()
+for_each_exercise = pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.name)
+pytestmark = pytest.mark.usefixtures("registry", "default_rematerialization")  # answers register operations
+
+
+@for_each_exercise
+def test_right_answers_pass(exercise):
+    right = [exercise.solution, *exercise.also_right]
+    assert len(right) >= 3
+    for path in right:
+        verdict = judge(exercise, path, SEEDS, derive=CHECK_ALL_GRADIENTS or path == exercise.solution)
+        assert verdict.passed, "\n".join([str(path), *verdict.lines])
+
+
+@for_each_exercise
+def test_blank_is_reported_as_unfinished(exercise):
+    blank = exercise.blank.read_text("utf-8").splitlines()
+    line = next(number for number, text in enumerate(blank, start=1) if "# yours" in text)
+    start = time.process_time()
+    verdict = judge(exercise, exercise.blank)
+    assert not verdict.passed and len(verdict.lines) == 1
+    assert f"blank.py:{line}: unfinished: " in verdict.lines[0]
+    assert time.process_time() - start < 1
+    assert len(blank) <= 40
+
+
+def interface(path):
+    """Return what a blank and its solution share: docstrings, imports, signatures and constants."""
+    parts = []
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef):
+            parts.append((node.name, ast.unparse(node.args), ast.get_docstring(node)))
+        else:
+            parts.append(ast.unparse(node))
+    return parts
+
+
+@for_each_exercise
+def test_blank_and_solution_have_the_same_signatures_and_docstrings(exercise):
+    assert interface(exercise.blank) == interface(exercise.solution)
+    assert "#" in exercise.solution.read_text("utf-8"), "the solution has no comment"
+
+
+@pytest.fixture(scope="session")
+def wrong_verdict(tmp_path_factory):
+    """Return a function that judges a known wrong answer, once."""
+    folder = tmp_path_factory.mktemp("wrong")
+
+    @cache
+    def judged(exercise, wrong):
+        path = folder / f"{exercise.name}_{wrong.name}.py"
+        path.write_text(wrong.source)
+        return judge(exercise, path)
+
+    return judged
+
+
+@for_each_exercise
+def test_each_wrong_answer_gets_its_own_hint(exercise, wrong_verdict):
+    hints = [wrong.hint for wrong in exercise.wrong_answers]
+    assert len(set(hints)) == len(hints) >= 3 and all(20 < len(hint) < 125 for hint in hints)
+    for wrong in exercise.wrong_answers:
+        verdict = wrong_verdict(exercise, wrong)
+        text = "\n".join(verdict.lines)
+        assert not verdict.passed and verdict.hint == wrong.name, f"{wrong.name}\n{text}"
+        assert wrong.hint in text.replace("\n", " ")
+        assert len(verdict.lines) <= MAX_LINES - 2  # two more lines may report what the file prints
+        assert max(map(len, verdict.lines)) <= WIDTH
+        assert "Traceback" not in text and "judging.py" not in text and "exercise.py" not in text
+
+
+def test_most_failing_inputs_have_at_most_four_numbers(wrong_verdict):
+    sizes = [wrong_verdict(exercise, wrong).numbers for exercise in ALL for wrong in exercise.wrong_answers]
+    assert sum(n <= 4 for n in sizes) >= 0.8 * len(sizes)
+
+
+@for_each_exercise
+def test_wrong_answers_fail_on_other_seeds(exercise, tmp_path):
+    for wrong in exercise.wrong_answers:
+        path = tmp_path / f"{wrong.name}.py"
+        path.write_text(wrong.source)
+        assert not judge(exercise, path, range(7, 8), derive=False).passed, wrong.name
+
+
+def test_a_change_must_fit_the_solution_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("book.files.BOOK", tmp_path)
+    exercise = Exercise("01_f")
+    exercise.folder.mkdir(parents=True)
+    exercise.solution.write_text("def f(x):\n    return x + x\n")
+    changes = "## one\nA hint.\n\n- return x\n+ return y\n\n## two\nAnother.\n\n+ def f(x):\n+     return 0\n"
+    (exercise.folder / "wrong.txt").write_text(changes)
+    one, two = exercise.wrong_answers
+    assert one == ("one", "A hint.", "def f(x):\n    return y + x\n") and two.source == "def f(x):\n    return 0\n"
+    exercise = Exercise("01_f")
+    (exercise.folder / "wrong.txt").write_text("## one\nA hint.\n\n- x\n+ y\n")
+    with pytest.raises(ValueError, match="01_f, one: expected once in the solution; got 3: x"):
+        exercise.wrong_answers  # noqa: B018
+
+
+# Answers written without the hints in sight
+
+
+def test_other_right_answers_pass(tmp_path):
+    for answer in answers.right_answers():
+        exercise, path = write_answer(tmp_path, answer.source, ALL[answer.exercise - 1].name)
+        path = path.rename(tmp_path / f"{answer.exercise}_{answer.name}.py")
+        verdict = judge(exercise, path, derive=answer.exercise == 7)
+        assert verdict.passed, "\n".join([str(answer), *verdict.lines])
+
+
+def test_other_wrong_answers_fail_with_a_specific_message(tmp_path):
+    """At least 90 in 100 get a hint; the others are told which form of a result was expected."""
+    hints = 0
+    for number, answer in enumerate(answers.wrong_answers()):
+        exercise, path = write_answer(tmp_path, answer.source, ALL[answer.exercise - 1].name)
+        path = path.rename(tmp_path / f"{number}.py")
+        verdict = judge(exercise, path, derive=False)
+        assert not verdict.passed, answer
+        assert verdict.hint or "expected" in "\n".join(verdict.lines), answer
+        hints += bool(verdict.hint)
+    assert hints >= 0.9 * (number + 1)
+
+
+SIMILAR = {  # learners' answers close to a known wrong one: exercise, the hint that applies (or ""), code
+    "-inf minus -inf, with -inf returned for empty rows": (
+        "12_panels", "inf_minus_inf",
+        """
+        peak, total = -np.inf, 0.0
+        for x in panels:
+            new_peak = np.maximum(peak, x.max(axis=1))
+            total = total * np.exp(peak - new_peak) + np.exp(x - new_peak[:, None]).sum(axis=1)
+            peak = new_peak
+        return np.where(peak == -np.inf, -np.inf, np.log(total) + peak)
+        """,
+    ),
+    "logaddexp of panels": (
+        "12_panels", "nan",
+        """
+        total = -np.inf
+        for x in panels:
+            peak = x.max(axis=1)
+            total = np.logaddexp(total, np.log(np.exp(x - peak[:, None]).sum(axis=1)) + peak)
+        return total
+        """,
+    ),
+    "a row of equal numbers": ("04_checking", "constant_rows", "return [(np.array([[4.0, 4.0]]), np.array([3.0]))]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIMILAR)
+def test_hint_appears_only_where_it_applies(tmp_path, name):
+    folder, hint, body = SIMILAR[name]
+    blank = Exercise(folder).blank.read_text("utf-8")
+    body = textwrap.indent(textwrap.dedent(body).strip(), "    ")
+    exercise, path = write_answer(tmp_path, re.sub(r"    .*# yours", lambda _: body, blank), folder)
+    verdict = judge(exercise, path)
+    assert not verdict.passed and verdict.hint == hint, "\n".join(verdict.lines)
+
+
+# Answers of the wrong form
+
+
+def write_answer(tmp_path, text, name="05_softmax"):
+    path = tmp_path / f"{name}.py"
+    path.write_text(text)
+    return Exercise(name), path
+
+
+SOLUTION = Exercise("05_softmax").solution.read_text("utf-8")
+MESSAGES = {
+    "a syntax error": ("def softmax(x:\n    return x\n", r"05_softmax\.py:1: Python cannot parse this: .*"),
+    "an empty file": ("", r"05_softmax\.py: expected def softmax\(x\); found no softmax"),
+    "a wrong signature": ("def softmax():\n    return 1\n", r"05_softmax\.py:1: expected def softmax\(x\); found .*"),
+    "a foreign import": ("import torch\n" + SOLUTION, r"05_softmax\.py:1: expected only numpy.*; found torch"),
+    "a forbidden import": ("from npx import softmax\n", r"05_softmax\.py:1: expected only numpy.*; found npx"),
+    "an exception": (
+        SOLUTION.replace("    e = ", "    raise ValueError('not today')\n    e = "),
+        r"Not yet: it raises an exception here\.\n\n  softmax.*\n  .*05_softmax\.py:12: ValueError: not today",
+    ),
+    "incompatible shapes": (
+        SOLUTION.replace("    e = ", "    np.ones((2, 3)) @ np.ones((2, 3))\n    e = "),
+        r"(?s)Not yet: it raises an exception here\..*05_softmax\.py:12: ValueError: .*"
+        r"\(size 2 is\s+different from 3\)\n\nHint: Two shapes do not fit\.",
+    ),
+    "an exception at import": (
+        "raise ValueError('no')\n" + SOLUTION,
+        r"The file cannot be imported.*05_softmax\.py:1: .*: no",
+    ),
+    "None": ("def softmax(x):\n    pass\n", r"(?s).*expected softmax to return two things.*; got None"),
+    "a single return value": ("def softmax(x):\n    return x\n", r"(?s).*its vjp; got an array of shape \(2,\)"),
+    "a binary file": (None, r"05_softmax\.py: expected a text file in UTF-8; .*"),
+}
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_malformed_answers_give_one_plain_message(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    text, expected = MESSAGES[name]
+    exercise, path = write_answer(tmp_path, text or "")
+    if text is None:
+        path.write_bytes(b"\xff\xfe\x00")
+    verdict = judge(exercise, path)
+    assert not verdict.passed and len(verdict.lines) <= MAX_LINES
+    assert re.match(expected, "\n".join(verdict.lines)), verdict.lines
+
+
+@pytest.mark.parametrize(
+    ("line", "blank"),
+    [("...", True), ("y = ...", True), ("return ..., 1", True), ("return [(..., ...)]", True),
+     ("return lambda g: (...,)", True), ("y = x[..., None]", False), ("y = x[...]", False), ("'...'", False),
+     ("y = f(...)", False)],
+)  # fmt: skip
+def test_ellipsis_is_a_blank_only_as_a_placeholder(tmp_path, line, blank):
+    exercise, path = write_answer(tmp_path, f"def softmax(x):\n    {line}\n")
+    assert (first_problem(exercise, path) is not None) == blank
+
+
+def test_show_takes_the_number_of_digits():
+    assert show(2e6) == show(2000000.1) and show(2e6, 13) != show(2000000.1, 13)
