@@ -128,7 +128,7 @@ def tanh(x: Array) -> Result:
 @differentiable
 def sigmoid(x: Array) -> Result:
     """1 / (1 + e^-x); dy/dx = y (1 - y)."""
-    y = npx.elementwise(logistic, x)  # in float32 for 16-bit dtypes, where e^-x overflows early
+    y = logistic(x) if x.dtype.kind in "iu" else npx.elementwise(logistic, x)  # 16-bit floats in float32
     return y, lambda g: (g * y * (1 - y),)
 
 

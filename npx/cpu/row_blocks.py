@@ -92,7 +92,8 @@ def map_blocks(body: Callable[[int, int], Any], rows: int, row_bytes: int) -> li
 def block_rows(rows: int, row_bytes: int) -> int:
     """Return the number of rows of a block of at most about BLOCK_BYTES.
 
-    Work that is not `inline` gets an even number of equal blocks: of three, one of two threads would compute two.
+    Work that is not `inline` gets an even number of equal blocks where its rows allow it: of three blocks, one of two
+    threads would compute two.
     """
     total = rows * row_bytes
     pairs = -(-total // (2 * BLOCK_BYTES)) if total >= INLINE_BYTES else 0

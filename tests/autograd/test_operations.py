@@ -289,3 +289,12 @@ def test_add_at_adds_every_repeat():
     npx.add_at(x, np.array([0, 0, 2]), np.array([1.0, 2.0, 4.0]))
     npx.add_at(x, slice(1, None), 10.0)
     assert np.array_equal(x, [3, 10, 14])
+
+
+@pytest.mark.parametrize("dtype", [int, "float16", "float32", float])
+def test_sigmoid_is_accurate_in_both_tails_and_for_integers(dtype):
+    x = np.array([-1000, -30, -12, -1, 0, 1, 40, 1000]).astype(dtype)
+    y = ops.sigmoid(Tensor(x)).data
+    expected = 1 / (1 + np.exp(-x.astype(np.longdouble)))
+    assert y.dtype == (float if dtype is int else dtype)
+    assert np.allclose(y, expected, rtol=4 * np.finfo(y.dtype).eps, atol=np.finfo(y.dtype).smallest_subnormal)

@@ -271,8 +271,14 @@ def spec_edges(b, h, t, source):
 
 
 SIZES = (2, 3, 4, 2, 4, 3), (2, 4, 2, 1, 2, 1), (2, 1, 3, 2, 2, 2)  # B, T, S, H, d_k, d_v
-# Of operations on merged heads, by the number of heads: they call `attention`, of which every entry is compared.
-MERGED_DIRECTIONS = {1: None, 2: 3}
+
+
+def merged_directions(i, h):
+    """Return the directions for edge i of an operation on h merged heads; None compares every entry.
+
+    The operation calls `attention`, of which every entry is compared, so with several heads the first edge suffices.
+    """
+    return None if h == 1 or i == 0 else 3
 
 
 def attention_edges(*all_sizes):
@@ -320,8 +326,9 @@ def plain_attention_edges():
 
 @edges("operation self_attention", REAL)
 def self_attention_edges():
-    for b, t, _, h, d_k, d_v, spec, drop in attention_edges((2, 3, 3, 2, 4, 3), (2, 2, 2, 1, 2, 1)):
-        qkv, directions = sample(b, t, h * (2 * d_k + d_v)), MERGED_DIRECTIONS[h]
+    edges = attention_edges((2, 3, 3, 2, 4, 3), (2, 2, 2, 1, 2, 1))
+    for i, (b, t, _, h, d_k, d_v, spec, drop) in enumerate(edges):
+        qkv, directions = sample(b, t, h * (2 * d_k + d_v)), merged_directions(i, h)
         saved = 9 * b * h * t * t + rotated_bytes(spec, qkv)
         yield Call((qkv, h, d_k, spec), {"drop": drop}, saved, directions=directions)
     for t, _, spec in packed_edges([(n, n) for n in (0, 1, 3, 1)]):
@@ -331,10 +338,10 @@ def self_attention_edges():
 
 @edges("operation cross_attention", REAL)
 def cross_attention_edges():
-    for b, t, source, h, d_k, d_v, spec, drop in attention_edges(*SIZES):
+    for i, (b, t, source, h, d_k, d_v, spec, drop) in enumerate(attention_edges(*SIZES)):
         queries, pairs = sample(b, t, h * d_k), sample(b, source, h * (d_k + d_v), seed=1)
         saved = 9 * b * h * t * source + rotated_bytes(spec, queries, pairs)
-        yield Call((queries, pairs, h, d_k, spec), {"drop": drop}, saved, directions=MERGED_DIRECTIONS[h])
+        yield Call((queries, pairs, h, d_k, spec), {"drop": drop}, saved, directions=merged_directions(i, h))
     for t, source, spec in packed_edges(PACKED):
         yield Call((sample(t, 4), sample(source, 2 * (2 + 1), seed=1), 2, 2, spec), saved=PACKED_BYTES)
         yield Call((sample(t, 4), sample(source, 2 + 1, seed=1), 2, 2, spec), {"kv_heads": 1}, saved=PACKED_BYTES)

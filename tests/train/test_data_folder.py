@@ -245,4 +245,4 @@ def test_values_that_the_folder_replaces_are_named(own, tmp_path, capfd):
     assert train(own, tmp_path / "c", "--set=data.vocab_size=300") == 2
     assert f"data.vocab_size: expected 270, that of the tokenizer in {own}; got 300; try" in capfd.readouterr().err
     assert main(["train", str(tmp_path / "my.toml"), "--resume", "--out", str(tmp_path / "run")]) == 2
-    assert f"--resume: expected the texts of the run; got {tmp_path / 'my.toml'}" in capfd.readouterr().err
+    assert f"--resume: expected the run's text files; got {tmp_path / 'my.toml'}" in capfd.readouterr().err

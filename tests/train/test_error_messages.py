@@ -45,6 +45,11 @@ def copy(uninterrupted, tmp_path):
             "--pairs: expected SRC TGT; got 1 of 2 values before --model; try",
         ),
         (["score", "--model", "RUN", "--pairs", "a"], "--pairs: expected SRC TGT; got 1 of 2 values; try --pairs SRC"),
+        (
+            ["reproduce", "table1", "--out", "--scale"],
+            "--out: expected DIR; got no value before --scale; try --out DIR",
+        ),
+        (["translate", "--model", "--help"], "--model: expected RUN; got no value before --help; try --model RUN"),
         (["translate", "--input", "--model", "RUN"], "--input: expected F; got no value before --model; try --input F"),
         (["info", "base", "--device", "x"], '--device: expected one of "cpu", "cuda"; got x; try c'),
         (["info", "RUN", "--vocab-size", "5"], "--vocab-size: expected a preset; got the run "),

@@ -373,6 +373,8 @@ def test_a_tagger_learns_from_a_file_of_words_and_a_file_of_tags(folder, runs, t
     assert main([*gold, f"{folder}/valid.txt", "--gold-tags", str(tmp_path / "valid")]) == 0
     parallel = capfd.readouterr()
     assert main([*gold, f"{folder}/valid.tags"]) == 0 and capfd.readouterr() == parallel
+    again = ["train", "--init", str(tmp_path / "run"), "--set", "train.max_steps=1", "--quiet"]
+    assert main([*again, f"--train-tagged={folder}/train.tags", "--out", str(tmp_path / "next")]) == 0
     (tmp_path / "short").write_text("DT NN VB DT NN\n")
     (tmp_path / "valid").write_text("DT\n" + "".join((tmp_path / "valid").read_text().splitlines(True)[1:]))
     n = len(SENTENCES) // 2

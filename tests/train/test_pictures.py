@@ -126,7 +126,7 @@ def test_a_users_file_is_not_overwritten_by_alternative_text(tmp_path, uninterru
         (["heads", "--input", "one", "--kind", "corss", "--out", "a.svg"], "got 'corss'; try cross"),
         (
             ["memory", "--input", "one", "--out", "a.svg"],
-            "expected --input only with heads or beam; got it with memory",
+            "--input is only for heads and beam; got memory",
         ),
         (["beam", "--input", "\u200b\ud800", "--out", "a.svg"], "expected UTF-8"),
     ],

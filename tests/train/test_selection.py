@@ -124,7 +124,7 @@ def test_chrf_is_measured_where_it_selects(text, uninterrupted, tmp_path, capfd)
     model, tokenizer, _ = load_model(RunFolder(tmp_path / "run").best)
     references = (text / "valid.de").read_text(encoding="utf-8").splitlines()
     lines = (text / "valid.en").read_text(encoding="utf-8").splitlines()
-    hypotheses = best_translations(model, tokenizer, lines, beam=1)
+    hypotheses = best_translations(model, tokenizer, lines, beam=1, max_extra=10)
     assert CHRF().corpus_score(hypotheses, [references]).score == pytest.approx(best["chrf"], abs=1e-9)
     for out, is_measured in ((tmp_path / "run", True), (uninterrupted, False)):
         assert any("chrf" in entry for entry in metrics(out)) == is_measured

@@ -23,13 +23,13 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
-        check_values(command, rest)
+        check_values(command.get_params(ctx), rest)
         return name, command, rest
 
 
-def check_values(command: Any, args: Sequence[str]) -> None:
-    """Raise UserError if an option of a command has fewer values than it takes before the next option or the end."""
-    options = {name: p for p in command.params if p.param_type_name == "option" for name in p.opts}
+def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
+    """Raise UserError if an option has fewer values than it takes before the next option of a command or the end."""
+    options = {name: p for p in params if p.param_type_name == "option" for name in p.opts}
     for i, name in enumerate(args):
         if name == "--":
             return

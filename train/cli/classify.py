@@ -62,8 +62,10 @@ def classify(
         )
     if top is not None and task.name == "tagging":
         raise UserError("--top: expected a classifier; got a tagger; try --json, which prints probabilities")
-    if gold_tags is not None and (gold is None or task.name != "tagging"):
-        raise UserError("--gold-tags: expected it with a tagger and --gold, the words; got it alone; try --gold F")
+    if gold_tags is not None and task.name != "tagging":
+        raise UserError("--gold-tags: expected a tagger; got a classifier; try without --gold-tags")
+    if gold_tags is not None and gold is None:
+        raise UserError("--gold-tags: expected --gold, the words, as well; got only --gold-tags; try adding --gold F")
     gold_files = [str(path) for path in (gold, gold_tags) if path is not None]
     if gold is not None and gold_tags is not None:
         check_tag_lines(str(gold), str(gold_tags))

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from train.cli.app import Device, app, use_device
+from train.cli.app import Commands, Device, app, use_device
 from train.cli.options import Model, number_option, text_option, warn
 
-tables = typer.Typer(help="Reproduce a table or the figures of the paper.")
+tables = typer.Typer(cls=Commands, help="Reproduce a table or the figures of the paper.")
 app.add_typer(tables, name="reproduce")
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.", show_default=False)]
 Text = Annotated[Path, typer.Option(metavar="F", help="UTF-8 text, one sentence per line.", show_default=False)]

@@ -200,6 +200,10 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
     from train.run.config import to_toml
     from train.run.folder import RunFolder
 
+    changed = {change.partition("=")[0].strip() for change in changes}
+    for part in ("train", "valid"):  # a new file of tagged words does not belong to the tags of the earlier one
+        if f"data.{part}_tagged" in changed and f"data.{part}_tags" not in changed:
+            changes = [*changes, f"data.{part}_tags="]
     run_file = RunFolder(out).config_file
     if resume and config is None and not run_file.exists():
         if RunFolder(out).is_new() or not out.is_dir():
@@ -212,7 +216,7 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
         if config is None:
             # Do not write to its token arrays, and copy all of its weights.
             config, changes = str(config_file), ["data.prepared=", "train.init_only=", tokenizer, *changes]
-        elif not any(change.partition("=")[0].strip() == "data.tokenizer" for change in changes):
+        elif "data.tokenizer" not in changed:
             base = load_config(config, ())
             if base.data.tokenizer in TASKS[base.data.task].tokenizers:
                 changes = [tokenizer, *changes]

@@ -35,7 +35,7 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
     if not (run.is_new() or run.is_unfinished()):
         raise UserError(f"{out}: expected a new run folder; got {describe_path(out)}; try another --out")
     if npz:
-        imported = read_npz(npz)
+        imported = read_npz(npz, on_warning)
     else:
         generation = read_object(folder / GENERATION) if (folder / GENERATION).exists() else {}
         settings = {**config, **generation}  # older folders have both in config.json

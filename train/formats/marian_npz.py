@@ -6,7 +6,8 @@ one more token is added, with a row of zeros: a target begins with zeros.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from zipfile import ZIP_STORED, BadZipFile, ZipFile
@@ -36,6 +37,10 @@ OTHER_SETTINGS = {  # with the values that our model has, the first of which is 
     "transformer-no-projection": ("false",), "transformer-train-position-embeddings": ("false",),
     "transformer-postprocess-emb": ("d", ""), "right-left": ("false",),
 }  # fmt: skip
+TEXT_SETTINGS = {
+    *OTHER_SETTINGS, *NAMES.values(), "dec-depth", "transformer-preprocess", "transformer-postprocess",
+    "transformer-postprocess-top", "transformer-ffn-activation",
+}  # fmt: skip
 PLACEMENTS = {("", "dan", ""): "post", ("n", "da", "n"): "pre"}  # preprocess, postprocess, postprocess-top
 LAYER = re.compile(r"(encoder|decoder)_l(\d+)_(self|context|ffn)_(\w+)")
 NORM = re.compile(r"(?:Wo|ffn)_ln_(scale|bias)(?:_pre)?")
@@ -53,8 +58,11 @@ def find_npz(folder: Path) -> Path | None:
     return files[0] if files else None
 
 
-def read_npz(path: Path) -> Imported:
-    """Read the model of a .npz file and the vocabularies in its folder. Raises UserError for what our model lacks."""
+def read_npz(path: Path, on_warning: Callable[[str], object]) -> Imported:
+    """Read the model of a .npz file and the vocabularies in its folder. Raises UserError for what our model lacks.
+
+    on_warning: called with a message for a setting of the search that has no counterpart here.
+    """
     arrays = read_arrays(path)
     if SETTINGS not in arrays:
         raise UserError(f"{path}: expected {SETTINGS}, as Marian writes it; it is missing; try a model of Marian")
@@ -68,6 +76,10 @@ def read_npz(path: Path) -> Imported:
     settings = read_yaml(decoder.read_text("utf-8", "replace"), str(decoder)) if decoder.exists() else {}
     tokenizer, n_tokens = read_tokenizer(path.parent, settings, is_shared)
     shape = make_shape(path, tokenizer, keys, {}, NAMES)
+    if settings.get("allow-unk", "false") != "true":
+        shape = replace(shape, suppressed_ids=(tokenizer.special.unk_id,))
+    if number(settings, "word-penalty", float, 0.0, str(decoder)):
+        on_warning(f"{decoder}: word-penalty has no counterpart and is ignored; translations may differ in length")
     tables = {"model": keys, "data": {"vocabularies": "shared" if is_shared else "separate"}}
     search = {"beam": number(settings, "beam-size", int, 12, str(decoder)), "penalty": "length"}
     search |= {"alpha": number(settings, "normalize", float, 0.0, str(decoder)), "full_beam": True}
@@ -98,6 +110,9 @@ def read_arrays(path: Path) -> dict[str, Any]:
 
 def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
     """Return the keys of [model] but `tying`. Raises UserError, naming the setting, for what our model lacks."""
+    for key, value in config.items():
+        if key in TEXT_SETTINGS and not isinstance(value, str):
+            raise UserError(f"{name}: {key}: expected one value; got {value}; try a copy of the file")
     for key, values in OTHER_SETTINGS.items():
         if config.get(key, values[0]) not in values:
             raise UserError(f"{name}: {key}: expected {values[0]}; got {config[key]}; try another model")
@@ -161,7 +176,11 @@ def renamed(name: str, array: Any) -> tuple[str, Any]:
         return name, array
     projection = f"fc{rest[1]}" if sublayer == "ffn" else f"{SUBLAYERS[sublayer]}.{rest[1]}_proj"
     projection = projection.replace(".o_proj", ".out_proj")
-    return (f"{prefix}.{projection}.weight", array.T) if rest[0] == "W" else (f"{prefix}.{projection}.bias", array[0])
+    return (
+        (f"{prefix}.{projection}.weight", array.T)
+        if rest[0] == "W"
+        else (f"{prefix}.{projection}.bias", array.reshape(-1))
+    )
 
 
 def with_padding(weights: Mapping[str, Any], n_tokens: tuple[int, int], size: int) -> dict[str, Any]:

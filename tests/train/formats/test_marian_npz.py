@@ -55,6 +55,16 @@ def test_the_parameters_are_those_of_the_model_in_hugging_faces_format(tmp_path,
     assert tokenizer.encode("a dog") == [2, 3] and tokenizer.pad_id == len(TOKENS) and tokenizer.eos_id == 0
     assert (config.search.beam, config.search.alpha, config.search.penalty) == (6, 0.7, "length")
     assert (model.config.position_rates, model.config.layer_norm_eps) == ("tensor2tensor", 1e-6)
+    assert model.config.suppressed_ids == (TOKENS.index("<unk>"),)
+
+
+def test_the_unknown_token_is_allowed_on_demand_and_penalties_are_reported(tmp_path, capsys):
+    folder, _ = write_model(tmp_path)
+    with (folder / "decoder.yml").open("a") as file:
+        file.write("allow-unk: true\nword-penalty: 2.5\n")
+    assert run_import(folder, tmp_path) == 0
+    assert "decoder.yml: word-penalty has no counterpart and is ignored" in capsys.readouterr().err
+    assert load_model(tmp_path / "run")[0].config.suppressed_ids == ()
 
 
 def test_norms_before_the_sublayers_end_with_two_norms(tmp_path):
@@ -124,6 +134,7 @@ LACKS = {
     "transformer-preprocess": ("d", "transformer-preprocess: expected norms after each sub-layer"),
     "dim-emb": (None, "dim-emb: expected a number; got None"),
     "transformer-heads": (3, "dim-emb: expected a multiple of n_heads"),
+    "transformer-postprocess": (["d", "a"], "transformer-postprocess: expected one value; got ['d', 'a']"),
 }
 
 
