@@ -23,7 +23,7 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
-        check_values(command.get_params(ctx), rest)
+        check_values(command.get_params(ctx) if command else (), rest)
         return name, command, rest
 
 
