@@ -133,7 +133,7 @@ def test_another_folder_is_rejected_and_not_modified(tmp_path, texts):
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 
-@pytest.mark.parametrize("arguments", [["table9"], ["table3", "--out", "x"], ["table3", "--rows"]])
+@pytest.mark.parametrize("arguments", [["table9"], ["table3", "--out", "x"], ["table3"]])
 def test_an_unknown_table_or_a_missing_option_is_reported_on_one_line(arguments, capfd):
     assert main(["reproduce", *arguments]) == 2
     err = capfd.readouterr().err
