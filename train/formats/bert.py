@@ -16,7 +16,7 @@ from models import TransformerConfig
 from train.errors import UserError
 from train.formats.huggingface import CONFIG, READERS, TOKENIZER, TOKENIZER_CONFIG, Imported, make_shape, read_object
 from train.formats.marian import Mapped, linear, norm
-from train.formats.settings import read_activation, read_value
+from train.formats.settings import check_settings, read_activation, read_value
 from train.formats.weights import Tensors, read_weights
 from train.json_files import read_json
 from train.text.affixes import AffixTokenizer
@@ -73,9 +73,7 @@ def read_bert(
 ) -> Imported:
     """Read a BERT folder, with or without the layers that predict masked tokens. Raises UserError for what we lack."""
     path = folder / CONFIG
-    for key, expected in OTHER_SETTINGS.items():
-        if config.get(key, expected) != expected:
-            raise UserError(f"{path}: {key}: expected {expected}; got {config[key]!r}; try another model")
+    check_settings(config, OTHER_SETTINGS, str(path))
 
     def value(key: str, kind: type = int, default: Any = None) -> Any:
         return read_value(config, key, kind, str(path), default)

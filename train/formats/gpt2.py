@@ -25,7 +25,7 @@ from train.formats.huggingface import (
     read_object,
     warn_of_settings,
 )
-from train.formats.settings import ACTIVATIONS, read_activation, read_value
+from train.formats.settings import ACTIVATIONS, check_settings, read_activation, read_value
 from train.formats.weights import SAFETENSORS, Tensors, read_weights
 from train.json_files import read_json
 from train.text.lines import read_all_lines
@@ -73,9 +73,7 @@ def read_gpt2(
 ) -> Imported:
     """Read a GPT-2 folder. Raises UserError for features that our model does not have."""
     path = folder / CONFIG
-    for key, expected in OTHER_SETTINGS.items():
-        if config.get(key, expected) != expected:
-            raise UserError(f"{path}: {key}: expected {expected}; got {config[key]!r}; try another model")
+    check_settings(config, OTHER_SETTINGS, str(path))
 
     def value(key: str, kind: type = int, default: Any = None) -> Any:
         return read_value(config, key, kind, str(path), default)

@@ -20,6 +20,13 @@ def read_value(config: Mapping[str, Any], key: str, kind: type, name: str, defau
     return value
 
 
+def check_settings(config: Mapping[str, Any], expected: Mapping[str, Any], name: str) -> None:
+    """Raise UserError for a key of the file `name` whose value, if it is given, differs from the expected one."""
+    for key, value in expected.items():
+        if config.get(key, value) != value:
+            raise UserError(f"{name}: {key}: expected {value}; got {config[key]!r}; try another model")
+
+
 def read_activation(
     config: Mapping[str, Any], name: str, default: str | None = None, key: str = "activation_function"
 ) -> str:

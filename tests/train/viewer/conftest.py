@@ -35,7 +35,7 @@ def address(page):
 
 
 def driven():
-    """A Chromium to drive, or why there is none."""
+    """Return the path of a Chromium and "", or None and the reason for its absence."""
     try:
         import axe_playwright_python
         import playwright.sync_api
