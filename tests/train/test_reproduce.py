@@ -2,11 +2,13 @@
 
 import json
 import math
+import os
 import shutil
 import sys
+from functools import partial
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from models import TransformerConfig
@@ -14,7 +16,7 @@ from tests.helpers.trainings import Crash, write_pairs
 from train import RunConfig, train
 from train.cli import main
 from train.errors import UserError
-from train.experiments import comparison, plot, speed, table2, table3
+from train.experiments import comparison, plot, processes, speed, table2, table3
 from train.experiments.comparison import CLAIMS, ROWS, compare
 from train.learn.trainer import Trainer
 from train.run.checkpoint import read_state
@@ -33,8 +35,8 @@ def texts(tmp_path_factory):
     return {f"{part}_{side}": str(folder / f"{part}.{end}") for part in ("train", "valid") for side, end in sides}
 
 
-def run(out, texts, rows=("base", "A-h4"), steps=4, settings=SMALL):
-    return table3.run_table3(out, texts, "tiny", rows, steps, settings, progress=False)
+def run(out, texts, rows=("base", "A-h4"), steps=4, settings=SMALL, **options):
+    return table3.run_table3(out, texts, "tiny", rows, steps, settings, progress=False, **options)
 
 
 def results_of(compared):
@@ -74,7 +76,7 @@ def test_an_interrupted_table_continues_to_the_same_results(tmp_path, texts, mon
         return update(self)
 
     monkeypatch.setattr(Trainer, "_update", stopped)
-    monkeypatch.setattr(table3, "Exception", (), raising=False)  # simulate a kill: no exception handler runs
+    monkeypatch.setattr(processes, "Exception", (), raising=False)  # simulate a kill: no exception handler runs
     with pytest.raises(Crash):
         run(tmp_path / "stopped", texts)
     assert [*table3.results(tmp_path / "stopped")] == ["base"]
@@ -99,6 +101,60 @@ def test_a_failed_row_is_retried_and_others_are_trained(tmp_path, texts, monkeyp
     failing_rows.clear()
     assert len(results_of(run(tmp_path, texts, ("base", "A-h4", "A-h16"), steps=1))) == 3
     assert "failed" not in (tmp_path / "table3.md").read_text("utf-8")
+
+
+def test_two_seeds_in_two_processes_are_averaged_and_compared(tmp_path, texts, capfd):
+    rows, two = ("base", "A-h4"), {"seeds": 2}
+    run(tmp_path / "one", texts, rows, steps=2)
+    alone = run(tmp_path / "one", texts, rows, steps=2, **two)  # only the second seeds are trained
+    assert capfd.readouterr().err.count("row ") == 4
+    compared = run(tmp_path / "two", texts, rows, steps=2, jobs=2, **two)
+    assert capfd.readouterr().err.count("row ") == 4
+
+    def without_clocks(entry):
+        trainings = [{**training, "seconds": 0} for training in entry["ours"].get("trainings", [])]
+        return {**entry, "ours": entry["ours"] | {"trainings": trainings, "seconds": 0}}
+
+    assert [*map(without_clocks, compared["rows"])] == [*map(without_clocks, alone["rows"])]
+    base = compared["rows"][0]["ours"]
+    first, second = base["trainings"]
+    assert first["perplexity"] != second["perplexity"]
+    assert base["perplexity"] == pytest.approx(math.sqrt(first["perplexity"] * second["perplexity"]))
+    page = (tmp_path / "two/table3.md").read_text("utf-8")
+    assert f"| {base['perplexity']:.2f} ± " in page and "with two trainings each" in page
+    assert "does not measure" not in page
+
+
+def give_up(message):
+    raise UserError(message)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_tasks_report_their_errors(jobs, capfd):
+    tasks = {"good": partial(str, 1), "bad": partial(give_up, "expected x; got y"), "worse": partial(int, "?")}
+    if jobs > 1:
+        tasks["killed"] = partial(os._exit, 3)
+    errors = dict(processes.run_tasks(tasks, jobs))
+    assert errors.pop("good") == "" and errors.pop("bad") == "expected x; got y"
+    assert errors.pop("worse").startswith("ValueError: invalid literal") and "Traceback" in capfd.readouterr().err
+    assert errors == ({"killed": "the process ended with exit status 3"} if jobs > 1 else {})
+
+
+@given(st.floats(0, 3), st.integers(1, 4))
+def test_a_claim_is_unclear_within_two_standard_errors(gap, trainings):
+    """base is `gap` standard errors of a difference better than A-h1, in both measures."""
+    error = math.sqrt(2 / trainings)  # of the difference between two means, for deviations of 1
+    rows = {"base": gap * error, "A-h1": 0.0}
+    results = {
+        row: {"perplexity": math.exp(-value), "bleu": value, "parameters": 1, "averaged": {},
+              "trainings": [{}] * trainings, "deviation": {"bleu": 1.0, "nats": 1.0}}
+        for row, value in rows.items()
+    }  # fmt: skip
+    assume(abs(gap - 2) > 1e-6)
+    [claim] = compare(results)["claims"]
+    assert claim["ours"] == ({"ppl": True, "bleu": True} if gap > 2 else {"ppl": None, "bleu": None})
+    counts = compare(results)["pairs"]["bleu"]
+    assert counts["clear"] == counts["clear_alike"] == (gap > 2)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def table1(
 
 @tables.command(
     epilog=f"{RESUME} --scale tiny trains all rows with an eighth of the widths and half of the layers: an hour and a"
-    " half on one thread for Multi30k."
+    " half on one thread for Multi30k. --scale small has a quarter of the widths, longer trainings and two seeds."
 )
 def table3(
     out: Out,
@@ -53,7 +53,7 @@ def table3(
     train_tgt: Text,
     valid_src: Text,
     valid_tgt: Text,
-    scale: Annotated[str, typer.Option(metavar="paper|tiny", help="Size of the models and trainings.")] = "paper",
+    scale: Annotated[str, typer.Option(metavar="paper|small|tiny", help="Size of the models and trainings.")] = "paper",
     rows: Annotated[
         str | None, typer.Option(metavar="ROW,ROW", help="Rows to train, such as A-h1,B-dk16; default: all.")
     ] = None,
@@ -61,6 +61,13 @@ def table3(
         int | None,
         number_option(int, "[1, 1000000000]", metavar="N", help="Updates of base; big has three times as many."),
     ] = None,
+    seeds: Annotated[
+        int | None,
+        number_option(int, "[1, 100]", metavar="N", help="Trainings of each row; default: 2 for small, otherwise 1."),
+    ] = None,
+    jobs: Annotated[
+        int, number_option(int, "[1, 1000]", metavar="N", help="Trainings at a time, which share the cores.")
+    ] = 1,
     settings: RowSettings = None,
     device: Device = "cpu",
     quiet: Quiet = False,
@@ -74,7 +81,7 @@ def table3(
     texts |= {"valid_src": valid_src, "valid_tgt": valid_tgt}
     names = row_names(rows, "A-h1,B-dk16")
     files = {name: str(path) for name, path in texts.items()}
-    run_table3(out, files, scale, names, steps, settings or (), progress=not quiet)
+    run_table3(out, files, scale, names, steps, settings or (), not quiet, seeds, jobs)
     print((out / "table3.md").read_text("utf-8"), end="")
 
 

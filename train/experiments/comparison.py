@@ -1,7 +1,8 @@
 """Compare Table 3 with the paper: results, differences from base, and which of the paper's claims are confirmed."""
 
 import math
-from collections.abc import Iterator, Mapping
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
@@ -22,18 +23,50 @@ CLAIMS = {
     "dropout helps": ("base", "D-drop0.0"),
     "label smoothing helps BLEU, and costs perplexity": ("base", "D-ls0.0"),
 }
-MEASURES = {"ppl": ("perplexity", -1), "bleu": ("BLEU", 1)}  # key -> (name, +1 if higher is better)
+# key -> (name, +1 if higher is better, key of the difference)
+MEASURES = {"ppl": ("perplexity", -1, "nats"), "bleu": ("BLEU", 1, "bleu")}
+ANSWERS = {True: "yes", False: "no", None: "unclear"}
 NOT_COMPARABLE = """\
 **These results are not comparable with the paper's.** The models are smaller (widths divided by {width}, layers by
 {depth}, the same number of heads), so are the text and the training, and the perplexity is of another vocabulary. Only
-the order of the rows can be compared, as far as the differences exceed the variation between seeds, which a single run
-per row does not measure."""
+the order of the rows can be compared, as far as the differences exceed the variation between seeds{unknown}."""
+VARIATION = """\
+Each row is the mean of its trainings with different seeds (of perplexity, the geometric mean), ± their standard
+deviation. Pooled over the rows, the standard deviation is {bleu:.2f} BLEU and {nats:.3f} nats. A difference between
+two rows is unclear if it is smaller than two standard errors: with two trainings each, {two_bleu:.2f} BLEU or
+{two_nats:.3f} nats."""
 
 Results = Mapping[str, Mapping[str, Any]]
 
 
+def mean_result(trainings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the mean of a row's results with different seeds; of perplexities, the geometric mean.
+
+    With several results, "trainings" holds them, and "deviation" the standard deviations of "bleu" and of "nats", the
+    log perplexity.
+    """
+    first, *others = trainings
+    if not others:
+        return dict(first)
+
+    def mean(values: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+        values = [*values]
+        perplexity = statistics.geometric_mean([value["perplexity"] for value in values])
+        return {"perplexity": perplexity, "bleu": statistics.fmean(value["bleu"] for value in values)}
+
+    measures = {"nats": [math.log(r["perplexity"]) for r in trainings], "bleu": [r["bleu"] for r in trainings]}
+    return {
+        **first, **mean(trainings), "averaged": {**first["averaged"], **mean(r["averaged"] for r in trainings)},
+        "seconds": statistics.fmean(r["seconds"] for r in trainings), "trainings": [*trainings],
+        "deviation": {name: statistics.stdev(values) for name, values in measures.items()},
+    }  # fmt: skip
+
+
 def compare(results: Results) -> dict[str, Any]:
-    """Return {"rows": [{"row", "paper", "ours", "difference"}], "claims", "pairs"} of the finished rows."""
+    """Return {"rows": [{"row", "paper", "ours", "difference"}], "claims", "pairs", "deviation"} of the finished rows.
+
+    results: a `mean_result` for each finished row.
+    """
     rows = []
     for row, paper in ROWS.items():
         ours = results.get(row, {})
@@ -43,17 +76,21 @@ def compare(results: Results) -> dict[str, Any]:
             entry["difference"]["ours"] = differences(paper_format(ours), paper_format(results["base"]))
         rows.append(entry)
     measured = {row: paper_format(result) for row, result in results.items()}
+    pooled = pooled_deviation(results)
     claims = [
-        {"claim": claim, "rows": order, "paper": is_ordered(ROWS, order), "ours": is_ordered(measured, order)}
+        {"claim": claim, "rows": order, "paper": is_ordered(ROWS, order), "ours": is_ordered(measured, order, pooled)}
         for claim, order in CLAIMS.items()
         if all(row in measured for row in order)
     ]
-    return {"rows": rows, "claims": claims, "pairs": {m: count_agreements(measured, m) for m in MEASURES}}
+    pairs = {measure: count_agreements(measured, measure, pooled) for measure in MEASURES}
+    return {"rows": rows, "claims": claims, "pairs": pairs, "deviation": pooled}
 
 
 def paper_format(result: Mapping[str, Any]) -> dict[str, float]:
-    """Return a result with the keys and units of ROWS."""
-    return {"ppl": result["perplexity"], "bleu": result["bleu"], "params_millions": result["parameters"] / 1e6}
+    """Return a result with the keys and units of ROWS, and the number of its trainings."""
+    n_trainings = len(result.get("trainings", [result]))
+    sizes = {"params_millions": result["parameters"] / 1e6, "trainings": n_trainings}
+    return {"ppl": result["perplexity"], "bleu": result["bleu"], **sizes}
 
 
 def differences(row: Mapping[str, float], base: Mapping[str, float]) -> dict[str, float]:
@@ -61,22 +98,49 @@ def differences(row: Mapping[str, float], base: Mapping[str, float]) -> dict[str
     return {"bleu": row["bleu"] - base["bleu"], "nats": math.log(row["ppl"] / base["ppl"])}
 
 
-def is_ordered(table: Mapping[str, Mapping[str, float]], order: tuple[str, ...]) -> dict[str, bool]:
-    """Return, for each measure, whether each row of `order` is better than the next."""
-    return {
-        measure: all(sign * table[a][measure] > sign * table[b][measure] for a, b in pairwise(order))
-        for measure, (_, sign) in MEASURES.items()
-    }
+def pooled_deviation(results: Results) -> dict[str, float] | None:
+    """Return the standard deviations of "bleu" and "nats" between seeds, pooled over the rows; None if unknown."""
+    if not (deviations := [result["deviation"] for result in results.values() if "deviation" in result]):
+        return None
+    return {name: math.sqrt(statistics.fmean(d[name] ** 2 for d in deviations)) for name in deviations[0]}
 
 
-def count_agreements(measured: Mapping[str, Mapping[str, float]], measure: str) -> dict[str, int]:
-    """Count the pairs of rows that differ in the paper, and those that are ordered alike, or equal, here."""
+def is_better(
+    a: Mapping[str, float], b: Mapping[str, float], measure: str, pooled: Mapping[str, float] | None
+) -> bool | None:
+    """Return whether row a is better than row b; None if they differ by less than two standard errors."""
+    _, sign, unit = MEASURES[measure]
+    advantage = sign * differences(a, b)[unit]
+    errors = pooled[unit] * math.sqrt(1 / a["trainings"] + 1 / b["trainings"]) if pooled else 0
+    return None if abs(advantage) < 2 * errors else advantage > 0
+
+
+def is_ordered(
+    table: Mapping[str, Mapping[str, float]], order: tuple[str, ...], pooled: Mapping[str, float] | None = None
+) -> dict[str, bool | None]:
+    """Return, for each measure, whether each row of `order` is better than the next; None if that is unclear."""
+    answers = {m: [is_better(table[a], table[b], m, pooled) for a, b in pairwise(order)] for m in MEASURES}
+    return {m: False if False in values else None if None in values else True for m, values in answers.items()}
+
+
+def count_agreements(
+    measured: Mapping[str, Mapping[str, float]], measure: str, pooled: Mapping[str, float] | None
+) -> dict[str, int]:
+    """Count the pairs of rows that differ in the paper, and those that are ordered alike, or equal, here.
+
+    With a deviation, "clear" and "clear_alike" count only the pairs that differ by two standard errors.
+    """
     pairs = [(a, b) for a, b in combinations(measured, 2) if ROWS[a][measure] != ROWS[b][measure]]
     different = [(a, b) for a, b in pairs if measured[a][measure] != measured[b][measure]]
-    alike = sum(
-        (ROWS[a][measure] < ROWS[b][measure]) == (measured[a][measure] < measured[b][measure]) for a, b in different
-    )
-    return {"pairs": len(pairs), "alike": alike, "ties": len(pairs) - len(different)}
+    clear = [(a, b) for a, b in different if is_better(measured[a], measured[b], measure, pooled) is not None]
+
+    def alike(some: list[tuple[str, str]]) -> int:
+        return sum(
+            (ROWS[a][measure] < ROWS[b][measure]) == (measured[a][measure] < measured[b][measure]) for a, b in some
+        )
+
+    counts = {"pairs": len(pairs), "alike": alike(different), "ties": len(pairs) - len(different)}
+    return counts | ({"clear": len(clear), "clear_alike": alike(clear)} if pooled else {})
 
 
 def write_comparison(
@@ -91,9 +155,14 @@ def write_comparison(
 
 def markdown(comparison: Mapping[str, Any], size: tuple[int, int], has_picture: bool) -> Iterator[str]:
     """Yield the lines of the Markdown page."""
+    pooled = comparison["deviation"]
     yield from (f"# Table 3, scale {comparison['scale']}", "")
     if comparison["scale"] != "paper":
-        yield from (NOT_COMPARABLE.format(width=size[0], depth=size[1]), "")
+        unknown = "" if pooled else ", which a single training of each row does not measure"
+        yield from (NOT_COMPARABLE.format(width=size[0], depth=size[1], unknown=unknown), "")
+    if pooled:
+        two = {f"two_{name}": 2 * value for name, value in pooled.items()}  # 2 sqrt(1/2 + 1/2)
+        yield from (VARIATION.format(**pooled, **two), "")
     yield from (
         "Perplexity per token and BLEU of beam search on the validation text (the paper: newstest2013), with the last",
         "weights as in the paper; in brackets with the average of the last 5 checkpoints. Parameters in millions.",
@@ -108,8 +177,11 @@ def markdown(comparison: Mapping[str, Any], size: tuple[int, int], has_picture: 
         cells = [entry["row"], f"{paper['ppl']:.2f}", f"{paper['bleu']:.1f}", f"{paper['params_millions']:g}"]
         if ours:
             averaged, millions = ours["averaged"], ours["parameters"] / 1e6
-            cells += [f"{ours['perplexity']:.2f} ({averaged['perplexity']:.2f})"]
-            cells += [f"{ours['bleu']:.2f} ({averaged['bleu']:.2f})", f"{millions:.2f}"]
+            varies = {unit: f" ± {value:.2f}" for unit, value in ours.get("deviation", {}).items()}
+            if varies:
+                varies["nats"] = f" ± {ours['perplexity'] * ours['deviation']['nats']:.2f}"
+            cells += [f"{ours['perplexity']:.2f}{varies.get('nats', '')} ({averaged['perplexity']:.2f})"]
+            cells += [f"{ours['bleu']:.2f}{varies.get('bleu', '')} ({averaged['bleu']:.2f})", f"{millions:.2f}"]
             cells += [f"{ours['steps']:,}", f"{ours['seconds']:,.0f}"]
         else:
             cells += ["failed" if entry["row"] in comparison["failed"] else "-", *"----"]
@@ -133,9 +205,9 @@ def claims_markdown(comparison: Mapping[str, Any]) -> Iterator[str]:
         yield from ("| claim | best first | paper: ppl, BLEU | ours: ppl, BLEU |", "|---|---|---|---|")
     for claim in comparison["claims"]:
         cells = [claim["claim"], " > ".join(claim["rows"])]
-        cells += [", ".join("yes" if claim[side][m] else "no" for m in MEASURES) for side in ("paper", "ours")]
+        cells += [", ".join(ANSWERS[claim[side][m]] for m in MEASURES) for side in ("paper", "ours")]
         yield "| " + " | ".join(cells) + " |"
-    for measure, (name, _) in MEASURES.items():
+    for measure, (name, *_) in MEASURES.items():
         if (counts := comparison["pairs"][measure])["pairs"]:
             different = counts["pairs"] - counts["ties"]
             yield ""
@@ -143,6 +215,8 @@ def claims_markdown(comparison: Mapping[str, Any]) -> Iterator[str]:
             share = f" ({counts['alike'] / different:.0%})" if different else ""
             yield f"equal here; of the other {different}, {counts['alike']}{share} have the same order."
             yield "In random order, half would."
+            if comparison["deviation"]:
+                yield f"Of the {counts['clear']} that differ clearly, {counts['clear_alike']} have the same order."
 
 
 def draw(comparison: Mapping[str, Any], path: Path) -> bool:
@@ -156,7 +230,9 @@ def draw(comparison: Mapping[str, Any], path: Path) -> bool:
     labels = {"bleu": "BLEU relative to base", "nats": "nats per token relative to base (lower is better)"}
     for axis, (measure, label) in zip(axes, labels.items(), strict=True):
         for side, marker in (("paper", "o"), ("ours", "D")):
-            axis.plot([entry["difference"][side][measure] for entry in entries], positions, marker, label=side)
+            values = [entry["difference"][side][measure] for entry in entries]
+            deviations = [entry[side].get("deviation", {}).get(measure, 0) for entry in entries]
+            axis.errorbar(values, positions, xerr=deviations if any(deviations) else None, fmt=marker, label=side)
         axis.axvline(0, color="grey", linewidth=0.8)
         axis.grid(axis="y", linewidth=0.3)
         axis.set_xlabel(label)

@@ -2,9 +2,9 @@
 
     OUT/settings.json          settings of all rows: scale, steps, configuration changes, SHA-256 of the text
        /tokenizer.json, data/  tokenizer and prepared text, shared by all rows
-       /rows/NAME/             run folder of a row
-       /rows/NAME/result.json  its results; a row that has this file is finished
-       /table3.{md,json,png}   all finished rows and the paper's, rewritten after each row
+       /rows/NAME/             run folder of a row; rows/NAME-seed2/ of its second training, and so on
+       /rows/NAME/result.json  the results of this training; with this file it is finished
+       /table3.{md,json,png}   all finished rows and the paper's, rewritten after each training
 
 An interrupted row continues from its newest checkpoint. The results of a row are those of its last weights, as in the
 paper (section 6.2: "no checkpoint averaging"); those of the average of its last checkpoints are also recorded.
@@ -12,22 +12,24 @@ paper (section 6.2: "no checkpoint averaging"); those of the average of its last
 
 import shutil
 import sys
-import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from models import TransformerConfig
-from train.errors import UserError, nearest, one_line
-from train.experiments.comparison import ROWS, write_comparison
+from train.errors import UserError, nearest
+from train.experiments.comparison import ROWS, mean_result, write_comparison
 from train.experiments.folder import open_table_folder
+from train.experiments.processes import run_tasks
 from train.files import digest
 from train.json_files import read_sealed, write_json
 from train.learn.signals import Signals
-from train.learn.training import train
+from train.learn.training import prepare_corpora, train
 from train.learn.validation import Validation
 from train.metrics.bleu import BLEUS, bleu
+from train.progress import Display
 from train.run.checkpoint import average_checkpoints, find_checkpoint, load_model
 from train.run.config import RunConfig, preset_values, to_toml
 from train.run.folder import RunFolder
@@ -37,6 +39,7 @@ from train.text.lines import read_all_lines
 
 TASK = TASKS["translation"]
 BLEU = "bleu_13a"
+RESULT = "result.json"
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class Scale:
     depth: int  # divisor of the number of layers
     steps: int  # updates of every row except big, which has three times as many, as in the paper
     checkpoints: int  # written during these updates; the last 5 are averaged
+    seeds: int = 1  # trainings of each row
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # other configuration keys
 
     def model(self, row: str) -> dict[str, Any]:
@@ -60,8 +64,11 @@ class Scale:
 
 SCALES = {
     "paper": Scale(1, 1, 100_000, 66),
+    "small": Scale(
+        4, 2, 8_000, 40, 2, {"data": {"vocab_size": 8000}, "train": {"batch_tokens": 2048, "warmup_steps": 1000}}
+    ),
     "tiny": Scale(
-        8, 2, 2_600, 25, {"data": {"vocab_size": 4000}, "train": {"batch_tokens": 1024, "warmup_steps": 400}}
+        8, 2, 2_600, 25, 1, {"data": {"vocab_size": 4000}, "train": {"batch_tokens": 1024, "warmup_steps": 400}}
     ),
 }
 
@@ -74,6 +81,8 @@ def run_table3(
     steps: int | None = None,
     settings: Sequence[str] = (),
     progress: bool = True,
+    seeds: int | None = None,
+    jobs: int = 1,
 ) -> dict[str, Any]:
     """Train and score the unfinished rows in the folder `out` and return the comparison with the paper.
 
@@ -84,10 +93,12 @@ def run_table3(
         rows: rows to train; none for all.
         steps: updates of base; default: the scale's.
         settings: configuration changes of every row, as for --set.
-        progress: print the progress of each training.
+        progress: print the progress of each training, or with several jobs its result.
+        seeds: trainings of each row, with train.seed, train.seed + 1, ...; default: the scale's.
+        jobs: trainings at a time, each in its own process.
 
-    A failed row is reported and retried by the next call; the other rows are trained. Raises UserError for invalid
-    arguments, and at the end if a row has failed.
+    A training that fails is reported and retried by the next call; the others continue. Raises UserError for invalid
+    arguments, and at the end if a training has failed.
     """
     rows = [check_row(row) for row in rows] or [*ROWS]
     steps = steps or SCALES[scale].steps
@@ -106,28 +117,34 @@ def run_table3(
         if not tokenizer.is_file():
             print("training the tokenizer of all rows", file=sys.stderr, flush=True)
             TASK.learn_tokenizer(common, files["train"]).save(tokenizer)
+    seeds = seeds or SCALES[scale].seeds
+    names = [
+        (row if repeat == 0 else f"{row}-seed{repeat + 1}", row, repeat) for repeat in range(seeds) for row in rows
+    ]
+    tasks = {}
+    for number, (name, row, repeat) in enumerate(names, 1):
+        config = row_config(row, scale, steps, texts, shared)
+        config = replace(config, train=replace(config.train, seed=config.train.seed + repeat))
+        run = RunFolder(out / "rows" / name)
+        if not read_sealed(run.path / RESULT):
+            tasks[name] = partial(run_row, row, run, config, progress and jobs == 1, f"row {number} of {len(names)}")
+    if tasks:  # once, before several processes need it
+        config = row_config("base", scale, steps, texts, shared)
+        with Display(progress) as display:
+            prepare_corpora(RunFolder(out), config, files, TASK.load_tokenizer(config.data.tokenizer), display)
     failed: dict[str, str] = {}
     sizes = SCALES[scale].width, SCALES[scale].depth
-    for number, row in enumerate(rows, 1):
-        if row in results(out):
-            continue
-        print(f"row {number} of {len(rows)}: {row}", file=sys.stderr, flush=True)
-        try:
-            run_row(row, out, row_config(row, scale, steps, texts, shared), progress)
-        except UserError as error:
-            failed[row] = str(error)
-        except Exception as error:  # continue with the other rows
-            failed[row] = f"{type(error).__name__}: {one_line(error)}"
-            traceback.print_exc()
-        if row in failed:
-            print(f"{row} failed: {failed[row]}", file=sys.stderr, flush=True)
-        comparison = write_comparison(out, results(out), scale, sizes, failed)
-    comparison = write_comparison(out, results(out), scale, sizes, failed)
+    for name, error in run_tasks(tasks, jobs):
+        if error:
+            failed[name] = error
+            print(f"{name} failed: {error}", file=sys.stderr, flush=True)
+        write_comparison(out, means(out), scale, sizes, failed)
+    comparison = write_comparison(out, means(out), scale, sizes, failed)
     if failed:
         first = next(iter(failed))
         raise UserError(
-            f"reproduce table3: expected {len(rows)} rows; got {len(rows) - len(failed)}, without {', '.join(failed)} "
-            f"({first}: {failed[first]}); try the same command again, which trains only these"
+            f"reproduce table3: expected {len(names)} rows; got {len(names) - len(failed)}, without "
+            f"{', '.join(failed)} ({first}: {failed[first]}); try the same command again, which trains only these"
         )
     return comparison
 
@@ -156,9 +173,9 @@ def row_config(row: str, scale: str, steps: int, texts: Mapping[str, str], setti
     return RunConfig.from_dict(tables, settings, source=row)
 
 
-def run_row(row: str, out: Path, config: RunConfig, progress: bool) -> None:
+def run_row(row: str, run: RunFolder, config: RunConfig, progress: bool, title: str) -> None:
     """Train a row, or continue its training, average and score it; result.json is written last."""
-    run = RunFolder(out / "rows" / row)
+    print(f"{title}: {run.path.name}", file=sys.stderr, flush=True)
     summary = train(config, run.path, resume=bool(run.steps()), progress=progress)
     assert summary.checkpoint is not None
     average_checkpoints(run.path, min(5, len(run.steps())))
@@ -168,7 +185,7 @@ def run_row(row: str, out: Path, config: RunConfig, progress: bool) -> None:
     curve = [{key: e[key] for key in ("step", "perplexity")} for e in run.metrics() if e["kind"] == "valid"]
     tokens, seconds = summary.tokens, round(summary.seconds, 1)
     result = {"row": row, "steps": summary.step, "tokens": tokens, "seconds": seconds, **last, "averaged": averaged}
-    write_json(run.path / "result.json", result | {"curve": curve})
+    write_json(run.path / RESULT, result | {"curve": curve})
     for folder in run.steps()[:-1]:  # five checkpoints of twenty rows, with optimizer states, would fill the disk
         shutil.rmtree(folder)
 
@@ -189,7 +206,15 @@ def score_checkpoint(checkpoint: Path, config: RunConfig) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def results(out: Path) -> dict[str, dict[str, Any]]:
-    """Return the results of all finished rows."""
-    files = {row: out / "rows" / row / "result.json" for row in ROWS}
-    return {row: result for row, file in files.items() if (result := read_sealed(file))}
+def results(out: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return the results of all finished trainings of each row."""
+    finished: dict[str, list[dict[str, Any]]] = {row: [] for row in ROWS}
+    for file in sorted(out.glob(f"rows/*/{RESULT}")):
+        if result := read_sealed(file):
+            finished[result["row"]].append(result)
+    return {row: trainings for row, trainings in finished.items() if trainings}
+
+
+def means(out: Path) -> dict[str, dict[str, Any]]:
+    """Return the mean results of each row that has any."""
+    return {row: mean_result(trainings) for row, trainings in results(out).items()}

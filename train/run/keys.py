@@ -64,7 +64,10 @@ VARIANT = key(
 ModelSection: Any = make_dataclass(
     "ModelSection",
     [("preset", str, PRESET), ("variant", str, VARIANT), *overrides(TransformerConfig, "the preset's value")],
-    namespace={"__doc__": "[model]: The Transformer. Keys that are left out have the preset's values."},
+    namespace={
+        "__doc__": "[model]: The Transformer. Keys that are left out have the preset's values.",
+        "__module__": __name__,  # where pickle looks for the class
+    },
     frozen=True,
 )
 

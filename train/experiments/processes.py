@@ -1,0 +1,96 @@
+"""Run independent trainings in parallel processes."""
+
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import npx
+from train.errors import UserError, one_line
+from train.learn.signals import STOP_SIGNALS, Signals
+
+Tasks = Mapping[str, Callable[[], object]]
+
+
+def run_tasks(tasks: Tasks, jobs: int) -> Iterator[tuple[str, str]]:
+    """Run the tasks and yield (name, error) as each of them ends; the error of a success is "".
+
+    Args:
+        tasks: functions by name. With several jobs they must be picklable.
+        jobs: number of tasks at a time, each in a process of its own with an equal share of the threads. With 1, they
+            run one after another in this process.
+
+    A signal stops all tasks as it stops a training, and raises KeyboardInterrupt when they have ended.
+    """
+    if jobs == 1:
+        yield from ((name, error_of(task)) for name, task in tasks.items())
+        return
+    context = multiprocessing.get_context("spawn")
+    threads = max(1, npx.cpu.row_blocks.thread_count() // jobs)
+    waiting = [*tasks.items()]
+    running: dict[Any, Any] = {}  # the process at the other end of each connection
+    signals = Signals()
+    try:
+        with signals.handling():
+            while (waiting or running) and not signals.stop_requested:
+                while waiting and len(running) < jobs:
+                    name, task = waiting.pop(0)
+                    receiver, sender = context.Pipe(duplex=False)
+                    arguments = task, threads, npx.device(), sender
+                    process: Any = context.Process(target=run_in_process, args=arguments, name=name, daemon=True)
+                    process.start()
+                    sender.close()  # so that the end of the process ends the pipe
+                    running[receiver] = process
+                for connection in wait([*running], timeout=0.5):
+                    process = running.pop(connection)
+                    yield process.name, received(connection, process)
+    finally:
+        for process in running.values():
+            process.terminate()
+        for process in running.values():
+            process.join()
+    if signals.stop_requested:
+        raise KeyboardInterrupt
+
+
+def error_of(task: Callable[[], object]) -> str:
+    """Run a task and return its error on one line, or "". An error that is not the user's prints its traceback."""
+    try:
+        task()
+    except UserError as error:
+        return str(error)
+    except Exception as error:
+        traceback.print_exc()
+        return f"{type(error).__name__}: {one_line(error)}"
+    return ""
+
+
+def run_in_process(task: Callable[[], object], threads: int, device: str, sender: Connection) -> None:
+    """Run a task in this new process and send its error. Only SIGTERM stops it: the parent receives the others."""
+    for number in STOP_SIGNALS:
+        if number != signal.SIGTERM:
+            signal.signal(number, signal.SIG_IGN)
+    os.environ["NPX_THREADS"] = str(threads)
+    npx.configure_process()
+    npx.use_device(device)
+    try:
+        error = error_of(task)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    with suppress(BrokenPipeError):  # the parent was killed
+        sender.send(error)
+
+
+def received(connection: Any, process: Any) -> str:
+    """Return the error that a process has sent before its end, or how it ended without one."""
+    try:
+        error = connection.recv()
+    except EOFError:
+        process.join()
+        return f"the process ended with exit status {process.exitcode}"
+    process.join()
+    return str(error)
