@@ -130,7 +130,7 @@ def test_a_cell_says_how_a_score_becomes_a_weight(tab, address, page):
     matrices = {one["title"]: one for one in block["matrices"]}
     column = matrices["weights, softmax of each row"]["columns"][1]
     readout = tab.inner_text(weights + ".read")
-    assert readout.startswith(f"begin, {column}: ") and "q·k = " in readout and "softmax = " in readout
+    assert readout.startswith(f"<s>, {column}: ") and "q·k = " in readout and "softmax = " in readout
 
 
 def test_the_page_opens_with_translated_validation_sentences(tab, run, uninterrupted):
