@@ -106,7 +106,7 @@ def test_the_model_view_begins_with_the_attention_to_the_source(tab, address, pa
     inspection, *_ = page.sentences.recent[answer["translation"]]
     readout = tab.inner_text("#model .preview .read")
     assert float(readout.split(": ")[-1]) == pytest.approx(inspection.maps["cross"][-1].mean(axis=0)[0, 0], abs=1 / 255)
-    tab.click("text=walk through them all")
+    tab.click("text=Walk through all blocks")
     until(tab, "document.querySelector('#model .place').textContent.startsWith('1 of ')")
     assert tab.get_attribute("#model", "class").split()[-1] == "is-playing"
 

@@ -27,12 +27,18 @@ export function start(section) {
 
   document.addEventListener("translated", ({ detail }) => {
     answer = detail.answer;
-    search = answer.beam;
-    if (!search) return;
+    search = answer?.beam;
+    if (!search) return clear();
     selected = search.won[0] ?? -1;
     draw();
     tables();
   });
+  function clear() {
+    hint.hidden = false;
+    control.hidden = true;
+    reason.textContent = "";
+    for (const part of [place, chosen, numbers]) part.replaceChildren();
+  }
   dropped.addEventListener("change", draw);
   late.addEventListener("change", draw);
   new ResizeObserver(() => search && draw()).observe(place);
