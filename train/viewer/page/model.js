@@ -383,7 +383,7 @@ export function start(section, about) {
       next
         ? el("button", { type: "button", class: "primary", onclick: () => go(1) }, `Next: ${titleOf(next[0])} →`)
         : "",
-      el("button", { type: "button", onclick: close, title: "Escape" }, "✕ Close"),
+      el("button", { type: "button", onclick: close }, "✕ Close (Esc)"),
     );
     const choose = async (chosen) => {
       head = chosen;
