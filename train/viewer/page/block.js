@@ -13,7 +13,9 @@ function explain({ title, kind, stack }) {
   return {
     embedding: "Each token becomes a vector, its row of the embedding table, to which its position is added.",
     feed_forward: "Each token by itself: a wider hidden layer, an activation, and back to the width of the model.",
-    residual: "The output of the sub-layer is added to its input, so that each sub-layer only learns a change.",
+    residual:
+      "The output of the sub-layer is added to its input, so that each sub-layer only learns a change" +
+      (title.includes("norm") ? "; each row is then scaled to a common size." : "."),
     norm: "Each row is scaled to a common size, and then by learned factors.",
     output: "Each row is compared with every token of the vocabulary; the softmax gives the next token's probabilities.",
   }[kind];

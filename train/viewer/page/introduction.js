@@ -2,7 +2,7 @@
 import { bytes, el, rounded } from "./parts.js";
 import { matrix } from "./matrix.js";
 
-// `answer` and `flow` may be missing; `backward` is the direction shown; `walk` starts the walk through all blocks.
+// `answer` and `flow` may be missing; `backward` is the direction shown; `walk` opens the first block.
 export function introduction(model, answer, flow, backward, walk) {
   const { task, blocks, layers, heads, d_model, d_ff, d_k, vocabulary, parameters, norm } = model;
   const count = (kind) => blocks.filter((one) => one.kind === kind).reduce((sum, one) => sum + one.parameters, 0);
@@ -24,7 +24,7 @@ export function introduction(model, answer, flow, backward, walk) {
             "network with the number of its parameters; its strip shows its output",
       ", one row per token: purple is negative, green positive. Select a block to see inside.",
     ),
-    el("p", {}, el("button", { type: "button", class: "primary", onclick: walk }, "▶ Walk through all blocks")),
+    el("p", {}, el("button", { type: "button", class: "primary", onclick: walk }, "▶ Walk through the model")),
     ...(answer ? [attention(answer)] : []),
     el("h3", {}, `${rounded(parameters)} parameters`),
     el(

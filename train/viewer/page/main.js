@@ -28,7 +28,6 @@ function show() {
   }
   document.title = `${links.find((link) => link.hash === `#${name}`).textContent} – npx-transformer`;
   document.dispatchEvent(new CustomEvent("shown", { detail: name }));
-  if (shown && shown !== name) scrollTo(0, 0); // the browser has scrolled to the section, past the sentence
   if (shown && shown !== name) document.getElementById(`${name}-title`).focus({ preventScroll: true });
   shown = name;
 }

@@ -41,7 +41,7 @@ export function start(section, about) {
     ["→", "Next", 1],
     ["⇥", "Last", Infinity],
   ].map(([sign, name, by]) => el("button", { type: "button", "aria-label": name, onclick: () => go(by) }, sign));
-  const play = el("button", { type: "button", onclick: () => (playing ? stop() : begin()) }, "▶ Play");
+  const play = el("button", { type: "button", class: "play", onclick: () => (playing ? stop() : begin()) }, "▶ Play");
   const place = el("output", { class: "place", "aria-live": "polite" });
   const figure = el("div", { class: "figure" });
   const panel = el("div", { class: "opened", tabindex: -1 });
@@ -370,18 +370,22 @@ export function start(section, about) {
   // ---- the open block
 
   async function open() {
-    if (at === null || !answer) return show("", introduction(about.model, answer, flow, backward, begin));
+    if (at === null || !answer) return show("", introduction(about.model, answer, flow, backward, () => go(1)));
     const name = walk[at][0],
       id = answer.translation;
     const loaded = await fetchBlock(name);
     if (at === null || walk[at][0] !== name || answer?.translation !== id) return;
     if (loaded.error) return panel.replaceChildren(el("p", { class: "error", role: "alert" }, loaded.error));
-    const next = walk[at + 1];
+    const next = walk[at + 1],
+      forth = () => {
+        stop();
+        go(1);
+      };
     const steps = el(
       "p",
       { class: "row" },
       next
-        ? el("button", { type: "button", class: "primary", onclick: () => go(1) }, `Next: ${titleOf(next[0])} →`)
+        ? el("button", { type: "button", class: "primary", onclick: forth }, `Next: ${titleOf(next[0])} →`)
         : "",
       el("button", { type: "button", onclick: close }, "✕ Close (Esc)"),
     );

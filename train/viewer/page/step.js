@@ -246,9 +246,9 @@ export function start(section) {
         ),
       );
     }
-    // as large as the window allows, with letters (of 12 units) of 0.86 to 1.25 rem
+    // as large as the window allows, with letters (of 12 units) of 0.92 to 1.25 rem
     const fitting = `min(100%, ${(70 * graph.width) / graph.height}vh)`;
-    svg.style.width = `clamp(${graph.width / 14}rem, ${fitting}, ${graph.width / 9.6}rem)`;
+    svg.style.width = `clamp(${graph.width / 13}rem, ${fitting}, ${graph.width / 9.6}rem)`;
     drawing.replaceChildren(svg);
     panel.replaceChildren(...about(here));
     all.refresh();
