@@ -31,22 +31,28 @@ export function openBlock(about, titleOf, block, backward, chooseHead, steps) {
       },
     };
   });
-  const shown = decoded.map((one) => show(one, decoded, backward));
+  // the weights or probabilities first, then how they come about
+  const inOrder = [...decoded].sort((a, b) => Boolean(b.unit) - Boolean(a.unit));
+  const shown = inOrder.map((one) => show(one, decoded, backward));
   const small = (x) => number(Number(x.toPrecision(3)));
   return [
     el("h3", {}, titleOf(block.block)),
     el("p", {}, explain(about) ?? ""),
     steps,
     ...(block.formula ? [el("p", { class: "formula" }, block.formula)] : []),
-    el(
-      "p",
-      { class: "gradients" },
-      `Gradient in: norm ${small(block.arriving)}. Gradient out: `,
-      block.leaving.length
-        ? block.leaving.map(([to, norm]) => `${small(norm)} to ${titleOf(to)}`).join("; ")
-        : "to the embedding table",
-      ".",
-    ),
+    ...(backward
+      ? [
+          el(
+            "p",
+            {},
+            `Gradient in: norm ${small(block.arriving)}. Gradient out: `,
+            block.leaving.length
+              ? block.leaving.map(([to, norm]) => `${small(norm)} to ${titleOf(to)}`).join("; ")
+              : "to the embedding table",
+            ".",
+          ),
+        ]
+      : []),
     ...(block.note ? [el("p", { class: "soft" }, block.note)] : []),
     ...(block.heads > 1 ? [heads(block, chooseHead)] : []),
     ...(block.bars ? [distribution(block)] : []),

@@ -9,6 +9,7 @@ import { openBlock } from "./block.js";
 
 const MOST_CHIPS = 12; // tokens in the figure; those that do not fit are hidden
 const STACKS = { encoder: "Encoder", decoder: "Decoder", text: "Decoder only" };
+const isNarrow = () => matchMedia("(max-width: 60rem)").matches; // the panel is below the figure (page.css)
 const whenIdle = (work) => (window.requestIdleCallback ?? setTimeout)(work);
 
 export function start(section, about) {
@@ -144,7 +145,9 @@ export function start(section, about) {
   function go(by) {
     const follows = document.activeElement === document.body || document.activeElement.matches(".block");
     visit(at === null && by === 1 ? 0 : Math.min(walk.length - 1, Math.max(0, (at ?? 0) + by)));
-    if (follows) focusBlock(walk[at][0]);
+    if (follows) return focusBlock(walk[at][0]);
+    const isReading = isNarrow() && panel.getBoundingClientRect().top < innerHeight / 2;
+    if (isReading) panel.scrollIntoView({ block: "start" });
     else figure.querySelector(".block[aria-pressed=true]").scrollIntoView({ block: "nearest" });
   }
 
@@ -276,7 +279,7 @@ export function start(section, about) {
         onclick: () => {
           stop();
           visit(find(one.name, backward));
-          if (matchMedia("(max-width: 60rem)").matches) panel.scrollIntoView({ block: "start" });
+          if (isNarrow()) panel.scrollIntoView({ block: "start" });
         },
       },
       el(
