@@ -214,7 +214,7 @@ def test_the_output_block_has_the_models_probabilities(traced):
     inputs[-1] = inputs[-1][:, :-1]
     logits = npx.to_host(model(*inputs).data)[0]
     block = show_block(trace, OUTPUT, 0, Names())
-    order = [int(name.strip("·").replace("end", "2")) for name in named(block, "logits")["columns"]]
+    order = [int(name.strip("·").replace("</s>", "2")) for name in named(block, "logits")["columns"]]
     np.testing.assert_allclose(values(named(block, "logits")), logits[:, order], atol=1e-5)
     p = values(named(block, "probabilities"))
     np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-5)

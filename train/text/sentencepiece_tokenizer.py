@@ -120,6 +120,10 @@ class SentencePieceTokenizer:
         """Return the text of a sequence of ids; special ids are dropped."""
         return self.decode_batch([ids])[0]
 
+    def spelling(self, token_id: int) -> str:
+        """Return one token as the vocabulary spells it."""
+        return self._pieces[int(token_id)]
+
     def subwords(self, ids: Sequence[int]) -> list[str]:
         """Return each id as text, with SPACE for a space."""
         return [self._pieces[int(i)] for i in ids]

@@ -43,6 +43,10 @@ PRETOKENIZERS = {
     "whitespace": r" ?(?:<|[^\s<]{1,100})",  # for text that is already tokenized
 }
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())  # 256 characters, one per byte
+_PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]  # bytes that ByteLevel spells as themselves
+BYTES = dict(zip(map(chr, _PRINTABLE), _PRINTABLE, strict=True)) | {
+    chr(256 + n): byte for n, byte in enumerate(x for x in range(256) if x not in _PRINTABLE)
+}  # character of ALPHABET -> its byte
 MIN_VOCAB_SIZE = len(SPECIALS) + len(ALPHABET)
 # Unicode's White_Space, spelled out because Python's \s also matches U+001C to U+001F.
 SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
@@ -227,6 +231,15 @@ class Tokenizer:
         """Return each id as text, with SPACE for a space; part of the bytes of a character becomes U+FFFD."""
         spellings = [self._engine.id_to_token(int(i)) or "" for i in ids]
         return [x if x in SPECIALS else decoders.ByteLevel().decode([x]).replace(" ", SPACE) for x in spellings]
+
+    def spelling(self, token_id: int) -> str:
+        """Return one token as the vocabulary spells it: a space as its sign, bytes that are not text as in <0xC3>."""
+        token = self._engine.id_to_token(int(token_id)) or ""
+        data = bytes(BYTES[x] for x in token) if BYTES.keys() >= {*token} else token.encode()
+        return "".join(
+            x if x.isprintable() else "".join(f"<0x{byte:02X}>" for byte in x.encode(errors="surrogateescape"))
+            for x in data.decode(errors="surrogateescape").replace(" ", "\u2423")
+        )
 
     def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call the library; raise UserError if it fails, because some invalid files fail only when used."""

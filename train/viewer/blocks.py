@@ -12,7 +12,7 @@ from autograd.neural import composed_rotation, softmax
 from models.layers.attention import CrossAttention
 from models.layers.positions import AttentionPositions, LearnedPositions
 from models.layers.restricted_attention import window_mask
-from train.viewer.inspection import Head, labels, log_softmax
+from train.viewer.inspection import BEGIN, Head, labels, log_softmax
 from train.viewer.trace import OUTPUT, Block, Operation, Recording, Trace, blocks, norm, on_host, zeros_if_none
 
 MAX_THUMBNAIL = 128  # columns of a matrix in the overview; wider ones are thinned
@@ -86,7 +86,7 @@ def show_block(trace: Trace, name: str, head: int, tokenizer: Any) -> dict[str, 
         for stack, ids in trace.ids.items()
     }
     if block.stack == "decoder":
-        tokens["decoder"][:1] = ["begin"]
+        tokens["decoder"][:1] = [BEGIN]
     tokens["rows"] = tokens[block.stack]
     answer = SHOW.get(block.kind, show_other)(trace, block, tokens, tokenizer, head)
     _, g = trace.output(name)

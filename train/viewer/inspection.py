@@ -31,6 +31,7 @@ AXES = {  # kind of attention -> meaning of its rows (queries) and columns (keys
 TEXT_AXES = {"text": ("token", "attended token")}  # of a language model
 
 
+BEGIN = "<s>"  # label of the position before the first token
 WHITE_SPACE = str.maketrans({" ": "\u2423", "\n": "\u23ce", "\t": "\u21e5"})
 
 
@@ -81,14 +82,15 @@ def is_parser(tokenizer: Any) -> bool:
 
 
 def labels(tokenizer: Any, ids: Sequence[int], side: str = "target") -> list[str]:
-    """Return each token of the source or the target as text.
+    """Return each token of the source or the target as text, different tokens as different texts.
 
-    A token that continues a word begins with a dot; a dot alone is part of the bytes of a character. In a language
-    model's text, which keeps its white space, a space and a line feed are visible signs instead.
+    A token that continues a word begins with a dot. White space is shown as signs, a special token by its name, and a
+    part of the bytes of a character in hexadecimal, as in <0xC3>. In a language model's text, which keeps its white
+    space, no token begins with a dot.
     """
     if isinstance(tokenizer, PlainTokenizer):
-        texts = (text.translate(WHITE_SPACE) for text in tokenizer.decode_batch([[i] for i in ids]))
-        return ["\u00b7" if "\ufffd" in text or not text else text for text in texts]
+        texts = [text.translate(WHITE_SPACE) for text in tokenizer.decode_batch([[i] for i in ids])]
+        return [text if is_readable(text) else tokenizer.spelling(i) for i, text in zip(ids, texts, strict=True)]
     if tokenizer.src_vocab_size is not None:
         tokenizer = getattr(tokenizer, side)
     context = tokenizer.encode("a")  # decoding a token after it shows whether the token begins a word
@@ -97,15 +99,16 @@ def labels(tokenizer: Any, ids: Sequence[int], side: str = "target") -> list[str
     names = []
     for i, text, symbol in zip(ids, texts, symbols, strict=True):
         token = text[len(prefix) :]
-        if i == tokenizer.eos_id or symbol:
-            names.append(symbol or "end")
-        elif "\ufffd" in token:
-            names.append("\u00b7")
-        elif not token.strip():
-            names.append("\u2423")  # a space
+        if symbol or not is_readable(token.strip()):
+            names.append(symbol or tokenizer.spelling(i))
         else:
             names.append(token[1:] if token.startswith(" ") else f"\u00b7{token}")
     return names
+
+
+def is_readable(text: str) -> bool:
+    """Return whether a reader can see what the text is: not empty, no bytes of a part of a character."""
+    return text != "" and text.isprintable() and "\ufffd" not in text
 
 
 def max_source_tokens(model: Any) -> int:
@@ -178,7 +181,7 @@ def inspect(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int
     return Inspection(
         labels(tokenizer, src, "source"),
         target,
-        ["begin", *target[:-1]],
+        [BEGIN, *target[:-1]],
         {kind: np.stack([layer[0] for layer in maps]) for kind, maps in inside.maps.items() if maps},
         layers[-1],
         np.stack([layer.argmax(axis=1) for layer in layers]),
@@ -221,7 +224,7 @@ def inspect_encoder(model: Any, tokenizer: Any, text: str) -> Inspection:
     """Return the attention of an encoder over a text, as the kind "text". Raises UserError if the text is too long."""
     ids = source_ids(model, tokenizer, text)
     maps = np.stack([layer[0] for layer in model.attention_maps(np.array([[model.config.bos_id, *ids]]))])
-    return Inspection(["begin", *labels(tokenizer, ids, "source")], [], [], {"text": maps}, None, None, None)
+    return Inspection([BEGIN, *labels(tokenizer, ids, "source")], [], [], {"text": maps}, None, None, None)
 
 
 def log_softmax(logits: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from autograd import Recorder, Tensor, observing
-from autograd.draw.graph import EXPRESSION_ERRORS, ExpressionError, evaluate, format_array, label_position, parse
+from autograd.draw.graph import EXPRESSION_ERRORS, ExpressionError, evaluate, format_array, parse
 from autograd.draw.layout import Box, Layout
 from autograd.engine import BackwardEvent
 from autograd.neural import softmax
@@ -164,10 +164,6 @@ def describe(recorder: Watcher, names: Mapping[int, str], titles: Mapping[int, s
     for node in nodes:
         node["x"], node["y"], node["width"] = (at[node["key"]] for at in (layout.x, layout.y, layout.width))
         node["ways"] = [layout.corners(next(ways)[0]) for _ in node["inputs"]]
-        taken: list[tuple[float, float, float]] = []
-        node["labels"] = [
-            label_position(way, how, taken) for way, how in zip(node["ways"], node.get("how", ()), strict=False)
-        ]
     width, height = layout.size
     sums = [*recorder.sums, (recorder.sums[-1] if recorder.sums else {}) | recorder.leaf_gradients()]
     so_far = [{key[number]: g for number, g in now.items() if number in key} for now in sums]

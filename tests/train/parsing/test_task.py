@@ -325,7 +325,7 @@ def test_the_page_shows_a_parser(run, folder):
     ((expected,),) = parse_stream(model, tokenizer, [words], beam=2, max_extra=config.search.max_extra)
     sentences = Sentences(model, tokenizer, config)
     answer = sentences.translate({"text": words, "beam": 2}, lambda item: None)
-    assert answer["text"] == str(expected) and answer["target"][-1] == "end"
+    assert answer["text"] == str(expected) and answer["target"][-1] == "</s>"
     again = sentences.translate({"text": words, "beam": 2, "prefix": answer["ids"][:2]}, lambda item: None)
     assert again["target"][:2] == answer["target"][:2]
 

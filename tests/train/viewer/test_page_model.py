@@ -106,8 +106,12 @@ def test_the_model_view_begins_with_the_attention_to_the_source(tab, address, pa
     inspection, *_ = page.sentences.recent[answer["translation"]]
     readout = tab.inner_text("#model .preview .read")
     assert float(readout.split(": ")[-1]) == pytest.approx(inspection.maps["cross"][-1].mean(axis=0)[0, 0], abs=1 / 255)
-    tab.click("text=walk through them all")
+    tab.click("text=Walk through the model")
     until(tab, "document.querySelector('#model .place').textContent.startsWith('1 of ')")
+    until(tab, "document.activeElement.textContent.startsWith('Next: ')")
+    tab.keyboard.press("Enter")
+    until(tab, "document.querySelector('#model .place').textContent.startsWith('2 of ')")
+    tab.click("text=▶ Play")
     assert tab.get_attribute("#model", "class").split()[-1] == "is-playing"
 
 
@@ -130,7 +134,7 @@ def test_a_cell_says_how_a_score_becomes_a_weight(tab, address, page):
     matrices = {one["title"]: one for one in block["matrices"]}
     column = matrices["weights, softmax of each row"]["columns"][1]
     readout = tab.inner_text(weights + ".read")
-    assert readout.startswith(f"begin, {column}: ") and "q·k = " in readout and "softmax = " in readout
+    assert readout.startswith(f"<s>, {column}: ") and "q·k = " in readout and "softmax = " in readout
 
 
 def test_the_page_opens_with_translated_validation_sentences(tab, run, uninterrupted):
@@ -159,6 +163,153 @@ def test_the_focus_follows_the_view(tab, address):
     for name in ("translate", "beam", "step", "curves", "model"):
         turn_to(tab, name)
         assert tab.evaluate("document.activeElement.id") == f"{name}-title"
+
+
+SIZES = ((1280, 800), (390, 844), (3840, 2160))
+OVERFLOWING = """(view) => {
+  const wrong = [], section = document.getElementById(view);
+  for (const one of document.querySelectorAll("header *, #ask *, main > section:not([hidden]) *")) {
+    const { width, height } = one.getBoundingClientRect();
+    if (!width || one.closest(".hidden, details:not([open]) > :not(summary)")) continue;
+    if (one.matches("button, a, b, span, small, label, h3, select") && one.clientWidth
+        && one.scrollWidth > one.clientWidth + 1) wrong.push(one.textContent);
+    if (one.matches("svg .box text") && one.getBBox().width > one.parentNode.querySelector("rect").getBBox().width)
+      wrong.push(one.textContent);
+    if (one.matches("[data-name=search-tree] text") && one.textContent.endsWith("…")) wrong.push(one.textContent);
+  }
+  for (const label of section.querySelectorAll(".edge-label")) {
+    const { x, y, width, height } = label.getBBox();
+    for (const path of section.querySelectorAll(".edge")) {
+      const n = path.getTotalLength(), points = Array.from({ length: n }, (_, i) => path.getPointAtLength(i));
+      const isOwn = points.some((p) => Math.hypot(p.x - x - width / 2, p.y - y - height / 2) < 3);
+      if (!isOwn && points.some((p) => p.x > x && p.x < x + width && p.y > y && p.y < y + height))
+        wrong.push(`${label.textContent} meets an edge`);
+    }
+  }
+  for (const [a, b] of [[".times", ".arrow"], [".edge-label", ".box rect"], [".what > *", ".thumbnail"]]) {
+    const boxes = (selector) => [...section.querySelectorAll(selector)].map((one) => one.getBoundingClientRect());
+    for (const x of boxes(a)) for (const y of boxes(b))
+      if (x.left < y.right - 1 && y.left < x.right - 1 && x.top < y.bottom - 1 && y.top < x.bottom - 1
+          && (b !== ".arrow" || y.width < 1)) wrong.push(`${a} at ${x.left}, ${x.top} meets ${b}`);
+  }
+  return wrong;
+}"""
+
+
+def test_no_text_overflows_its_box_or_meets_a_line(tab, address):
+    translate(tab, address)
+    tab.evaluate("document.addEventListener('translated', (event) => (window.detail = event.detail))")
+    tab.press("#text", "Enter")
+    until(tab, "window.detail")
+    tab.evaluate(
+        "detail.answer.beam.nodes.forEach((node) => (node.label += ' and more'));"
+        "document.dispatchEvent(new CustomEvent('translated', { detail }))"
+    )
+    for width, height in SIZES:
+        tab.set_viewport_size({"width": width, "height": height})
+        for name in ("model", "beam", "step", "translate"):
+            turn_to(tab, name)
+            tab.wait_for_selector(f"#{name} svg, #{name} canvas")
+            if name == "model":
+                tab.wait_for_selector("#model[data-flow]", state="attached")
+            if name == "beam":
+                tab.check("#dropped")
+            if name == "step":
+                for _ in range(4):
+                    tab.keyboard.press("ArrowRight")
+            tab.wait_for_timeout(100)  # drawings follow the size of the window
+            assert tab.evaluate(f"({OVERFLOWING})('{name}')") == [], (name, width)
+
+
+def test_the_whole_model_is_in_the_window_and_a_selection_moves_nothing(tab, address):
+    view(tab, address, "model")
+    tab.fill("#text", SENTENCE)
+    tab.press("#text", "Enter")
+    tab.wait_for_selector("#model[data-flow]", state="attached")
+    elements = "[...document.querySelectorAll('.block, .controls button')]"
+    boxes = f"{elements}.map(one => Object.values(one.getBoundingClientRect().toJSON()))"
+    for width, height in SIZES:
+        tab.set_viewport_size({"width": width, "height": height})
+        before = tab.evaluate(boxes)
+        if width > 1000:
+            assert max(top + tall for _, top, _, tall, *_ in before) < height
+            assert tab.evaluate("document.documentElement.scrollHeight") <= height
+        else:  # the drawing begins in the window, above the controls
+            assert tab.evaluate("document.querySelector('.figure').getBoundingClientRect().top") < height / 2
+        tab.evaluate("document.querySelector('[data-block=\"encoder.0.attention\"]').click()")
+        until(tab, "document.querySelector('#model .opened').dataset.block === 'encoder.0.attention'")
+        for direction in ("backward", "forward"):
+            tab.evaluate(f"document.querySelector('[aria-label=Direction] .{direction}').click()")
+            tab.evaluate("scrollTo(0, 0)")
+            assert tab.evaluate(boxes) == before, (width, direction)
+        tab.keyboard.press("Escape")
+
+
+def test_the_arrow_keys_move_between_blocks_and_escape_closes(tab, address):
+    view(tab, address, "model")
+    tab.fill("#text", SENTENCE)
+    tab.press("#text", "Enter")
+    tab.wait_for_selector("#model[data-flow]", state="attached")
+    focused, opened = "document.activeElement.dataset.block", "document.querySelector('#model .opened').dataset.block"
+    tab.focus("[data-block='encoder.0.attention']")
+    tab.keyboard.press("ArrowUp")
+    assert tab.evaluate(focused) == "encoder.0.attention_residual" and tab.evaluate(f"{opened} === undefined")
+    tab.keyboard.press("Enter")
+    until(tab, f"{opened} === 'encoder.0.attention_residual'")
+    for key, name in (("ArrowDown", "encoder.0.attention"), ("ArrowRight", "encoder.0.attention_residual")):
+        tab.keyboard.press(key)
+        until(tab, f"{opened} === '{name}'")
+        assert tab.evaluate(focused) == name
+    canvas = "#model .opened canvas[tabindex]"
+    tab.focus(canvas)
+    assert tab.is_visible("#model .opened .cursor")  # the selection starts visibly, and the first key moves it
+    first = tab.inner_text("#model .opened .read >> nth=0")
+    tab.keyboard.press("ArrowRight")
+    assert tab.inner_text("#model .opened .read >> nth=0") != first
+    tab.keyboard.press("Escape")
+    assert tab.evaluate(focused) == "encoder.0.attention_residual" and tab.is_visible("#model .start")
+
+
+def test_a_new_sentence_starts_the_panel_anew_and_an_empty_one_clears_the_views(tab, address):
+    translate(tab, address)
+    turn_to(tab, "model")
+    tab.click("[data-block='decoder.0.cross_attention']")
+    tab.wait_for_selector("#model .opened .matrix")
+    panel = "document.querySelector('#model .opened')"
+    flow = tab.get_attribute("#model", "data-flow")
+    tab.evaluate(f"{panel}.scrollTop = 300")
+    assert tab.evaluate(f"{panel}.scrollTop") == 300
+    tab.fill("#text", "four")
+    tab.press("#text", "Enter")
+    until(tab, f"document.querySelector('#model').dataset.flow !== '{flow}' && {panel}.scrollTop === 0")
+    tab.fill("#text", " ")
+    tab.press("#text", "Enter")
+    tab.wait_for_selector("#status.error")
+    assert tab.locator("#model .thumbnail, #model .chip, #model .matrix").count() == 0
+    assert tab.locator("#result > *, #beam svg").count() == 0
+
+
+def test_every_label_and_number_of_a_matrix_is_drawn(tab, address):
+    tab.add_init_script(
+        "window.drawn = []; const fill = CanvasRenderingContext2D.prototype.fillText;"
+        "CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {"
+        "  drawn.push([String(text), parseFloat(this.font)]); fill.call(this, text, ...rest); };"
+    )
+    view(tab, address, "translate")
+    tab.evaluate("""async () => {
+        const { matrix } = await import("/matrix.js"), place = document.createElement("div");
+        place.style.width = "520px";
+        const names = Array.from({ length: 17 }, (_, i) => `\u2423token${i}`);
+        const values = Float32Array.from({ length: 16 * 17 }, (_, i) => 0.01 + i / 300);
+        place.append(matrix({ title: "weights", rows: names.slice(1), columns: names, values, most: 1 }));
+        drawn.length = 0;
+        document.getElementById("translate").prepend(place);
+    }""")
+    until(tab, "drawn.length > 0")
+    drawn = tab.evaluate("drawn")
+    texts = [text for text, _ in drawn]
+    assert texts[:16] == texts[17:33] == [f"\u2423token{i}" for i in range(1, 17)] and len(texts) == 33 + 16 * 17
+    assert texts[33:36] == [".01", ".01", ".02"] and min(size for _, size in drawn) >= 8.9
 
 
 # ---- language models

@@ -2,7 +2,13 @@
 import { el, number, table, collapsible, unit } from "./parts.js";
 
 const H = 50,
-  ROW = 84;
+  ROW = 84,
+  WIDEST = 200; // of a box; a longer token is cut
+const ruler = document.createElement("canvas").getContext("2d");
+const lengthOf = (text, size) => {
+  ruler.font = `${size}px system-ui, sans-serif`; // as .drawing in page.css
+  return ruler.measureText(text).width;
+};
 
 export function start(section) {
   const hint = el("p", {}, "Translate a sentence first; this view then shows its search.");
@@ -27,12 +33,18 @@ export function start(section) {
 
   document.addEventListener("translated", ({ detail }) => {
     answer = detail.answer;
-    search = answer.beam;
-    if (!search) return;
+    search = answer?.beam;
+    if (!search) return clear();
     selected = search.won[0] ?? -1;
     draw();
     tables();
   });
+  function clear() {
+    hint.hidden = false;
+    control.hidden = true;
+    reason.textContent = "";
+    for (const part of [place, chosen, numbers]) part.replaceChildren();
+  }
   dropped.addEventListener("change", draw);
   late.addEventListener("change", draw);
   new ResizeObserver(() => search && draw()).observe(place);
@@ -54,9 +66,12 @@ export function start(section) {
       if (node.length <= end || late.checked) (rows[node.length] ??= []).push(i);
     });
     const most = Math.max(...rows.filter(Boolean).map((row) => row.length));
+    // boxes as wide as the longest token; a tree wider than the window scrolls
+    const longest = Math.max(...rows.flat().map((i) => lengthOf(search.nodes[i].label, 16)));
     const margin = 62,
-      width = Math.max(place.clientWidth / unit(), 320),
-      pitch = Math.min(190, (width - margin) / most),
+      available = Math.max(place.clientWidth / unit(), 320) - margin,
+      pitch = Math.max(Math.min(190, available / most), Math.min(WIDEST, Math.max(56, longest + 12)) + 10),
+      width = margin + Math.max(available, most * pitch),
       w = pitch - 10;
     const at = new Map([[-1, [margin + (most * pitch) / 2, 8]]]);
     rows.forEach((row, step) =>
@@ -87,16 +102,21 @@ export function start(section) {
         }),
       );
     }
-    const letters = Math.max(3, Math.floor((w - 8) / 9));
     for (const [i, [x, y]] of at) {
       if (i < 0) continue;
       const node = search.nodes[i];
-      const fit = (text) => (text.length > letters ? `${text.slice(0, letters - 1)}…` : text);
+      const fits = (text, size) => lengthOf(text, size) <= w - 8;
+      const fit = (text) => {
+        const cut = (n) => (n === text.length ? text : `${text.slice(0, n)}…`);
+        let n = text.length;
+        while (n > 1 && !fits(cut(n), 16)) n--;
+        return cut(n);
+      };
       const score = ({ score, fate }) => {
-        const rounded = [3, 2, 1, 0].map((digits) => score.toFixed(digits)).find((text) => text.length <= letters);
+        const rounded = [3, 2, 1].map((digits) => score.toFixed(digits)).find((text) => fits(text, 13));
         const text = rounded ?? score.toFixed(0); // rounded, since a number that is cut is another number
         const both = `${text} ${fate}`;
-        return fate === "kept" || both.length > letters ? text : both;
+        return fate !== "kept" && fits(both, 13) ? both : text;
       };
       svg.append(
         el(

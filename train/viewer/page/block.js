@@ -1,8 +1,27 @@
-// An open block of the model: its formula, its matrices or their gradients, and its parameters.
+// An open block of the model: what it does, its formula, its matrices or their gradients, and its parameters.
 import { collapsible, el, number, table } from "./parts.js";
 import { floats, matrix } from "./matrix.js";
 
-export function openBlock(titleOf, block, backward, chooseHead) {
+// What a block does, in plain words.
+function explain({ title, kind, stack }) {
+  if (kind === "attention") {
+    if (title.startsWith("Cross"))
+      return "Each output token reads the source: its query comes from the decoder, keys and values from the encoder.";
+    const whom = stack === "encoder" ? "every token" : "itself and the tokens before it; those after it are masked";
+    return `Each token compares its query with the keys of ${whom}. The softmax of these scores weights their values.`;
+  }
+  return {
+    embedding: "Each token becomes a vector, its row of the embedding table, to which its position is added.",
+    feed_forward: "Each token by itself: a wider hidden layer, an activation, and back to the width of the model.",
+    residual:
+      "The output of the sub-layer is added to its input, so that each sub-layer only learns a change" +
+      (title.includes("norm") ? "; each row is then scaled to a common size." : "."),
+    norm: "Each row is scaled to a common size, and then by learned factors.",
+    output: "Each row is compared with every token of the vocabulary; the softmax gives the next token's probabilities.",
+  }[kind];
+}
+
+export function openBlock(about, titleOf, block, backward, chooseHead, steps) {
   const decoded = block.matrices.map((one) => {
     let values = null; // decoded when they are shown
     return {
@@ -12,20 +31,28 @@ export function openBlock(titleOf, block, backward, chooseHead) {
       },
     };
   });
-  const shown = decoded.map((one) => show(one, decoded, backward));
+  // the weights or probabilities first, then how they come about
+  const inOrder = [...decoded].sort((a, b) => Boolean(b.unit) - Boolean(a.unit));
+  const shown = inOrder.map((one) => show(one, decoded, backward));
   const small = (x) => number(Number(x.toPrecision(3)));
   return [
     el("h3", {}, titleOf(block.block)),
-    el("p", { class: "formula" }, block.formula),
-    el(
-      "p",
-      { class: "gradients" },
-      `Gradient in: norm ${small(block.arriving)}. Gradient out: `,
-      block.leaving.length
-        ? block.leaving.map(([to, norm]) => `${small(norm)} to ${titleOf(to)}`).join("; ")
-        : "to the embedding table",
-      ".",
-    ),
+    el("p", {}, explain(about) ?? ""),
+    steps,
+    ...(block.formula ? [el("p", { class: "formula" }, block.formula)] : []),
+    ...(backward
+      ? [
+          el(
+            "p",
+            {},
+            `Gradient in: norm ${small(block.arriving)}. Gradient out: `,
+            block.leaving.length
+              ? block.leaving.map(([to, norm]) => `${small(norm)} to ${titleOf(to)}`).join("; ")
+              : "to the embedding table",
+            ".",
+          ),
+        ]
+      : []),
     ...(block.note ? [el("p", { class: "soft" }, block.note)] : []),
     ...(block.heads > 1 ? [heads(block, chooseHead)] : []),
     ...(block.bars ? [distribution(block)] : []),

@@ -1,7 +1,7 @@
-// Curves: the runs' metrics.jsonl, drawn by uPlot, one color per run, updated while they train.
+// Curves: the runs' metrics.jsonl, drawn by uPlot, one color per line, updated while they train.
 import { el, number, reach, recorded, recording, table, collapsible, unit } from "./parts.js";
 
-const HUES = ["--forward", "--backward", "--third", "--fourth"];
+const HUES = ["--forward", "--backward", "--third", "--fourth", "--fifth", "--sixth", "--seventh", "--eighth"];
 const PARTS = { train: "training", valid: "validation" };
 const height = () => 260 * unit();
 
@@ -32,7 +32,12 @@ export function start(section, about) {
         .join("; ")}. New points appear as they are written.`;
     for (const name of error ? [] : Object.keys(names)) {
       const lines = Object.entries(runs).flatMap(([run, panels], i) =>
-        Object.entries(panels[name] ?? {}).map(([kind, points]) => ({ run, kind, points, hue: HUES[i % HUES.length] })),
+        Object.entries(panels[name] ?? {}).map(([kind, points]) => ({
+          run,
+          kind,
+          points,
+          hue: HUES[(2 * i + (kind === "valid" ? 1 : 0)) % HUES.length],
+        })),
       );
       if (!lines.length) continue;
       if (!shown.has(name)) {
@@ -136,8 +141,10 @@ function options(name, log, lines, place) {
     grid: { stroke: line, width: 1 },
     ticks: { stroke: line },
   };
-  const short = (value) => (value == null ? "" : String(Number(value.toPrecision(3))));
-  const y = { ...axis, size: 4.6 * size, space: 2.4 * size, values: (_, values) => values.map(short) };
+  const short = (value) => (value == null ? "" : number(Number(value.toPrecision(3))));
+  // The legend shows the values at the pointer, or the last ones; of a line without a point there, the one before.
+  const latest = (plot, series, at) => plot.data[series].slice(0, at == null ? undefined : at + 1).findLast((x) => x != null);
+  const y = { ...axis, size: 5 * size, space: 2.4 * size, values: (_, values) => values.map(short) };
   const range =
     name === "tokens_per_second" || name === "lr"
       ? (_, least, most) => [0, uPlot.rangeNum(0, most, 0.1, true)[1]]
@@ -147,10 +154,11 @@ function options(name, log, lines, place) {
     height: height(),
     cursor: { sync: { key: "updates" }, drag: { x: true, y: false } },
     scales: { x: { time: false }, y: log ? { distr: 3 } : range ? { range } : {} },
-    axes: [{ ...axis, space: 5 * size, values: (_, values) => values.map((value) => value.toLocaleString("en")) }, y],
+    padding: [null, 2 * size, null, null], // for the last number of the x axis
+    axes: [{ ...axis, size: 2.6 * size, space: 5 * size, values: (_, values) => values.map((value) => value.toLocaleString("en")) }, y],
     legend: { live: true },
     series: [
-      { label: "update", value: (_, value) => (value == null ? "" : value.toLocaleString("en")) },
+      { label: "update", value: (plot, _, series, at) => latest(plot, series, at).toLocaleString("en") },
       ...lines.map(({ run, kind, hue, points }) => ({
         label: `${run}, ${PARTS[kind]}`,
         stroke: color(hue),
@@ -158,7 +166,7 @@ function options(name, log, lines, place) {
         dash: kind === "valid" ? [8, 5] : undefined,
         spanGaps: true,
         points: { show: points.length < 60 && kind === "valid" ? true : points.length === 1, size: 6 * unit() },
-        value: (_, value) => short(value),
+        value: (plot, _, series, at) => short(latest(plot, series, at)),
       })),
     ],
   };

@@ -2,8 +2,8 @@
 import { bytes, el, rounded } from "./parts.js";
 import { matrix } from "./matrix.js";
 
-// `answer` and `flow` may be missing; `walk` starts the walk through all blocks.
-export function introduction(model, answer, flow, walk) {
+// `answer` and `flow` may be missing; `backward` is the direction shown; `walk` opens the first block.
+export function introduction(model, answer, flow, backward, walk) {
   const { task, blocks, layers, heads, d_model, d_ff, d_k, vocabulary, parameters, norm } = model;
   const count = (kind) => blocks.filter((one) => one.kind === kind).reduce((sum, one) => sum + one.parameters, 0);
   const rows = [
@@ -17,11 +17,14 @@ export function introduction(model, answer, flow, walk) {
     el(
       "p",
       {},
-      "Each box is a block of the network, with the number of its parameters. Its strip shows the values that it " +
-        "computes for the sentence above, one row per token: purple is negative, green positive. Select a block to " +
-        "open it, or ",
-      el("button", { type: "button", class: "primary", onclick: walk }, "▶ walk through them all"),
+      backward
+        ? "The gradient of the loss flows from the top to the bottom. The strip of each block shows the gradient with " +
+            "respect to its output"
+        : "The sentence above enters at the bottom, and the next tokens leave at the top. Each box is a block of the " +
+            "network with the number of its parameters; its strip shows its output",
+      ", one row per token: purple is negative, green positive. Select a block to see inside.",
     ),
+    el("p", {}, el("button", { type: "button", class: "primary", onclick: walk }, "▶ Walk through the model")),
     ...(answer ? [attention(answer)] : []),
     el("h3", {}, `${rounded(parameters)} parameters`),
     el(

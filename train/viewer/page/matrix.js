@@ -2,15 +2,19 @@
 import { bytes, el, level, number, pixelScale, scale } from "./parts.js";
 
 const NARROWEST = 2, // CSS pixels per column; wider matrices scroll
-  WIDEST = 46;
+  WIDEST = 3.4, // width of a column in letters' heights
+  SMALLEST = 0.64, // size of the letters in small cells, relative to the others
+  MOST_NUMBERS = 3000; // numbers drawn in cells
 
-const ruler = new OffscreenCanvas(1, 1).getContext("2d");
+const ruler = document.createElement("canvas").getContext("2d");
 
 // First all canvases get their sizes, so that the browser lays the page out once; then those in the window are painted,
 // and the others when they come near it.
 const sizes = new ResizeObserver((entries) => {
   const { fontSize, fontFamily } = getComputedStyle(entries[0].target);
-  const resized = entries.map(({ target }) => target.firstChild).filter((canvas) => canvas.fit(fontSize, fontFamily));
+  const resized = entries
+    .filter(({ target, contentRect }) => target.firstChild.fit(contentRect.width, fontSize, fontFamily))
+    .map(({ target }) => target.firstChild);
   const inWindow = resized.map((canvas) => canvas.getBoundingClientRect().top < innerHeight);
   resized.forEach((canvas, i) => (inWindow[i] ? canvas.redraw() : later.observe(canvas)));
 });
@@ -42,34 +46,45 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
     role: "img",
     "aria-label": `${title}: ${down} rows (${rows.slice(0, 12).join(" ")}), ${across} columns, largest magnitude ${number(most)}. Use the arrow keys to read its values.`,
   });
-  const box = el("div", { class: "cells" }, canvas);
+  const frame = el("span", { class: "cursor", hidden: true });
+  const box = el("div", { class: "cells" }, canvas, frame);
   const readout = el("p", { class: "read", "aria-live": "polite" }, missing);
   let layout = null,
     image = null,
     cursor = null;
 
   // Sets the size of the canvas; returns whether it has changed.
-  canvas.fit = (fontSize, fontFamily) => {
-    const { clientWidth } = box;
-    if (!clientWidth || (layout?.clientWidth === clientWidth && layout.fontSize === fontSize)) return false;
-    layout = { clientWidth, fontSize, ...place(clientWidth, parseFloat(fontSize), fontFamily) };
+  canvas.fit = (available, fontSize, fontFamily) => {
+    if (!available || (layout?.available === available && layout.fontSize === fontSize)) return false;
+    layout = { available, fontSize, ...place(available, parseFloat(fontSize), fontFamily) };
     canvas.style.width = `${layout.width}px`;
     canvas.style.height = `${layout.height}px`;
+    point();
     return true;
   };
   canvas.redraw = () => layout && paint();
 
   function place(available, size, fontFamily) {
-    const font = (ruler.font = `${size}px ${fontFamily}`);
+    ruler.font = `${size}px ${fontFamily}`;
     const widest = (labels) => Math.max(0, ...labels.map((label) => ruler.measureText(String(label)).width));
-    const left = Math.ceil(Math.min(widest(rows), 9 * size)) + 6;
-    const cellWidth = Math.min(WIDEST, Math.max(NARROWEST, (available - left - 2) / across));
-    const cellHeight = down <= 48 ? size * 1.25 : Math.max(3, (size * 60) / down);
+    const left = Math.ceil(Math.min(widest(rows), 9 * size)) + 8;
+    const cellWidth = Math.min(WIDEST * size, Math.max(NARROWEST, (available - left - 2) / across));
+    const cellHeight = down <= 48 ? size * 1.35 : Math.max(3, (size * 60) / down);
     const named = Array.isArray(columns);
     const turned = named && widest(columns) > cellWidth - 3;
-    const top = named ? (turned ? Math.ceil(Math.min(widest(columns), 7 * size)) + 6 : size * 1.5) : size * 1.4;
+    const top = named ? (turned ? Math.ceil(Math.min(widest(columns), 7 * size)) + 8 : size * 1.5) : size * 1.4;
     const [width, height] = [left + across * cellWidth + 2, top + down * cellHeight + 2];
-    return { width, height, size, font, left, top, cellWidth, cellHeight, named, turned };
+    const smaller = (most) => Math.max(SMALLEST * size, Math.min(size, most));
+    // numbers in the cells, with as many digits as fit
+    const room = (cellWidth - 3) / (ruler.measureText("0").width / size); // of one letter of 1 px
+    const numbers = (room >= 2 * SMALLEST * size && values.length <= MOST_NUMBERS ? [2, 1] : [])
+      .map((digits) => {
+        const letters = values.reduce((n, value) => Math.max(n, compact(value, most, digits).length), 1);
+        return { digits, size: Math.min(size, cellHeight * 0.8, room / letters) };
+      })
+      .find((one) => one.size >= SMALLEST * size);
+    const columnSize = turned ? smaller(cellWidth / 1.05) : size;
+    return { width, height, size, fontFamily, left, top, cellWidth, cellHeight, named, turned, columnSize, numbers };
   }
 
   // One pixel for each value, which the browser scales to cells. Masked cells are clear.
@@ -85,7 +100,8 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
   }
 
   function paint() {
-    const { width, height, size, font, left, top, cellWidth, cellHeight, named, turned } = layout;
+    const { width, height, size, fontFamily, left, top, cellWidth, cellHeight, named, turned, columnSize, numbers } =
+      layout;
     const ratio = devicePixelRatio || 1,
       ink = getComputedStyle(canvas).color;
     canvas.width = Math.round(width * ratio);
@@ -93,24 +109,27 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
     const context = canvas.getContext("2d"),
       colors = scale();
     context.scale(ratio, ratio);
-    context.font = font;
+    context.font = `${size}px ${fontFamily}`;
     context.textBaseline = "middle";
     context.imageSmoothingEnabled = false;
     context.drawImage(pixels(pixelScale()), left, top, across * cellWidth, down * cellHeight);
+    // lifts a label that hangs below its line, as the sign for a space does
+    const lift = (label) => Math.max(0, context.measureText(label).actualBoundingBoxDescent - 0.5 * size);
     const everyRow = Math.ceil((size * 1.1) / cellHeight);
     context.fillStyle = ink;
     context.textAlign = "right";
     rows.forEach((label, i) => {
-      if (i % everyRow === 0) context.fillText(label, left - 5, top + (i + 0.5) * cellHeight, left - 6);
+      if (i % everyRow === 0) context.fillText(label, left - 6, top + (i + 0.5) * cellHeight - lift(label), left - 8);
     });
+    context.font = `${columnSize}px ${fontFamily}`;
     if (turned) {
       context.textAlign = "left";
-      const everyColumn = Math.ceil((size * 1.05) / cellWidth);
+      const everyColumn = Math.ceil(columnSize / cellWidth);
       for (let j = 0; j < across; j += everyColumn) {
         context.save();
         context.translate(left + (j + 0.5) * cellWidth, top - 4);
         context.rotate(-Math.PI / 2);
-        context.fillText(columns[j], 0, 0, top - 5);
+        context.fillText(columns[j], 0, -lift(columns[j]), top - 8);
         context.restore();
       }
     } else {
@@ -119,23 +138,28 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
       for (let j = 0; j < across; j += named ? 1 : ticks)
         context.fillText(named ? columns[j] : j, left + (named ? j + 0.5 : j) * cellWidth, top - size * 0.7);
     }
-    if (cellWidth >= size * 2.7 && cellHeight >= size) {
+    if (numbers) {
+      context.font = `${numbers.size}px ${fontFamily}`;
       context.textAlign = "center";
       for (let i = 0; i < down; i++) {
         for (let j = 0; j < across; j++) {
           const value = values[i * across + j],
             [r, g, b] = value === -Infinity ? [128, 128, 128] : colors[level(value, most)];
           context.fillStyle = value === -Infinity ? ink : 0.3 * r + 0.59 * g + 0.11 * b > 140 ? "#000" : "#fff";
-          const text = value === -Infinity ? "−∞" : compact(value, most);
+          const text = compact(value, most, numbers.digits);
           context.fillText(text, left + (j + 0.5) * cellWidth, top + (i + 0.5) * cellHeight, cellWidth - 2);
         }
       }
     }
-    if (cursor) {
-      context.strokeStyle = ink;
-      context.lineWidth = 2;
-      context.strokeRect(left + cursor[1] * cellWidth, top + cursor[0] * cellHeight, cellWidth, cellHeight);
-    }
+  }
+
+  // Frames the cell at the cursor.
+  function point() {
+    frame.hidden = !cursor || !layout;
+    if (frame.hidden) return;
+    const { left, top, cellWidth, cellHeight } = layout;
+    const [x, y] = [canvas.offsetLeft + left + cursor[1] * cellWidth, canvas.offsetTop + top + cursor[0] * cellHeight];
+    Object.assign(frame.style, { left: `${x}px`, top: `${y}px`, width: `${cellWidth}px`, height: `${cellHeight}px` });
   }
 
   function read(i, j) {
@@ -143,7 +167,13 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
     cursor = [i, j];
     const value = values[i * across + j];
     readout.textContent = `${rows[i]}, ${column(j)}: ${value === -Infinity ? "−∞ (masked)" : number(value)}${about(i, j)}`;
-    canvas.redraw();
+    point();
+  }
+
+  function leave() {
+    cursor = null;
+    readout.textContent = missing;
+    point();
   }
 
   canvas.addEventListener("pointermove", (event) => {
@@ -152,24 +182,22 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
       j = Math.floor((event.offsetX - layout.left) / layout.cellWidth);
     if (i >= 0 && j >= 0 && i < down && j < across) read(i, j);
   });
-  canvas.addEventListener("pointerleave", () => {
-    cursor = null;
-    readout.textContent = missing;
-    canvas.redraw();
-  });
+  canvas.addEventListener("pointerleave", () => document.activeElement !== canvas && leave());
+  canvas.addEventListener("focus", () => read(...(cursor ?? [0, 0])));
+  canvas.addEventListener("blur", leave);
   canvas.addEventListener("keydown", (event) => {
     const by = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
     const end = { Home: 0, End: across - 1 }[event.key];
     if (!by && end === undefined) return;
     event.preventDefault();
-    if (end !== undefined) return read(cursor?.[0] ?? 0, end);
-    const [i, j] = cursor ? [cursor[0] + by[0], cursor[1] + by[1]] : [0, 0];
+    if (end !== undefined) return read(cursor[0], end);
+    const [i, j] = [cursor[0] + by[0], cursor[1] + by[1]];
     if (i >= 0 && j >= 0 && i < down && j < across) read(i, j);
   });
   sizes.observe(box);
   return el(
     "figure",
-    { class: across > 40 ? "matrix wide" : "matrix" },
+    { class: across > (Array.isArray(columns) ? 8 : 40) ? "matrix wide" : "matrix" },
     el("figcaption", {}, el("b", {}, title), ` ${down} × ${across} `, legend(most, values)),
     box,
     readout,
@@ -177,10 +205,14 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
 }
 
 // Few characters for a number inside a cell of a matrix whose largest magnitude is `most`.
-function compact(x, most) {
+function compact(x, most, digits) {
   const size = Math.abs(x);
-  if (size === 0 || (size < 0.005 && most >= 0.5)) return "0";
-  return size >= 100 || size < 0.005 ? x.toExponential(0).replace("e+", "e") : x.toFixed(size < 10 ? 2 : 1);
+  if (x === -Infinity) return "−∞";
+  if (size < 0.5 * 10 ** -digits && (size === 0 || most >= 0.5)) return "0";
+  const isPlain = size < 100 && size >= 0.5 * 10 ** -digits;
+  const text = isPlain ? x.toFixed(size < 10 ? digits : digits - 1) : x.toExponential(0).replace("e+", "e");
+  const brief = most <= 1 ? (Number(text) === 1 ? "1" : text.replace("0.", ".")) : text;
+  return brief.replace("-", "−");
 }
 
 function largest(values) {

@@ -1,13 +1,15 @@
 // Model: Figure 1 of the paper for the loaded run. Every block shows its output for one sentence, or the gradient of
-// its output; a block opens to its matrices (block.js); the arrow keys walk through the forward and the backward pass.
+// its output; a block opens to its matrices (block.js). ← and → walk through the forward and the backward pass, ↑ and ↓
+// move between the blocks of a stack, Enter opens a block and Escape closes it.
 // Blocks are fetched while the browser is idle, so that they open without waiting for the server.
-import { ask, el, number, rounded, stepByKeys } from "./parts.js";
+import { ask, el, number, rounded, stepByKeys, unit } from "./parts.js";
 import { thumbnail } from "./matrix.js";
 import { introduction } from "./introduction.js";
 import { openBlock } from "./block.js";
 
-const MOST_CHIPS = 4; // tokens shown in the figure
+const MOST_CHIPS = 12; // tokens in the figure; those that do not fit are hidden
 const STACKS = { encoder: "Encoder", decoder: "Decoder", text: "Decoder only" };
+const isNarrow = () => matchMedia("(max-width: 60rem)").matches; // the panel is below the figure (page.css)
 const whenIdle = (work) => (window.requestIdleCallback ?? setTimeout)(work);
 
 export function start(section, about) {
@@ -40,14 +42,14 @@ export function start(section, about) {
     ["→", "Next", 1],
     ["⇥", "Last", Infinity],
   ].map(([sign, name, by]) => el("button", { type: "button", "aria-label": name, onclick: () => go(by) }, sign));
-  const play = el("button", { type: "button", onclick: () => (playing ? stop() : begin()) }, "▶ Play");
+  const play = el("button", { type: "button", class: "play", onclick: () => (playing ? stop() : begin()) }, "▶ Play");
   const place = el("output", { class: "place", "aria-live": "polite" });
   const figure = el("div", { class: "figure" });
   const panel = el("div", { class: "opened", tabindex: -1 });
   section.append(
     el(
       "div",
-      { class: "row" },
+      { class: "row controls" },
       el("div", { class: "group", role: "group", "aria-label": "Direction" }, ...directions),
       el(
         "div",
@@ -58,16 +60,28 @@ export function start(section, about) {
       el("div", { class: "group", role: "group", "aria-label": "Walk through the passes" }, ...moves, play),
       place,
     ),
-    el("div", { class: "whole" }, figure, panel),
+    el("div", { class: "whole" }, el("div", { class: "scroller" }, figure), panel),
   );
   stepByKeys(section, go);
+  document.addEventListener("keydown", (event) => {
+    if (section.hidden || event.target.matches("input, select, textarea")) return;
+    if (event.key === "Escape" && at !== null) close();
+    const by = { ArrowUp: -1, ArrowDown: 1 }[event.key],
+      stack = event.target.closest(".block") && [...event.target.closest(".stack").querySelectorAll(".block")];
+    if (!by || !stack) return;
+    event.preventDefault();
+    const next = stack[stack.indexOf(event.target) + by]?.dataset.block;
+    if (next && at !== null) visit(find(next, backward));
+    if (next) focusBlock(next);
+  });
   new ResizeObserver(() => connect()).observe(figure);
 
   document.addEventListener("translated", ({ detail }) => {
     answer = detail.answer;
     flow = null;
     fetched = new Map();
-    if (!section.hidden) load();
+    if (answer && !section.hidden) load();
+    if (!answer) close();
   });
   document.addEventListener("shown", ({ detail }) => {
     if (detail !== "model") stop();
@@ -79,7 +93,7 @@ export function start(section, about) {
     draw();
     const id = answer.translation,
       loaded = await ask("api/flow", { translation: id });
-    if (answer.translation !== id) return;
+    if (answer?.translation !== id) return;
     if (loaded.error) return panel.replaceChildren(el("p", { class: "error", role: "alert" }, loaded.error));
     flow = loaded;
     draw();
@@ -129,7 +143,17 @@ export function start(section, about) {
   const find = (name, back) => walk.findIndex((one) => one[0] === name && one[1] === back);
 
   function go(by) {
-    at = at === null && by === 1 ? 0 : Math.min(walk.length - 1, Math.max(0, (at ?? 0) + by));
+    const follows = document.activeElement === document.body || document.activeElement.matches(".block");
+    visit(at === null && by === 1 ? 0 : Math.min(walk.length - 1, Math.max(0, (at ?? 0) + by)));
+    if (follows) return focusBlock(walk[at][0]);
+    const isReading = isNarrow() && panel.getBoundingClientRect().top < innerHeight / 2;
+    if (isReading) panel.scrollIntoView({ block: "start" });
+    else figure.querySelector(".block[aria-pressed=true]").scrollIntoView({ block: "nearest" });
+  }
+
+  // Opens the block at a place of the walk.
+  function visit(place) {
+    at = place;
     const [name, back] = walk[at],
       of = block(name).layer ?? layer;
     const same = back === backward && of === layer;
@@ -139,12 +163,27 @@ export function start(section, about) {
     open();
   }
 
+  function focusBlock(name) {
+    const button = figure.querySelector(`[data-block="${name}"]`);
+    button?.focus({ preventScroll: true });
+    button?.scrollIntoView({ block: "nearest" });
+  }
+
+  function close() {
+    const name = at !== null && walk[at][0];
+    stop();
+    at = null;
+    draw();
+    open();
+    if (name && answer) focusBlock(name);
+  }
+
   // Marks the open block, without drawing the figure again.
   function mark() {
     for (const button of figure.querySelectorAll(".block"))
       button.setAttribute("aria-pressed", String(at !== null && walk[at][0] === button.dataset.block));
     place.textContent =
-      at === null ? "← → walk through all blocks" : `${at + 1} of ${walk.length}, ${titleOf(walk[at][0])}`;
+      at === null ? "← → walk through all blocks, ↑ ↓ move, Enter opens" : `${at + 1} of ${walk.length}, ${titleOf(walk[at][0])}`;
   }
 
   function begin() {
@@ -176,10 +215,17 @@ export function start(section, about) {
     const stacks = [...new Set(blocks.map((one) => one.stack))];
     figure.replaceChildren(el("svg", { class: "arrows", "aria-hidden": "true" }), ...stacks.map(stack));
     figure.style.setProperty("--stacks", stacks.length);
+    figure.style.setProperty("--tall", Math.max(...stacks.map(height)));
     if (focused) figure.querySelector(`[data-block="${focused}"]`)?.focus({ preventScroll: true });
     mark();
     connect();
     if (flow) whenIdle(fetchAhead);
+  }
+
+  // Of the blocks of a stack that are shown, in units of one block; sums are drawn on one line.
+  function height(name) {
+    const shown = blocks.filter((one) => one.stack === name && (one.layer === null || one.layer === layer));
+    return shown.reduce((sum, { kind }) => sum + (kind === "residual" || kind === "norm" ? 0.6 : 1), 0);
   }
 
   function titleOf(name) {
@@ -203,7 +249,7 @@ export function start(section, about) {
       el(
         "div",
         { class: "layer", "data-stack": name },
-        el("span", { class: "times" }, `× ${layers}, showing layer ${layer}`),
+        el("span", { class: "times" }, `Layer ${layer}, × ${layers}`),
         ...inLayer.map(button).reverse(),
       ),
       ...before.map(button),
@@ -217,8 +263,8 @@ export function start(section, about) {
       if (p) chip.title = `probability ${p[i].toFixed(4)}`;
       return chip;
     });
-    const more = labels.length - chips.length;
-    return el("p", { class: "chips" }, el("b", {}, title), ...chips, more > 0 ? `and ${more} more` : "");
+    const count = labels.length ? ` (${labels.length})` : "";
+    return el("p", { class: "chips" }, el("b", {}, `${title}${count}`), ...chips);
   }
 
   function button(one) {
@@ -232,34 +278,28 @@ export function start(section, about) {
         title: `${one.parameters.toLocaleString("en")} parameters`,
         onclick: () => {
           stop();
-          at = find(one.name, backward);
-          mark();
-          open(true);
+          visit(find(one.name, backward));
+          if (isNarrow()) panel.scrollIntoView({ block: "start" });
         },
       },
       el(
         "span",
         { class: "what" },
-        el(
-          "span",
-          { class: "name" },
-          el("b", {}, one.title),
-          " ",
-          el("span", { class: "count" }, rounded(one.parameters)),
-        ),
-        el("small", {}, ...(seen ? facts(one, seen) : [])),
+        el("b", { class: "name" }, one.title),
+        el("small", {}, el("span", { class: "size count" }, `${rounded(one.parameters)}${seen ? " · " : ""}`), ...(seen ? facts(one, seen) : [])),
       ),
       seen ? thumbnail(backward ? seen.gradient : seen.value) : "",
     );
   }
 
   function facts(one, seen) {
-    const norm = Number((backward ? seen.gradient_norm : seen.norm).toPrecision(3));
+    const size = backward ? seen.gradient_norm : seen.norm;
+    const norm = backward && size < 0.1 ? size.toExponential(1) : number(Number(size.toPrecision(3)));
     const of = one.kind === "output" ? "h" : "y"; // the output block shows its input
     const name = backward ? `‖∂${of}‖` : `‖${of}‖`;
     return [
-      `${seen.shape.join(" × ")} · `,
-      el("span", { class: backward ? "backward" : "forward" }, `${name} ${number(norm)}`),
+      el("span", { class: "size" }, backward ? "" : `${seen.shape.join(" × ")} · `),
+      el("span", { class: backward ? "backward" : "forward" }, `${name} ${norm}`),
     ];
   }
 
@@ -277,7 +317,8 @@ export function start(section, about) {
         bottom: bottom - origin.top,
       };
     };
-    const paths = [];
+    const paths = [],
+      px = unit();
     for (const column of figure.querySelectorAll(".stack")) {
       const chain = [...column.querySelectorAll(".chips, .block")]
         .reverse()
@@ -287,7 +328,7 @@ export function start(section, about) {
         paths.push(["main", `M${from.x} ${from.top} L${to.x} ${to.bottom}`]);
         if (to.element.classList.contains("residual")) {
           const source = chain[i - 1],
-            gutter = to.left - 14,
+            gutter = to.left - 14 * px,
             low = (source.top + from.bottom) / 2;
           paths.push([
             "skip",
@@ -306,10 +347,10 @@ export function start(section, about) {
         right = rect.right - origin.left,
         middle = (to.top + to.bottom) / 2;
       if (to.left > right) {
-        const lane = right + 10;
+        const lane = right + 10 * px;
         paths.push([
           "main",
-          `M${from.x} ${from.top} L${from.x} ${from.top - 14} L${lane} ${from.top - 14} L${lane} ${middle} L${to.left} ${middle}`,
+          `M${from.x} ${from.top} L${from.x} ${from.top - 14 * px} L${lane} ${from.top - 14 * px} L${lane} ${middle} L${to.left} ${middle}`,
         ]);
       }
     }
@@ -324,31 +365,50 @@ export function start(section, about) {
     if (atStart) points.reverse();
     const [[px, py], [x, y]] = points.slice(-2),
       length = Math.hypot(x - px, y - py) || 1,
-      [dx, dy] = [(6 * (x - px)) / length, (6 * (y - py)) / length];
+      size = (6 * unit()) / length,
+      [dx, dy] = [size * (x - px), size * (y - py)];
     return `M${x} ${y} L${x - dx - dy * 0.7} ${y - dy + dx * 0.7} L${x - dx + dy * 0.7} ${y - dy - dx * 0.7} Z`;
   }
 
   // ---- the open block
 
-  async function open(focus = false) {
-    if (at === null || !answer) {
-      panel.replaceChildren(...introduction(about.model, answer, flow, begin));
-      return;
-    }
+  async function open() {
+    if (at === null || !answer) return show("", introduction(about.model, answer, flow, backward, () => go(1)));
     const name = walk[at][0],
       id = answer.translation;
     const loaded = await fetchBlock(name);
-    if (at === null || walk[at][0] !== name || answer.translation !== id) return;
+    if (at === null || walk[at][0] !== name || answer?.translation !== id) return;
     if (loaded.error) return panel.replaceChildren(el("p", { class: "error", role: "alert" }, loaded.error));
-    panel.replaceChildren(
-      ...openBlock(titleOf, loaded, backward, async (chosen) => {
-        head = chosen;
-        await open();
-        panel.querySelector('[aria-label="Head"] [aria-pressed="true"]')?.focus({ preventScroll: true });
-      }),
+    const next = walk[at + 1],
+      forth = () => {
+        stop();
+        go(1);
+      };
+    const steps = el(
+      "p",
+      { class: "row" },
+      next
+        ? el("button", { type: "button", class: "primary", onclick: forth }, `Next: ${titleOf(next[0])} →`)
+        : "",
+      el("button", { type: "button", onclick: close }, "✕ Close (Esc)"),
     );
+    const choose = async (chosen) => {
+      head = chosen;
+      await open();
+      panel.querySelector('[aria-label="Head"] [aria-pressed="true"]')?.focus({ preventScroll: true });
+    };
+    show(`${id} ${name}`, openBlock(block(name), titleOf, loaded, backward, choose, steps));
     panel.dataset.block = name;
-    if (focus && matchMedia("(max-width: 60rem)").matches) panel.scrollIntoView({ block: "start" });
+  }
+
+  // Fills the panel, scrolls it to its start if it showed something else, and keeps the focus in it.
+  function show(content, elements) {
+    const hadFocus = panel.contains(document.activeElement);
+    panel.replaceChildren(...elements);
+    if (panel.dataset.content !== content) panel.scrollTop = 0;
+    panel.dataset.content = content;
+    delete panel.dataset.block;
+    if (hadFocus) (panel.querySelector("button.primary") ?? panel).focus({ preventScroll: true });
   }
 
   draw();

@@ -21,7 +21,8 @@ export const unit = () => parseFloat(getComputedStyle(document.documentElement).
 export function number(x) {
   if (x == null) return "";
   if (Array.isArray(x)) return `[${x.map(number).join(", ")}]`;
-  return typeof x === "string" ? x : String(Number(x.toPrecision(4)));
+  if (typeof x === "string") return x;
+  return x !== 0 && Math.abs(x) < 1e-3 ? x.toExponential(3).replace(/\.?0*e/, "e") : String(Number(x.toPrecision(4)));
 }
 
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });

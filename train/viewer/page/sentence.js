@@ -8,7 +8,7 @@ const WORDS = {
 };
 
 // Fills `place`. Each answer is announced as the event "translated" with {answer, before, rerun}: `before` is the answer
-// without ablated heads, if known; `rerun(prefix, off)` asks again with forced first tokens and ablated heads.
+// without ablated heads, if known, and `answer` is null after an error; `rerun(prefix, off)` asks again with forced first tokens and ablated heads.
 export function start(place, about) {
   if (!about.model) return { read: () => {} };
   const { task, examples, beam: width, most_beam, alpha: exponent } = about.model,
@@ -88,6 +88,7 @@ export function start(place, about) {
     if (answer.error) {
       status.textContent = answer.error;
       status.className = "error";
+      if (document.getElementById("banner").hidden) tell({ answer: null }); // not of a lost server
       return;
     }
     if (!off.length) baseline = { key, answer };
@@ -102,8 +103,10 @@ export function start(place, about) {
         : `${answer.text}${answer.finished ? "" : " (cut off at the maximum length)"}`;
     const settings = Object.entries(answer.settings).map(([name, value]) => `, ${name} ${value}`);
     kept.textContent = `${words.label}: ${answer.sentence}${settings.join("")}`;
-    document.dispatchEvent(new CustomEvent("translated", { detail: { answer, before, rerun } }));
+    tell({ answer, before, rerun });
   }
+
+  const tell = (detail) => document.dispatchEvent(new CustomEvent("translated", { detail }));
 
   return {
     read,

@@ -10,6 +10,36 @@ const EXAMPLES = [
   ["one head, causal", ""],
 ];
 
+// The labels of edges: each where on its edge it covers the least of other edges and labels.
+function edgeLabels(edges, nodes) {
+  const points = nodes.flatMap(({ ways = [] }) => ways.map((way) => [way, along(way, 80)])),
+    placed = [];
+  return edges.map(([way, text]) => {
+    const [half, high] = [3.4 * text.length + 3, 9];
+    const covers = ([x, y]) => {
+      const isIn = ([a, b]) => Math.abs(a - x) < half + 3 && Math.abs(b - y) < high + 2;
+      const others = points.filter(([other]) => other !== way).flatMap(([, all]) => all);
+      return others.filter(isIn).length + 99 * placed.filter(([a, b, w]) => Math.abs(a - x) < half + w && Math.abs(b - y) < 2 * high).length;
+    };
+    const candidates = along(way.slice(-2), 10).slice(3, -2);
+    const [x, y] = candidates.reduce((best, point) => (covers(point) < covers(best) ? point : best));
+    placed.push([x, y, half]);
+    return el(
+      "g",
+      { class: "edge-label" },
+      el("rect", { x: x - half, y: y - high, width: 2 * half, height: 2 * high, rx: 3 }),
+      el("text", { x, y: y + 4 }, text),
+    );
+  });
+}
+
+// Points along a line of straight pieces, `n` on each.
+const along = (way, n) =>
+  way.slice(1).flatMap(([x, y], i) => {
+    const [a, b] = way[i];
+    return Array.from({ length: n + 1 }, (_, k) => [a + ((x - a) * k) / n, b + ((y - b) * k) / n]);
+  });
+
 export function start(section) {
   let graph = null,
     at = 0,
@@ -195,11 +225,10 @@ export function start(section) {
             class: lit ? "edge lit" : "edge",
           }),
         );
-        if (lit)
-          labels.push(el("text", { x: one.labels[i][0], y: one.labels[i][1] + 4, class: "edge-label" }, one.how[i]));
+        if (lit) labels.push([way, one.how[i]]);
       });
     }
-    svg.append(...labels);
+    svg.append(...edgeLabels(labels, graph.nodes));
     for (const one of graph.nodes) {
       const { value, gradient } = known(one);
       svg.append(
@@ -217,8 +246,9 @@ export function start(section) {
         ),
       );
     }
-    // from 16 px for the letters of 12 units up to the width of the window
-    svg.style.width = `clamp(${(graph.width * 4) / 3}px, 100%, ${graph.width * 2.2}px)`;
+    // as large as the window allows, with letters (of 12 units) of 0.92 to 1.25 rem
+    const fitting = `min(100%, ${(70 * graph.width) / graph.height}vh)`;
+    svg.style.width = `clamp(${graph.width / 13}rem, ${fitting}, ${graph.width / 9.6}rem)`;
     drawing.replaceChildren(svg);
     panel.replaceChildren(...about(here));
     all.refresh();

@@ -8,7 +8,9 @@ export function start(section, about) {
   const { task, kinds } = about.model;
   const result = el("div", { id: "result" });
   section.append(result);
-  document.addEventListener("translated", ({ detail }) => show(detail.answer, detail.before, detail.rerun));
+  document.addEventListener("translated", ({ detail: { answer, before, rerun } }) =>
+    answer ? show(answer, before, rerun) : result.replaceChildren(),
+  );
 
   function show(answer, before, rerun) {
     const off = answer.off;
