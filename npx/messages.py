@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-_CONTROLS = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]")  # they change what a terminal shows
+_CONTROLS = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]")  # can alter a terminal
 
 
 def one_line(text: object) -> str:

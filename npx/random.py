@@ -67,7 +67,7 @@ def keyed(seed: int, step: int, device_counter: Array | None = None, first_call:
 
 @contextmanager
 def replay_keys(keys: list[Key]) -> Iterator[None]:
-    """Within the block `next_key` returns the keys of a list, in order."""
+    """Within the block `next_key` returns the given keys, in order."""
     with _keys.set(iter(keys)):
         yield
 

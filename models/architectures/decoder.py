@@ -119,7 +119,8 @@ class LanguageModel(SequenceModel):
         return ids[:, -1], state
 
     def limits(self, prompts: npx.Array, max_extra: int) -> npx.Array:
-        """Return the most tokens (B,) that may follow prompts (B, T): `max_extra`, or less with limited positions.
+        """Return the maximum number of tokens (B,) that may follow prompts (B, T): `max_extra`, or fewer if positions
+        are limited.
 
         Raises ValueError if there is no position left.
         """

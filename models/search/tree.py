@@ -28,7 +28,7 @@ class Tree:
     """Records the candidates of the first sentence of a search; pass it as `observe`.
 
     Args:
-        dropped: number of dropped candidates recorded a step. Default 4.
+        dropped: number of dropped candidates recorded per step. Default 4.
 
     Attributes:
         candidates: in order of creation.

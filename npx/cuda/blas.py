@@ -36,7 +36,7 @@ def matmul(
 def leading_dimension(x: Array) -> tuple[bool, int] | None:
     """Return (is_transposed, leading dimension) of a matrix for cuBLAS; transposed means contiguous columns.
 
-    None if neither rows nor columns are contiguous.
+    Returns None if neither rows nor columns are contiguous.
     """
     (rows, columns), (row_stride, column_stride) = x.shape, (stride // x.itemsize for stride in x.strides)
     if column_stride == 1 or columns == 1:
@@ -48,7 +48,7 @@ def leading_dimension(x: Array) -> tuple[bool, int] | None:
 # Values of the enumerations of cuBLAS and CUDA
 DATA_TYPE = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32, DEFAULT_ALGORITHM = 68, 70, 77, -1
-DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # without it the parts of a split sum are rounded to the dtype of `out`
+DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # without it, partial sums are rounded to the dtype of `out`
 _own_handle: Cublas | None = None
 ZERO_AND_ONE = {name: np.array([0, 1], name) for name in ("float32", "float64")}  # alpha and beta
 

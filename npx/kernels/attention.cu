@@ -195,8 +195,8 @@ __device__ void store_scores(Tile<TILE>& tile, const float (&scores)[FRAGMENTS][
     }
 }
 
-// The masks and the bias of one head of one sentence (npx/kernels/attention_spec.py). A query may attend to the keys
-// before `keys` that are at most `ahead` after its own index and whose bias is not -inf.
+// The masks and the bias of one head of one sentence (npx/kernels/attention_spec.py). Query q may attend to key k if k
+// < `keys`, k <= q + `ahead` and the bias of the pair is not -inf.
 struct ScoreSpec {
     const float* bias;  // may be null
     i64 query_step, key_step;
@@ -503,7 +503,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
 
     if (at.first < kv_rows.count) {
         const int first = at.first, keys = kv_rows.count - first;
-        __syncthreads();  // the first half is done with its keys
+        __syncthreads();  // the first half no longer needs its keys
         load_tile(k_tile, k + first * k_position, k_position, keys, d_k);
         load_tile(v_tile, v + first * v_position, v_position, keys, d_v);
         float result_k[DK / 8][4] = {}, result_v[DV / 8][4] = {};

@@ -14,7 +14,7 @@ WORD = 1 << 16  # a value is dropped where its random 16-bit word is below rate 
 
 
 class Drop(NamedTuple):
-    """The dropout of one array: each value is dropped with probability `rate`, by the random numbers of `key`."""
+    """The dropout of one array: each value is dropped with probability `rate`; `key` generates the random numbers."""
 
     rate: float
     key: Key

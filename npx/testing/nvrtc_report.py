@@ -27,7 +27,7 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_90")  # Turing, Ampere, Hopper
 
 
 FLAGS = (*OPTIONS, "--device-as-default-execution-space", "-ftz=true")  # CuPy adds the last two
-MAX_LINES = 40  # of a compiler message that are shown
+MAX_LINES = 40  # lines of a compiler message that are shown
 
 
 class CompileError(RuntimeError):
