@@ -1,4 +1,4 @@
-"""A gradient checker for operations, layers and kernels of your own.
+"""A gradient checker for your own operations, layers and kernels.
 
     from autograd.testing import check_kernel, check_layer, check_operation, gradcheck
 
