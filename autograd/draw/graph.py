@@ -224,8 +224,10 @@ def parse(text: str) -> ast.AST:
 
 
 def draw_expression(expression: str, values: list[str], output_format: str) -> str:
-    """Return the graph of an expression in one of `FORMATS`. Values have the form x=[1,2]. Raises ExpressionError if
-    invalid."""
+    """Return the graph of an expression in one of `FORMATS`.
+
+    Values have the form x=[1,2]. Raises ExpressionError if invalid.
+    """
     leaves: dict[str, Tensor] = {}
     for value in values:
         name, _, text = value.partition("=")

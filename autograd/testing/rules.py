@@ -154,8 +154,10 @@ def keeps_dtype(expected: Expected, dtype: str | None) -> None:
 
 
 def rejects_parameters(problem: Problem) -> bool:
-    """Return whether a gradient of the parameters has the wrong shape or dtype. Unlike shapes of derived inputs, theirs
-    are never guessed."""
+    """Return whether a gradient of the parameters has the wrong shape or dtype.
+
+    Unlike shapes of derived inputs, theirs are never guessed.
+    """
     first = len(problem.floats)
     try:
         output, _ = problem.run(require=range(first, first + len(problem.parameters)))

@@ -174,8 +174,10 @@ def record_weights(attentions: Mapping[str, Sequence[Attention]]) -> Iterator[di
 
 
 def make_final_norm(c: TransformerConfig) -> Norm | None:
-    """Build the norm after the last layer. Pre-norm and sandwich norm need one, because their last sum is not
-    normalized."""
+    """Build the norm after the last layer.
+
+    Pre-norm and sandwich norm need one, because their last sum is not normalized.
+    """
     return NORMS[c.normalization](c.d_model, c.layer_norm_eps) if c.norm in ("pre", "sandwich") else None
 
 

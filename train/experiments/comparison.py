@@ -22,18 +22,18 @@ CLAIMS = {
     "dropout helps": ("base", "D-drop0.0"),
     "label smoothing helps BLEU, and costs perplexity": ("base", "D-ls0.0"),
 }
-MEASURES = {"ppl": ("perplexity", -1), "bleu": ("BLEU", 1)}  # key -> (name, +1 if higher is better)
+MEASURES = {"ppl": ("perplexity", -1), "bleu": ("BLEU", 1)}  # maps a key to (name, +1 if higher is better)
 NOT_COMPARABLE = """\
 **These results are not comparable with the paper's.** The models are smaller (widths divided by {width}, layers by
 {depth}, the same number of heads), so are the text and the training, and the perplexity is of another vocabulary. Only
-the order of the rows can be compared, as far as the differences exceed the variation between seeds, which a single run
-per row does not measure."""
+the order of the rows can be compared, and only if the differences exceed the variation between seeds, which a single
+run per row does not measure."""
 
 Results = Mapping[str, Mapping[str, Any]]
 
 
 def compare(results: Results) -> dict[str, Any]:
-    """Return {"rows": [{"row", "paper", "ours", "difference"}], "claims", "pairs"} of the finished rows."""
+    """Return {"rows": [{"row", "paper", "ours", "difference"}], "claims", "pairs"} for the finished rows."""
     rows = []
     for row, paper in ROWS.items():
         ours = results.get(row, {})
@@ -70,7 +70,8 @@ def is_ordered(table: Mapping[str, Mapping[str, float]], order: tuple[str, ...])
 
 
 def count_agreements(measured: Mapping[str, Mapping[str, float]], measure: str) -> dict[str, int]:
-    """Count the pairs of rows that differ in the paper, and those that are ordered alike, or equal, here."""
+    """Count the pairs of rows that differ in the paper, and how many of them have the same order, or are equal,
+    here."""
     pairs = [(a, b) for a, b in combinations(measured, 2) if ROWS[a][measure] != ROWS[b][measure]]
     different = [(a, b) for a, b in pairs if measured[a][measure] != measured[b][measure]]
     alike = sum(

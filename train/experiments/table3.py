@@ -6,8 +6,8 @@
        /rows/NAME/result.json  its results; a row that has this file is finished
        /table3.{md,json,png}   all finished rows and the paper's, rewritten after each row
 
-An interrupted row continues from its newest checkpoint. The results of a row are those of its last weights, as in the
-paper (section 6.2: "no checkpoint averaging"); those of the average of its last checkpoints are also recorded.
+An interrupted row continues from its newest checkpoint. A row is scored with its last weights, as in the paper (section
+6.2: "no checkpoint averaging"); the scores of the average of its last checkpoints are also recorded.
 """
 
 import shutil
@@ -46,7 +46,7 @@ class Scale:
     width: int  # divisor of d_model, d_ff, d_k and d_v
     depth: int  # divisor of the number of layers
     steps: int  # updates of every row except big, which has three times as many, as in the paper
-    checkpoints: int  # written during these updates; the last 5 are averaged
+    checkpoints: int  # number of checkpoints written during these updates; the last 5 are averaged
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # other configuration keys
 
     def model(self, row: str) -> dict[str, Any]:
@@ -86,8 +86,8 @@ def run_table3(
         settings: configuration changes of every row, as for --set.
         progress: print the progress of each training.
 
-    A failed row is reported and retried by the next call; the other rows are trained. Raises UserError for invalid
-    arguments, and at the end if a row has failed.
+    If a row fails, the error is reported, the other rows are trained, and the next call retries the failed row. Raises
+    UserError for invalid arguments, and at the end if a row has failed.
     """
     rows = [check_row(row) for row in rows] or [*ROWS]
     steps = steps or SCALES[scale].steps
@@ -116,7 +116,7 @@ def run_table3(
             run_row(row, out, row_config(row, scale, steps, texts, shared), progress)
         except UserError as error:
             failed[row] = str(error)
-        except Exception as error:  # continue with the other rows
+        except Exception as error:  # the other rows can still be trained
             failed[row] = f"{type(error).__name__}: {one_line(error)}"
             traceback.print_exc()
         if row in failed:
@@ -157,7 +157,7 @@ def row_config(row: str, scale: str, steps: int, texts: Mapping[str, str], setti
 
 
 def run_row(row: str, out: Path, config: RunConfig, progress: bool) -> None:
-    """Train a row, or continue its training, average and score it; result.json is written last."""
+    """Train a row, or continue its training, then average its checkpoints and score it; write result.json last."""
     run = RunFolder(out / "rows" / row)
     summary = train(config, run.path, resume=bool(run.steps()), progress=progress)
     assert summary.checkpoint is not None
@@ -169,7 +169,8 @@ def run_row(row: str, out: Path, config: RunConfig, progress: bool) -> None:
     tokens, seconds = summary.tokens, round(summary.seconds, 1)
     result = {"row": row, "steps": summary.step, "tokens": tokens, "seconds": seconds, **last, "averaged": averaged}
     write_json(run.path / "result.json", result | {"curve": curve})
-    for folder in run.steps()[:-1]:  # five checkpoints of twenty rows, with optimizer states, would fill the disk
+    # Five checkpoints with optimizer states for each of twenty rows would fill the disk.
+    for folder in run.steps()[:-1]:
         shutil.rmtree(folder)
 
 

@@ -14,7 +14,7 @@ from npx.ranges import Range
 from train.json_files import Schema
 from train.run.state import COUNT
 
-CHUNK = 1 << 17  # gradients whose squares are summed in float32
+CHUNK = 1 << 17  # number of gradients whose squares are summed in float32
 POSITIVE = Range(float, "(0, 1e38]")
 
 
@@ -61,8 +61,8 @@ class Adam:
         p = p - lr (mhat / (sqrt(vhat) + eps) + weight_decay p)
 
     Args:
-        model: A module, whose parameters are moved into a flat buffer, or its FlatParameters. Of a sharded buffer
-            only the local shard is updated; `m` and `v` then have the size of the shard.
+        model: A module, whose parameters are moved into a flat buffer, or its FlatParameters. If the buffer is sharded,
+        only the local shard is updated, and `m` and `v` have the size of the shard.
         beta1: Decay of the mean of the gradients, in [0, 1). Default 0.9.
         beta2: Decay of the mean of their squares, in [0, 1). Default 0.98.
         eps: Added to the denominator, above 0. Default 1e-9.
@@ -104,10 +104,10 @@ class Adam:
         self.flat.zero_grad()
 
     def step(self, lr: float, scale: float = 1.0) -> None:
-        """Update the weights once, with the learning rate `lr` and the present gradients times `scale`.
+        """Update the weights once, with the learning rate `lr` and the current gradients times `scale`.
 
-        A gradient that is NaN or infinite makes its weight and moments NaN for good. Gradients are not checked here,
-        which would need a pass over all of them: check `squared_norm` before, as `Trainer` does.
+        A gradient that is NaN or infinite makes its weight and moments NaN permanently. Gradients are not checked here,
+        because that would take an extra pass over them; check `squared_norm` first, as `Trainer` does.
 
         Raises ValueError if `lr` is negative or not finite.
         """
@@ -128,7 +128,7 @@ class Adam:
         return {"m": npx.to_host(self.m).copy(), "v": npx.to_host(self.v).copy(), "step": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned. Raises ValueError if it is for a model of another size."""
+        """Restore the result of `state_dict`. Raises ValueError if it belongs to a model of a different size."""
         for name, moment in (("m", self.m), ("v", self.v)):
             if state[name].shape != moment.shape:
                 raise ValueError(
