@@ -1,4 +1,4 @@
-"""Translation of text with log-probabilities and alignments: by search, by sampling, or of given pairs.
+"""Translation of text with log-probabilities and alignments: by search or sampling, or for given pairs.
 
 `decode_stream` translates text of any size as it arrives, `score_pairs` scores the pairs of two texts. `format_fields`
 and `to_json` write their results.
@@ -57,17 +57,17 @@ def decode_stream(
     Args:
         model: a translation model, or an Ensemble, in eval mode.
         tokenizer: its tokenizer.
-        lines: sentences; None marks a pause of the input.
-        sampling: sample instead of searching: options of `sample_outputs` (samples, temperature, top_k, top_p, seed).
-        prefixes: one prefix per line, with which its translation begins; "" for no constraint. The translation may
+        lines: sentences; None marks a pause in the input. sampling: to sample instead of searching, the options of
+        `sample_outputs` (samples, temperature, top_k, top_p, seed). prefixes: one prefix per line, with which its
+        translation begins; "" for no constraint. The translation may
             continue the last word of a prefix.
         alignments: also align the translations to their sources.
         max_extra: as for `beam_search`.
         options: keyword arguments of `search_lines`.
 
-    The options are checked immediately, before the first line is read. Raises ValueError for an invalid one, UserError
-    for unequal numbers of lines and prefixes, for a prefix that is too long for the model, and for a model that cannot
-    be aligned.
+    The options are checked immediately, before the first line is read. Raises ValueError for an invalid option. Raises
+    UserError for unequal numbers of lines and prefixes, for a prefix that is too long for the model, and for a model
+    that cannot be aligned.
     """
     if sampling is not None:
         check_sampling(**{name: value for name, value in sampling.items() if name != "seed"})
@@ -197,7 +197,8 @@ def score_pairs(
 
 
 def format_fields(t: ScoredTranslation, tokenizer: Any, scores: bool, alignments: bool) -> list[str]:
-    """Return the requested fields as text: log-probability and those of the tokens; the alignment of the words."""
+    """Return the requested fields as text: the log-probabilities of the translation and of its tokens, and the word
+    alignment."""
     fields = []
     if scores:
         terms = " ".join(f"{value:.4f}" for value in t.hypothesis.token_log_probabilities)

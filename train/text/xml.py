@@ -1,4 +1,4 @@
-"""Sanitizing of text for XML, which SVG pictures are written in."""
+"""Sanitizes text for XML, the format of SVG pictures."""
 
 import re
 

@@ -47,7 +47,7 @@ def summarize(parses: Sequence[Sequence[Parse]], report: Report) -> Iterator[str
 
 
 def score_warnings(report: Report) -> Iterator[str]:
-    """Yield a line for each sentence that is not scored, and one on root labels that only the gold trees have."""
+    """Yield a line for each sentence that is not scored, and a line on root labels that only the gold trees have."""
     for number, sentence in enumerate(report.sentences, 1):
         if sentence.status == ERROR:
             yield f"sentence {number}: {sentence.error}; not scored"
