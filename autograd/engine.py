@@ -170,8 +170,7 @@ def record_node(name: str, output: Any, vjp: VJP, args: tuple[Any, ...], wants_g
 
 
 def next_version() -> int:
-    """Return the next value of the node counter, which is above the numbers of all existing nodes and below those of
-    all later nodes."""
+    """Return the next value of the node counter, which is greater than the number of any existing node."""
     return next(_numbers)
 
 

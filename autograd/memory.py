@@ -28,7 +28,7 @@ class Memory(Observer):
     """Counts the bytes of the arrays that a step allocates and that are still alive, after each operation and vjp.
 
     Args:
-        traced: whether to measure with tracemalloc, too, what a kernel allocates while it runs, such as a masked
+        traced: whether to use tracemalloc to include memory that a kernel allocates while it runs, such as a masked
         gradient. Default False. Each sample then resets the peak of tracemalloc. Raises ValueError if tracemalloc is
         not tracing.
 

@@ -38,7 +38,7 @@ def notebook(exercise: Exercise) -> dict[str, Any]:
         cells += prose(exercise, before)
         if is_code:
             cells.append(cell("code", fence["code"].rstrip("\n")))
-        elif not is_output:  # execution makes the outputs
+        elif not is_output:  # execution creates the outputs
             cells.append(cell("markdown", fence[0].replace(f"```python {fence['source']}", "```python")))
         end, follows_code = fence.end(), is_code
     cells += prose(exercise, text[end:])
@@ -112,7 +112,7 @@ def submit(exercise: Exercise, answer: str, folder: Path) -> None:
     check(exercise, folder)
 
 
-submitted: dict[Path, str] = {}  # the learner's file -> what this kernel wrote there
+submitted: dict[Path, str] = {}  # maps a learner's file to the text that this kernel wrote there
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -45,7 +45,7 @@ class TransformerConfig:
         norm: "post" (default), after the residual sum, "pre", before the sub-layer, "sandwich" or "deepnorm"
             (`Residual`).
         positions: positional encoding, a name in POSITIONS. Default "sinusoidal".
-        position_rates: rates of the sinusoids, "paper" or "tensor2tensor". Default: those of the layout.
+        position_rates: rates of the sinusoids, "paper" or "tensor2tensor". Default: the rates of the layout.
         max_positions: maximum sequence length of learned positions. Default 1024.
         position_buckets: number of buckets of T5 positions. Default 32.
         position_distance: distance from which on all relative positions are treated alike. Default: 128 for "t5", 16
@@ -80,7 +80,7 @@ class TransformerConfig:
         pad_id, bos_id, eos_id: ids of the special tokens, all different. Default 0, 1, 2. With decoder_start "pad",
             bos_id is never read and may be pad_id.
         unk_id: id of the unknown token, for word dropout. Default 3.
-        src_vocab_size: number of source token ids, if the source has a vocabulary of its own. Default None.
+        src_vocab_size: number of source token ids, if the source has a separate vocabulary. Default None.
         n_outputs: number of output ids: the model predicts only ids below it. Default: vocab_size.
         suppressed_ids: ids that a search never chooses, besides pad_id and bos_id. Default: none.
 
@@ -391,8 +391,8 @@ class TransformerConfig:
     def training_flops(self, source_tokens: int, target_tokens: int, length: int = 30) -> float:
         """Return the floating-point operations of one update (see models/flops.py).
 
-        source_tokens, target_tokens: of an encoder, the tokens of the text and the predicted labels. length: tokens of
-        a typical sentence.
+        source_tokens, target_tokens: numbers of tokens; for an encoder, of text tokens and predicted labels. length:
+        tokens of a typical sentence.
         """
         return training_flops(self.outline(), source_tokens, target_tokens, length)
 

@@ -18,8 +18,8 @@ FLOPS_PER_MULTIPLICATION = 6.0  # a multiplication and an addition: once in the 
 def training_flops(model: Any, source_tokens: int, target_tokens: int, length: int) -> float:
     """Return the number of floating-point operations of one update.
 
-    model: an architecture, which may have shapes only. source_tokens, target_tokens: of an encoder, the tokens of the
-    text and the labels that it predicts. length: tokens of a typical sequence, for attention. Raises ValueError for an
+    model: an architecture, which may have shapes only. source_tokens, target_tokens: numbers of tokens; for an encoder,
+    of text tokens and predicted labels. length: tokens of a typical sequence, for attention. Raises ValueError for an
     architecture without a formula.
     """
     architecture = model.config.architecture

@@ -1,7 +1,7 @@
 """The parameters of a module in one flat buffer, for the optimizer and for ranks. Their gradients are in one array or
 in many.
 
-By default each gradient is an array of its own, from the vjp that computes it until the next `zero_grad`. It can reuse
+By default each gradient is a separate array, from the vjp that computes it until the next `zero_grad`. It can reuse
 memory that activations have freed, nothing is zeroed, and the first gradient is not added to zeros. The alternative is
 one array for all gradients, `FlatParameters.grad`, created when it is first read. It is needed by ranks, which send
 parts of it; by CUDA graphs, which add to fixed addresses; and by low-precision weights, whose gradients are float32.
@@ -140,7 +140,7 @@ class FlatParameters:
                 self.low_precision[span] = self.data[data_span]
 
     def check(self) -> None:
-        """Raise ValueError if the module's parameters are no longer those in the buffer."""
+        """Raise ValueError if the module's parameters are no longer the ones in the buffer."""
         current = [p for p in self.module.parameters() if p.requires_grad]
         same_number = len(current) == len(self.parameters)
         if not same_number or any(a is not b for a, b in zip(current, self.parameters, strict=True)):
@@ -156,7 +156,7 @@ class FlatParameters:
             )
 
     def mark_updated(self) -> None:
-        """Note that the weights have changed, so that backward rejects graphs that were computed with the old ones."""
+        """Record that the weights have changed; backward then rejects graphs that were computed with the old ones."""
         version = next_version()
         for p in self.parameters:
             p.version = version

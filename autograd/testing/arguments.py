@@ -49,7 +49,7 @@ class Arguments:
         """Return the options that are floats, such as a temperature, with the values passed or their defaults."""
         try:
             parameters = [*signature(function).parameters.values()]
-        except (TypeError, ValueError):  # of a function without a signature
+        except (TypeError, ValueError):  # the function has no signature
             parameters = []
         defaults = {p.name: p.default for p in parameters[len(self.inputs) :]}
         return {name: x for name, x in (defaults | self.options).items() if type(x) is float and abs(x) < MAX_FLOAT}
@@ -103,7 +103,7 @@ class Arguments:
 
 
 def vary(x: float) -> float:
-    """Return another float of the same sign and order of magnitude; 0.83 for 1, so that a rate stays valid."""
+    """Return a different float of the same sign and order of magnitude; 0.83 for 1, so a rate stays valid."""
     return 0.7 * x + (0.13 if x >= 0 else -0.13)
 
 

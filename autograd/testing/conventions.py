@@ -1,10 +1,10 @@
 """Points at which several gradients are defensible, and how they differ from errors.
 
-The gradient of a maximum of equal entries may go to any of them, and the derivative of one entry alone says
-little: moving one of seven zeros leaves their median unchanged. But near such a point the function is smooth, with
-gradients that jump from one neighbor to the next. A gradient between those of the neighbors is a convention (an element
-of Clarke's generalized gradient); outside of their range it is wrong. Where the function itself jumps, it has no
-gradient at all.
+The gradient of a maximum of equal entries may go to any of them, and the derivative of a single entry says little:
+moving one of seven zeros leaves their median unchanged. But near such a point the function is smooth, with gradients
+that jump from one neighbor to the next. A gradient between the neighbors' gradients is a convention (an element of
+Clarke's generalized gradient); outside of their range it is wrong. Where the function itself jumps, it has no gradient
+at all.
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 For a function f and a fixed random c, backward gives the gradient of phi(x) = sum(c * f(x)). Along a direction d, phi
 has the derivative (gradient . d), which `numerical.py` estimates with a bound on the error. If there are few
-entries, each is a direction of its own; otherwise random directions through all arrays at once reveal an error in
+entries, each is a separate direction; otherwise random directions through all arrays at once reveal an error in
 any entry.
 
 At a kink of phi there is no single gradient, but a range of acceptable values. Tied entries stay tied when they are
@@ -77,7 +77,7 @@ def gradcheck(
 class GradientCheck:
     """The analytic gradient of one problem, and its comparison with numerical derivatives.
 
-    The arguments are those of `check_gradients`. Raises NonFiniteError, TypeError and ValueError like `gradcheck`.
+    Arguments: see `check_gradients`. Raises NonFiniteError, TypeError and ValueError like `gradcheck`.
     """
 
     def __init__(

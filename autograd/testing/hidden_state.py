@@ -27,7 +27,7 @@ def functions(subject: Any) -> Iterator[Any]:
         yield subject
     if hasattr(subject, "__wrapped__"):
         yield subject.__wrapped__
-    yield from getattr(subject, "functions", ())  # of another framework
+    yield from getattr(subject, "functions", ())  # functions of another framework
 
 
 def referenced_objects(subject: Any) -> Iterator[Any]:
@@ -111,7 +111,7 @@ def buffer_state(layer: Any) -> Callable[[], list[str]]:
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Return whether two attribute values are equal; objects without an equality of their own count as equal."""
+    """Return whether two attribute values are equal; objects that do not define equality count as equal."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         a, b = a.data, b.data
     if hasattr(a, "dtype") and hasattr(b, "dtype"):

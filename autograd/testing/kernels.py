@@ -47,7 +47,8 @@ def check_kernel(
     Checks the versions for the dtype of the first argument, on every available engine. The values that a
     version saves for its gradient are not compared. The rules:
 
-        reference                 results, and the arguments after the call, equal those of the reference, run in one
+        reference                 results, and the arguments after the call, are the same as for the reference, run in
+        one
                                   block on one thread: in value, shape and dtype
         no mutation               the output, its gradient, and the arguments that the reference leaves unmodified stay
                                   unmodified
@@ -57,7 +58,8 @@ def check_kernel(
         block size, thread count  under `npx.small_blocks` the reference and the version give the same results in blocks
                                   of 1, 2 and 3 rows, and bitwise the same on 1, 2 and 3 threads; in float64, for many
                                   rows as well
-        linearity                 the gradient is linear in that of the output: scaled by 2^20, by 2^-20 and by 0, and
+        linearity                 the gradient is linear in the gradient of the output: scaled by 2^20, by 2^-20 and by
+        0, and
                                   for a single 1
         independent calls         another call in between, with other values or another size, changes nothing
 

@@ -191,7 +191,7 @@ def rounded_results(problem: Problem, c: Array, unit: float, sample: int) -> lis
 def failure_in_16_bits(
     expected: Expected, dtype: str, double: list[Array], single: list[Array], change: list[float]
 ) -> CheckError | GradientError | None:
-    """Return an error if many entries of a result differ from those in float64, otherwise None.
+    """Return an error if many entries of a result differ from the float64 result, otherwise None.
 
     change: how much rounding of the inputs changes each result.
     """

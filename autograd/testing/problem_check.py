@@ -157,7 +157,7 @@ class ProblemCheck:
             if not guessed and not is_singular or guessed == "inputs" and rules.rejects_parameters(problem):
                 raise
             return
-        except (AttributeError, *REJECTIONS):  # a scalar lacks some methods of an array
+        except (AttributeError, *REJECTIONS):  # a scalar does not have all methods of an array
             return
         self.report.variants += 1
         if is_cheap:

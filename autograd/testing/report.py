@@ -31,7 +31,7 @@ RULES = {
     "expected gradient": Rule("the gradient is the one that expect= declares"),
     "valid gradient": Rule("backward succeeds, and the vjp returns a gradient of the shape and dtype of each input"),
     # The value
-    "reference": Rule("the results equal those of the reference"),
+    "reference": Rule("the results equal the reference's"),
     "domain": Rule("the output is finite everywhere in the declared domain"),
     "determinism": Rule("the same input gives the same output", "random numbers are drawn without a fixed key"),
     "not implemented": Rule("the operation returns its output and a vjp"),

@@ -97,7 +97,7 @@ def incoming_gradients(expected: Expected, is_linear: bool = True) -> None:
     for position in sorted({0, c.size // 2, c.size - 1} & set(range(c.size))):
         parts.append((npx.host.where(npx.host.arange(c.size) == position, flat, 0), "a single entry"))
     if c.size:
-        parts.append((npx.host.ones_like(flat), "ones (that of `.sum().backward()`)"))
+        parts.append((npx.host.ones_like(flat), "ones (as in `.sum().backward()`)"))
     if c.size > 1 and c.dtype.name == "float64":
         parts.append((flat - flat.mean(), "a part that sums to 0"))
     for part, name in parts:

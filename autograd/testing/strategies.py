@@ -182,7 +182,7 @@ BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 class Expression:
-    """A random function of Tensors whose steps apply operations to earlier values, so that values are shared.
+    """A random function of Tensors whose steps apply operations to earlier values, which may be shared.
 
     steps: (operation, position of its first argument, position of its second) for each step. inputs: the number of
     Tensors it takes. Returns a scalar.

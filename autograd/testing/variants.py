@@ -20,7 +20,7 @@ from autograd.testing.report import REJECTIONS
 from npx import Array
 
 MANY_ROWS = 2600  # more than the usual block sizes
-LONG = 70  # number of positions, more than usual windows, if each position costs operations of its own
+LONG = 70  # number of positions if each one costs separate operations; more than the usual windows
 MAX_LENGTH = 1100  # lengths of the other axes
 MAX_ENTRIES = 1 << 17  # maximum size of an array with many rows
 Domain = tuple[float, float] | None

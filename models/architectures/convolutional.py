@@ -138,7 +138,7 @@ class ResidualConvolution(Layer):
 
         spec: the packing of x, or, if the block is not causal, the lengths of its sentences. cache: earlier positions.
         """
-        lengths = None if self.convolution.causal else spec.kv_lengths  # in a decoder: those of the memory
+        lengths = None if self.convolution.causal else spec.kv_lengths  # in a decoder: of the memory
         y = self.lower(ops.relu(self.norms[0](x)))
         y = self.convolution(ops.relu(self.norms[1](y)), spec.q_packing, lengths, cache)
         return x + self.dropout(self.upper(ops.relu(self.norms[2](y))))

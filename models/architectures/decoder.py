@@ -47,7 +47,7 @@ class LanguageModel(SequenceModel):
     ) -> Tensor:
         """Return the label-smoothed cross entropy () of each token after the first, given those before it.
 
-        ids: (B, T+1). The other arguments are those of `Transformer.loss`.
+        ids: (B, T+1). Other arguments: see `Transformer.loss`.
         """
         (ids,) = self.loss_inputs(ids)
         if loss_normalizer is None:

@@ -52,7 +52,7 @@ class OutputTransform(Module):
 class Encoder(SequenceModel):
     """The encoder of the Transformer with an output projection (Devlin et al., 2019). `model(ids)` returns (B, S, V).
 
-    Each row of ids (B, S) is BOS, tokens, EOS, padding; a second text may follow, with an EOS of its own. Labels are
+    Each row of ids (B, S) is BOS, tokens, EOS, padding; a second text may follow, with its own EOS. Labels are
     ids of the output vocabulary; the text has the same vocabulary unless `config.src_vocab_size` is set.
     `config.pad_id` marks a token without a label. Token types, if there are any, are the number of EOS before a token.
 
@@ -137,7 +137,7 @@ class Encoder(SequenceModel):
             labels: (B, S), one for each token, or (B, 1), one for each text, which is predicted from its first token
                 through the pooler, if there is one. Padding marks what is not predicted.
 
-        The other arguments are those of `Transformer.loss`.
+        Other arguments: see `Transformer.loss`.
         """
         packed = self._packed(ids, labels)
         if loss_normalizer is None:

@@ -31,7 +31,7 @@ class Inspection(NamedTuple):
     """The internals of one pass of a Transformer.
 
     `maps`: attention weights (B, H, T, S) on the host, one array per layer, by kind of attention. `hidden`: the output
-    (B, T, D) of each decoder layer, normalized like the last one, so that `model.logits` applies to all of them.
+    (B, T, D) of each decoder layer, normalized like the last one, so `model.logits` can be applied to all of them.
     """
 
     maps: dict[str, list[npx.Array]]
@@ -135,7 +135,8 @@ class EncoderDecoder(SequenceModel):
     ) -> Tensor:
         """Compute `loss` from arrays on the device, without reading their values.
 
-        packing: of source and target; None if the arrays are padded, as CUDA graphs require (train/learn/graphs.py).
+        packing: the packing of source and target; None if the arrays are padded, as CUDA graphs require
+        (train/learn/graphs.py).
         """
         src_packing, tgt_packing = packing
         spec = (
@@ -211,7 +212,7 @@ class EncoderDecoder(SequenceModel):
     def run_decoder(
         self, x: Tensor, memory: Tensor | None, spec: npx.AttentionSpec, state: "DecoderState | None"
     ) -> Tensor:
-        """Return the decoder's output for embedded targets, of the same shape. The arguments are those of `_decode`."""
+        """Return the decoder's output for embedded targets, of the same shape. Arguments: see `_decode`."""
         for i, layer in enumerate(self.decoder):
             # Padding needs no mask: it follows the tokens, so the causal mask hides it from them.
             x = layer(x, memory, spec, *(state.caches(i) if state else ()))
@@ -230,7 +231,7 @@ class EncoderDecoder(SequenceModel):
         return host.full(len(memory), self.config.bos_id), state
 
     def new_source_caches(self, memory: Tensor) -> list[DecodingState]:
-        """Return the values that the layers compute from the memory (R, S, D) alone; by default one cache for each
+        """Return the values that depend only on the memory (R, S, D), for all layers; by default one cache for each
         layer."""
         return [layer.new_source_cache(memory) for layer in self.decoder]
 

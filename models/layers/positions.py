@@ -44,7 +44,7 @@ class Positions(Module):
 
 
 def resolve_rates(halves: bool, rates: str | None) -> str:
-    """Return the rates of `sinusoids`, by default those of the layout."""
+    """Return the rates of `sinusoids`; by default they depend on the layout."""
     return rates or ("tensor2tensor" if halves else "paper")
 
 

@@ -25,7 +25,8 @@ def bucket(distance: npx.Array, n_buckets: int, max_distance: int, causal: bool)
         n_buckets //= 2
         offset, distance = (distance > 0).astype(npx.int64) * n_buckets, npx.absolute(distance)
     n_exact = n_buckets // 2
-    fraction = npx.log(npx.maximum(distance, 1) / n_exact) / log(max_distance / n_exact)  # of the logarithmic range
+    # Position within the logarithmic range.
+    fraction = npx.log(npx.maximum(distance, 1) / n_exact) / log(max_distance / n_exact)
     far = n_exact + (fraction * (n_buckets - n_exact)).astype(npx.int64)
     return offset + npx.where(distance < n_exact, distance, npx.minimum(far, n_buckets - 1))
 

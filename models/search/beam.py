@@ -108,8 +108,8 @@ def beam_search(
     # The prefix tree, one array per step: parents, tokens and their log-probabilities. The root is -1.
     parents, symbols, node_values, n_nodes = [], [], [], 0
     active = host.arange(len(src_ids))  # (n,) sentences whose search has not ended
-    # Each active sentence has the same number of adjacent rows, best first, so that a state can share its source among
-    # them: R = n * rows_each. A row with log-probability -inf is unused.
+    # Each active sentence has the same number of adjacent rows, best first, so a state can share its source among them:
+    # R = n * rows_each. A row with log-probability -inf is unused.
     node, log_p = host.full(len(src_ids), -1), host.zeros(len(src_ids))  # (R,)
     with evaluation_mode(model):
         tokens, state = model.start(src_ids)

@@ -15,9 +15,10 @@ def matmul(
 ) -> Array:
     """Return a b (M, N) for a (M, K) and b (K, N) of one dtype, written to `out`, or added to it if `add`.
 
-    Sums accumulate in float32 (float64 for float64) and are rounded once to the dtype of `out`, which is that of a and
-    b, or float32. The rows or the columns of a, b and out may be strided: cuBLAS reads transposed matrices and slices
-    of columns in place. If `uses_cublaslt()`, adds `bias` (N,) and, if `relu`, applies ReLU, both before rounding.
+    Sums accumulate in float32 (float64 for float64) and are rounded once to the dtype of `out`, which is the dtype of a
+    and b or float32. The rows or the columns of a, b and out may be strided: cuBLAS reads transposed matrices and
+    slices of columns in place. If `uses_cublaslt()`, adds `bias` (N,) and, if `relu`, applies ReLU, both before
+    rounding.
     """
     xp, wide = array_module(a), np.result_type(a.dtype, np.float32)
     if out is None:

@@ -1,7 +1,7 @@
 """CUDA graphs: record the GPU work of a function once and repeat it with a single call.
 
     graph = Graph(function, inputs)     # inputs: host arrays, which the function receives as device arrays
-    result = graph(new_inputs)          # of the same shapes and dtypes; launches all kernels and GEMMs at once
+    result = graph(new_inputs)          # same shapes and dtypes; launches all kernels and GEMMs at once
 
 The Python function runs only once, during the capture, when nothing is computed. Afterwards the GPU repeats the same
 kernels with the same arguments. The function must therefore not wait for a value and may read host data only through

@@ -11,7 +11,7 @@ ABORTING = np.array([-1], np.int64)  # sent instead of a heartbeat by a rank tha
 
 
 class Heartbeat:
-    """Monitors the next rank, so that every rank is monitored by one other.
+    """Monitors the next rank; every rank is thus monitored by one other rank.
 
     Each rank sends a heartbeat every BEAT seconds with the number of collectives it has started. This rank logs one
     line and ends all ranks if the next rank sends no heartbeat for `timeout` seconds, if its process has ended (on this

@@ -172,7 +172,7 @@ def for_each_block(blocks: list[SentenceBlock], body: Callable[[SentenceBlock], 
 def attention_numpy(
     q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(), drop: Drop | None = None
 ) -> Output:
-    """Compute one block of sentences at a time, so that its scores stay in cache between the two matmuls."""
+    """Compute one block of sentences at a time; its scores then stay in cache between the two matmuls."""
     (batch, n_queries, n_keys), (heads, d_k) = spec.sizes(q, k), q.shape[-2:]
     p = np.empty((batch, heads, n_queries, n_keys), q.dtype)
     y = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)

@@ -115,5 +115,5 @@ def rotary_positions(spec: AttentionSpec, q: Array, k: Array) -> tuple[Any, Any]
     if spec.q_packing is None or spec.kv_packing is None:
         return k.shape[1] - q.shape[1], 0
     n_earlier = spec.kv_packing.counts - spec.q_packing.counts  # (B,)
-    sentence = spec.q_packing.flat_index // spec.q_packing.max_length  # of each query
+    sentence = spec.q_packing.flat_index // spec.q_packing.max_length  # the sentence of each query
     return spec.q_packing.positions + n_earlier[sentence], spec.kv_packing.positions

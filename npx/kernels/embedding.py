@@ -43,8 +43,8 @@ def embedding_grad(
 
     g, keep (..., D); ids (...). accumulate_into: an array that gtable is added to, if not None.
 
-    Sums follow the order of the positions, so they are deterministic. The rows of g are scaled rather than those of
-    the table, which are far more.
+    Sums follow the order of the positions, so they are deterministic. The rows of g are scaled, because the table has
+    far more rows.
     """
     xp = array_module(g)
     g = dropout_grad.reference(g, drop, keep)

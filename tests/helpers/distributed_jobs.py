@@ -72,7 +72,7 @@ def rank_pids(mpirun):
             environment = dict(pair.partition("=")[::2] for pair in (folder / "environ").read_text().split("\0"))
             if _is_descendant(int(folder.name), mpirun.pid) and "OMPI_COMM_WORLD_RANK" in environment:
                 pids[int(environment["OMPI_COMM_WORLD_RANK"])] = int(folder.name)
-        except (OSError, UnicodeDecodeError):  # of another user, or ended by now
+        except (OSError, UnicodeDecodeError):  # a process of another user, or one that has ended
             pass
     return pids
 

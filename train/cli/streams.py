@@ -1,7 +1,7 @@
 """Standard streams for a command that runs in a pipeline: closed streams and readers that exit early are handled.
 
 `main` enters `guard_standard_streams` once. A stream that was closed before the program started becomes the null
-device, so that a file opened later never takes its descriptor. Errors on standard error are ignored. If the reader of
+device, so a file opened later never takes its descriptor. Errors on standard error are ignored. If the reader of
 standard output closes it, `BrokenOutput` ends the program silently.
 """
 

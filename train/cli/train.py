@@ -195,7 +195,7 @@ def use_data_folder(
 def read_config(config: str | None, changes: list[str], out: Path, resume: bool, init: Path | None = None) -> Any:
     """Return the configuration from a file or a preset or, if neither is given, from the resumed run or from `init`.
 
-    With `init`, the tokenizer is that of `init` unless the file or `changes` name another.
+    With `init`, its tokenizer is used unless the file or `changes` name another one.
     """
     from train.run.checkpoint import find_checkpoint, run_files
     from train.run.config import to_toml

@@ -42,7 +42,7 @@ def run_table2(out: Path, runs: Mapping[str, TrainedRun]) -> dict[str, Any]:
     """Translate and score the test texts with the `runs` (by "en-de", "en-fr"); write and return the table.
 
     A translation in `out` by the same checkpoint and of the same text is reused. Raises UserError for an invalid run or
-    text, and for a folder of another command.
+    text, and for a folder that another command has written.
     """
     for run in runs.values():  # check before the first translation, which may take hours
         check_test_text(run)

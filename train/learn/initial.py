@@ -136,4 +136,4 @@ def mismatches(shapes: Mapping[str, tuple[int, ...]], weights: Mapping[str, npx.
         for name, shape in shapes.items()
         if name in weights and weights[name].shape != shape
     ]
-    return wrong + missing + [f"{name}, which this model lacks" for name in weights if name not in shapes]
+    return wrong + missing + [f"{name}, which this model does not have" for name in weights if name not in shapes]

@@ -293,7 +293,7 @@ class Trainer:
         return "max_hours" if is_late else ""
 
     def _final_reason(self) -> str:
-        """Return why this run is over, so that resuming it does nothing: "max_steps", "patience" or ""."""
+        """Return why this run is over and resuming it does nothing: "max_steps", "patience" or ""."""
         t, s = self.config.train, self.state
         if s.step >= t.max_steps:
             return "max_steps"

@@ -49,8 +49,7 @@ def train(
     Args:
         config: The configuration of the run.
         run_dir: The run folder. The token arrays go to its data/ folder unless data.prepared names another one.
-        resume: Continue from the newest checkpoint of `run_dir`; the result is bit for bit that of an uninterrupted
-        run.
+        resume: Continue from the newest checkpoint of `run_dir`; the result is bit-identical to an uninterrupted run.
         progress: Show progress on standard error.
         max_hours: Stop before this time, with a checkpoint; 0 means no limit.
         debug: "anomaly" reports the first operation that produced a NaN or infinity, by repeating the update.

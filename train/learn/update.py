@@ -3,7 +3,7 @@
 The gradient of the mean loss over all target tokens, times the loss scale, is accumulated over the micro-batches; Adam
 divides by the scale and clips in its own pass. The host waits for the device once per update: losses and norm are read
 together after the last backward, and the weights change only if they are finite. With several ranks, each computes
-its share of the micro-batches, and all receive the gradient of the whole update.
+its share of the micro-batches, and all receive the gradient of the complete update.
 """
 
 import math
@@ -243,7 +243,7 @@ class Update:
         largest = max(batches, key=lambda batch: batch.shape).describe()
         flat, adam = self.flat, self.adam
         arrays = flat.data, flat.low_precision, adam.m, adam.v
-        gradients = flat.size * flat.data.itemsize  # of the complete model, even if sharded
+        gradients = flat.size * flat.data.itemsize  # bytes for the complete model, even if sharded
         parameters = (sum(a.nbytes for a in arrays if a is not None) + gradients) / 2**20
         saved = "; ".join(map(str, saved_arrays()[:3])) or "nothing yet"
         recompute = (

@@ -1,4 +1,4 @@
-"""Line length limits of scores, so that no score takes hours or exhausts the memory."""
+"""Line length limits of scores, to prevent a score from taking hours or exhausting the memory."""
 
 from collections.abc import Sequence
 

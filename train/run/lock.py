@@ -1,7 +1,7 @@
 """The lock of a run folder: at most one program writes in it at a time.
 
 RUN/lock is an flock on an open file, so the lock ends with the process, no matter how that ends. Over NFS, Linux turns
-it into a lock on the server. The file names its holder, so that a second program can report it.
+it into a lock on the server. The file names its holder, which a second program can then report.
 """
 
 import json

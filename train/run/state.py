@@ -40,7 +40,7 @@ class RunState:
     in_epoch: int = checked_field(COUNT)  # epoch of the last micro-batch, from 1, for the log
     tokens: int = checked_field(COUNT)  # tokens trained on, without padding
     seconds: float = checked_field(NONNEGATIVE, 0.0)  # seconds in updates, without validation and writing
-    network: float = checked_field(NONNEGATIVE, 0.0)  # of these, seconds in which every rank waited for the network
+    network: float = checked_field(NONNEGATIVE, 0.0)  # the part of them in which every rank waited for the network
     validated: int = checked_field(COUNT)  # step of the last validation
     best_loss: float | None = checked_field(
         (NUMBER, None), None

@@ -114,7 +114,7 @@ def empty_translation() -> ScoredTranslation:
 
 
 def _replace_line_ends(text: str) -> str:
-    """Replace line ends by spaces, so that line i of the output remains the translation of line i."""
+    """Replace line ends by spaces, to keep line i of the output the translation of line i."""
     return text.replace("\r", " ").replace("\n", " ")
 
 
@@ -135,7 +135,7 @@ def _check_count(lines: Iterable[str | None], n_prefixes: int) -> Iterator[str |
 def _encode_prefixes(
     tokenizer: Any, prefixes: Sequence[str], batch: Sequence[Line], max_length: int | None
 ) -> list[list[int]]:
-    """Return the token ids of the prefix of each line; `tokenizer` is that of the target."""
+    """Return the token ids of the prefix of each line; `tokenizer` is the target's."""
     encoded: list[list[int]] = tokenizer.encode_batch([prefixes[line.number - 1] for line in batch])
     for line, ids in zip(batch, encoded, strict=True):
         if max_length and len(ids) >= max_length:
@@ -238,7 +238,7 @@ def word_links(tokenizer: Any, t: ScoredTranslation) -> set[tuple[int, int]]:
 
 
 def word_indices(tokenizer: Any, ids: Sequence[int]) -> list[int]:
-    """Return the index of the word that each token belongs to; a space alone belongs to the next word."""
+    """Return the index of the word that each token belongs to; a token with only a space belongs to the next word."""
     indices = [text.count(" ") for text in tokenizer.decode_batch([ids[: end + 1] for end in range(len(ids))])]
     subwords = tokenizer.subwords(ids)
     for i in reversed(range(len(ids) - 1)):

@@ -26,7 +26,7 @@ TASKS: Registry["Task[Any, Any]"] = Registry("task")
 class Task(Generic[C, B]):
     """A stateless description of one task, for corpora of type C and batches of type B.
 
-    In the methods, `data` is the [data] table of a run and `config` its whole RunConfig.
+    In the methods, `data` is the [data] table of a run and `config` its complete RunConfig.
     """
 
     name: ClassVar[str]

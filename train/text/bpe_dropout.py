@@ -175,7 +175,7 @@ class Segmenter:
             for word, ids in zip(same, merges.segment(matrix, self.threshold, bits), strict=True):
                 words[word] = ids
         counts = np.array([len(ids) for ids in words])
-        sentence_of = np.searchsorted(offsets, first, side="right") - 1  # of each word
+        sentence_of = np.searchsorted(offsets, first, side="right") - 1  # the sentence of each word
         lengths = np.bincount(sentence_of, counts, len(plain_lengths)).astype(np.int64)
         is_long = lengths >= self.max_length
         flat = np.concatenate(words) if words else plain

@@ -250,7 +250,7 @@ class Corpus:
 
 
 def _lengths(offsets: IntArray, block: int = 1 << 20) -> NDArray[np.uint16]:
-    """Return lengths with the end token, (pairs,), block by block so that the int64 offsets stay on disk."""
+    """Return lengths with the end token, (pairs,), block by block, which keeps the int64 offsets on disk."""
     lengths = np.empty(len(offsets) - 1, np.uint16)
     for i in range(0, len(lengths), block):
         exact = np.diff(offsets[i : i + block + 1]) + 1

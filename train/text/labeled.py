@@ -389,7 +389,7 @@ class MaskedBatches:
         lengths = pairs.src_lengths[examples.indices].astype(int) - 2
         for row, (index, length, n) in enumerate(zip(examples.indices.tolist(), lengths, n_masked, strict=True)):
             bits = np.random.Philox(np.random.SeedSequence([self.seed, examples.epoch, index]))
-            word = self.text.word_starts[ids[row, 1 : 1 + length]].cumsum()  # of each token
+            word = self.text.word_starts[ids[row, 1 : 1 + length]].cumsum()  # the word of each token
             positions = 1 + np.argsort(bits.random_raw(int(length) + 1)[word], kind="stable")[:n]
             chance = bits.random_raw(int(n)) / 2.0**64
             n_special = len(SPECIALS)

@@ -8,7 +8,7 @@ spelled in UTF-8 bytes (one printable character per byte, "Ġ" for a space) and 
 
 All 256 bytes are in the vocabulary, so no text is unknown and `decode(encode(text))` is the normalized text. Both
 kinds are trained by the byte-pair trainer of Hugging Face `tokenizers`, and the result is a standard `tokenizer.json`.
-The file is written here in a fixed order, so that the same text always gives the same bytes.
+The file is written here in a fixed order, so the same text always gives the same bytes.
 
 For EN-FR the paper uses the word-pieces of Wu et al. (2016), which are chosen to maximize the likelihood of the text.
 `wordpiece` does not use that training algorithm: its segmentation is greedy, but its subwords come from byte-pair

@@ -190,7 +190,7 @@ def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: i
     sublayer = next(s for s in inputs if trace.blocks[s].kind in ("attention", "feed_forward", "other"))
     skip = next((s for s in inputs if s != sublayer), sublayer)
     x, f = inputs[skip], inputs[sublayer]
-    gradient = zeros_if_none(left.get(sublayer), f)  # including that of the sum before a norm
+    gradient = zeros_if_none(left.get(sublayer), f)  # also the gradient of the sum before a norm
     scaled = "x" if residual.alpha == 1 else "α x"
     alpha = "" if residual.alpha == 1 else f",  α = {residual.alpha:.4g}"
     shown = [

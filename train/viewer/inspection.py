@@ -83,8 +83,8 @@ def is_parser(tokenizer: Any) -> bool:
 def labels(tokenizer: Any, ids: Sequence[int], side: str = "target") -> list[str]:
     """Return each token of the source or the target as text.
 
-    A token that continues a word begins with a dot; a dot alone is part of the bytes of a character. In a language
-    model's text, which preserves white space, a space and a line feed are shown as visible signs instead.
+    A token that continues a word begins with a dot; a dot without text stands for some of the bytes of a character. In
+    a language model's text, which preserves white space, a space and a line feed are shown as visible signs instead.
     """
     if isinstance(tokenizer, PlainTokenizer):
         texts = (text.translate(WHITE_SPACE) for text in tokenizer.decode_batch([[i] for i in ids]))

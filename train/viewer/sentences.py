@@ -44,7 +44,7 @@ from train.viewer.trace import Trace
 
 # Beam size, alternatives per token, and recent sentences whose parts can be opened.
 MAX_BEAM, ALTERNATIVES, RECENT = 8, 5, 8
-TRACED = 2  # number of traces kept in memory, which are large; enough for pages in two tabs
+TRACED = 2  # number of traces kept in memory: they are large, but pages in two tabs need one each
 NEXT_TOKENS, MAX_CONTINUATION = 40, 400  # number of tokens shown of a distribution, and of a continuation
 Send = Callable[[Mapping[str, Any]], None]
 EXPIRED = "this sentence is no longer in memory, or the part is unknown; try translating again"

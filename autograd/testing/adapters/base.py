@@ -24,7 +24,7 @@ class ForeignOperation:
     """A function of another framework as an operation on Tensors.
 
     Subclasses define `evaluate`. Arguments that are not Tensors are passed on, arrays as the framework's own type.
-    Several outputs are concatenated to one vector, so that one random incoming gradient checks them all.
+    Several outputs are concatenated to one vector, so one random incoming gradient checks all of them.
 
     functions: the user's functions, whose closures and globals may hold state.
     notes: what was not checked, for the Report.

@@ -47,7 +47,8 @@ class TorchOperation(ForeignOperation):
         super().__init__(function)
         self.torch, self.device = torch, device
         self.is_random = False
-        self.has_gradient: list[bool] | None = None  # of the outputs, if every floating input requires a gradient
+        # One entry per output, for the case that every floating input requires a gradient.
+        self.has_gradient: list[bool] | None = None
 
     def evaluate(self, values: list[Any], requires_grad: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
         def function(tensors: list[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Find the backward code of a module: code that runs only in the backward pass, so that any change to it is a bug.
+"""Find the backward code of a module: code that runs only in the backward pass, where any change is a bug.
 
 Backward code is the vjp that each function decorated with @differentiable returns (a nested function, a lambda, or
 the result of another function of the module), and each helper that only backward code calls. Functions under
@@ -213,7 +213,7 @@ class BackwardCode:
                     self.follow(vjp, operation, leading(function), vjp)
             elif isinstance(value, ast.Call) and (other := self.resolve(value.func)) not in (None, function):
                 assert other is not None
-                self.follow_raw(operation, other)  # operations may share it
+                self.follow_raw(operation, other)  # several operations may share it
 
     def follow(self, value: ast.expr, operation: str, inputs: list[str], returned_at: ast.expr) -> None:
         """Find the vjp that an expression evaluates to."""

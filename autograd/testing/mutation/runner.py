@@ -1,4 +1,4 @@
-"""Run the tests of a module on its mutants, each in a process of its own."""
+"""Run the tests of a module on its mutants, each in a separate process."""
 
 import importlib.util
 import json

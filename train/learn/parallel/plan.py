@@ -64,6 +64,6 @@ def split_positions(stream: Stream, positions: list[Position], ranks: int) -> li
 
 
 def full_share(micro_batches: Sequence[Batch]) -> WorkShare:
-    """Return the share of a single rank that computes the whole update."""
+    """Return the share of a single rank, which computes the complete update."""
     n = len(micro_batches)
     return WorkShare(range(n), n, sum(batch.n_target_tokens for batch in micro_batches))

@@ -42,7 +42,7 @@ class LocalGradients:
         return shard
 
     def local_shard(self, full: npx.Array) -> npx.Array:
-        """Return this rank's shard of an array for the whole flat buffer."""
+        """Return this rank's shard of an array for the complete flat buffer."""
         return full
 
 

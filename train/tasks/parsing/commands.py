@@ -53,6 +53,6 @@ def score_warnings(report: Report) -> Iterator[str]:
             yield f"sentence {number}: {sentence.error}; not scored"
     if report.extra_roots:
         yield (
-            "gold trees with a root ((S ...)), (ROOT ...) or (S1 ...) that the scored tree lacks: "
+            "gold trees with a root ((S ...)), (ROOT ...) or (S1 ...) that is missing in the scored tree: "
             f"{report.extra_roots:,}; EVALB counts it as a missed bracket, parse --gold does not"
         )

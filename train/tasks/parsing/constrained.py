@@ -27,7 +27,7 @@ MAX_OPEN_RUN = 8  # the 3,200 trees in the treebank's public sample have at most
 class ConstrainedParser:
     """`model`, restricted to trees over `sentences`, the words of each source (see models/search/protocol.py).
 
-    In shapes, R is the number of hypotheses and V that of symbols. The open constituents of all hypotheses form
+    In shapes, R is the number of hypotheses and V the number of symbols. The open constituents of all hypotheses form
     linked lists from the innermost outwards: entry e has a symbol, the enclosing entry and the number of words before
     it. Entry 0 is the root.
     """

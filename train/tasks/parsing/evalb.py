@@ -260,8 +260,8 @@ class Report:
     extra_roots: int = 0  # gold trees with a root (...), (ROOT ...) or (S1 ...) that the predicted tree does not have
 
     def as_dict(self) -> dict[str, float | dict[str, float]]:
-        """Return `Counts.as_dict` of all sentences, and under "up_to_40" (for a cutoff of 40) that of the short
-        ones."""
+        """Return `Counts.as_dict` of all sentences, with another one, for the short sentences, under "up_to_40" (for a
+        cutoff of 40)."""
         return {**self.all.as_dict(), f"up_to_{self.cutoff}": self.short.as_dict()}
 
     def by_length(self, edges: Sequence[int] = (10, 20, 30, 40, 60)) -> dict[str, Counts]:

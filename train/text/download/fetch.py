@@ -154,7 +154,7 @@ def download(archive: Archive, part: Path, url: str, on_progress: ProgressCallba
             size = 0
         elif not response.headers.get("Content-Range", prefix := f"bytes {size}-").startswith(prefix):
             part.unlink(missing_ok=True)
-            raise ConnectionError("the server sent another range than requested")
+            raise ConnectionError("the server sent a different range than requested")
         length = response.headers.get("Content-Length", "")
         total = size + int(length) if length.isdecimal() and len(length) < 16 else archive.size
         with open(open_inside(part, os.O_WRONLY | (os.O_APPEND if size else os.O_TRUNC)), "ab") as file:
