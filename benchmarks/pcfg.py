@@ -6,7 +6,7 @@ Rules with more than two children are binarized; the new symbols remember the la
 includes
 the labels of `--vertical` - 1 ancestors (Johnson, 1998; Klein and Manning, 2003). Unlimited horizontal memory and
 `--vertical` 1 give the grammar of the unmodified trees. A word has the tags of its occurrences, smoothed with the tags
-of rare words with the same ending and shape; an unknown word has only the latter.
+of rare words with the same ending and shape; an unknown word has only the tags of such rare words.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ class Pcfg:
         return {self.index[t]: float(np.log(p * self.total / self.tags[t])) for t, p in probability.items()}
 
     def parse(self, words: Sequence[str]) -> tuple[Tree, bool]:
-        """Return the most probable tree and False, or a flat tree and True if the grammar has none."""
+        """Return the most probable tree and False, or a flat tree and True if the grammar does not derive the
+        sentence."""
         n, marks = len(words), punctuation(words)
         chart = np.full((n, n + 1, self.size), IMPOSSIBLE, np.float32)  # [i, j, symbol] for words i to j
         bare = np.full((n, n + 1, self.size), IMPOSSIBLE, np.float32)  # scores before unary rules

@@ -67,7 +67,7 @@ def prose(exercise: Exercise, text: str) -> list[dict[str, Any]]:
 
 
 def executed(exercise: Exercise) -> dict[str, Any]:
-    """Return a chapter as a notebook with its outputs. PageError if they differ from the chapter's."""
+    """Return a chapter as a notebook with its outputs. Raises PageError if they differ from the chapter's."""
     import nbformat
     from nbclient import NotebookClient
     from traitlets.config import Config
@@ -90,7 +90,7 @@ def executed(exercise: Exercise) -> dict[str, Any]:
 
 
 def write(exercise: Exercise, folder: Path) -> Path:
-    """Write a chapter's notebook to a folder and return its path. FileExistsError if there is one."""
+    """Write a chapter's notebook to a folder and return its path. Raises FileExistsError if the file exists."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{exercise.name}.ipynb"
     with path.open("x", encoding="utf-8") as file:

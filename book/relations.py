@@ -112,7 +112,10 @@ def factor(arrays: list[tuple[Any, Any]], which: str) -> tuple[str, str]:
         sizes = [float(b.shape[axis]) for _, b in arrays]
         for sign, words in ((1, "too large by"), (-1, "too small by")):
             if identical(ratios, np.power(sizes, sign)):
-                return "size", f"{which} is {words} a factor that is the number of {name}: a sum or a mean is mistaken."
+                return (
+                    "size",
+                    f"{which} is {words} a factor that is the number of {name}: a sum and a mean are confused.",
+                )
     if len(ratios) > 1:
         return "scale", f"{which} has the right direction, but its size is wrong by a factor that depends on the input."
     return "", ""

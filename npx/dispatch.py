@@ -23,7 +23,7 @@ NPX_KERNELS selects the versions, and `kernel_mode` does so for a block of code:
 
     fast            the registered versions (the default)
     reference       the references only
-    check           both; KernelMismatch if their results, or the arrays they modify in place, differ
+    check           both; raises KernelMismatch if their results, or the arrays they modify in place, differ
     emulate         the versions for CuPy, on NumPy arrays, with their CUDA kernels run by the emulator
     emulate+check   `emulate`, checked against the references
 """
@@ -85,7 +85,7 @@ class KernelMismatch(AssertionError):
 
 
 class Saved(NamedTuple):
-    """What a forward version saves for its gradient.
+    """The values that a forward version saves for its gradient.
 
     version: the version of the gradient that takes `values`.
     values: a tuple, passed to `version` as separate arguments, or a single value.

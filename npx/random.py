@@ -91,7 +91,7 @@ def record_keys() -> Iterator[list[Key]]:
 
 
 def next_key() -> Key:
-    """Return the next key of the innermost `keyed` block; RuntimeError outside any block."""
+    """Return the next key of the innermost `keyed` block. Raises RuntimeError outside any block."""
     keys = _keys.get()
     if keys is None:
         raise RuntimeError(

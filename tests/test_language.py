@@ -31,6 +31,7 @@ PHRASES = (
     r"\bfirst values of (the )?(parameters|weights)\b",  # initialization
     r"\bswitched off heads?\b",  # ablated
     r"\b(bytes|tokens|updates|microseconds|ns|s) a (second|step|token|number)\b",  # per
+    r"[;.] (?-i:[A-Z])\w+Error (if|for|unless|outside)\b",  # a sentence: "Raises ValueError if ..."
 )
 # A comment after code that begins with "of" does not name its subject: "bytes of a line" instead of "of a line".
 FRAGMENT = re.compile(r"\S +# of [a-z]")
@@ -95,6 +96,7 @@ def test_fragments_are_recognized(line, is_fragment):
         ("got none\nby heart", ["1: got none", "2: by heart"]),
         ("a stand-in for CuPy", ["1: stand-in"]),
         ("100 tokens a second", ["1: tokens a second"]),
+        ("Read x. Raises OSError if it fails.\nRead x; OSError if it fails.", ["2: OSError if"]),
     ],
 )
 def test_phrases_are_recognized(text, expected):

@@ -38,7 +38,7 @@ class Outcome:
 
 
 def load(name: str) -> ModuleType:
-    """Import a module by its dotted name or the path of its file; UsageError if that fails."""
+    """Import a module by its dotted name or the path of its file. Raises UsageError if that fails."""
     path = Path(name)
     sys.path.insert(0, str(path.resolve().parent if name.endswith(".py") else Path.cwd()))
     try:

@@ -117,7 +117,7 @@ class Neighborhood:
         """Points on the line, plane or subspace in which only entries with a gradient move.
 
         The eigenvalues of a matrix of zeros have gradients like those of its neighbors in any basis. A gradient with
-        zeros belongs to neighbors with zeros in the same places; random neighbors have none.
+        zeros belongs to neighbors with zeros in the same places, unlike random neighbors.
         """
         numbers = [int((g != 0).sum()) for g in self.at_point]
         if not 0 < sum(numbers) < sum(g.size for g in self.at_point):

@@ -209,7 +209,7 @@ class GradientCheck:
 
     @cached_property
     def gradient_rounding(self) -> list[Array]:
-        """How much rounding of the inputs changes each entry of the gradients."""
+        """The change of each entry of the gradients that rounding the inputs causes."""
         rounding = [npx.zeros_like(g, dtype="float64") for g in self.gradients]
         units = {k: EPS[self.scale.dtype] * abs(a) for k, a in enumerate(self.arrays)}
         for sign in (-2.0, 1.0, 2.0):

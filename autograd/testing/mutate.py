@@ -77,7 +77,7 @@ def imported(path: Path) -> set[str]:
 
 
 def selected_mutants(text: str, file: Path, only: list[str]) -> list[Mutant]:
-    """Return the mutants of a module, or those of the operations in `only`; UsageError if there are none."""
+    """Return the mutants of a module, or only of the operations in `only`. Raises UsageError if there are none."""
     try:
         candidates = mutants(text)
     except SyntaxError as error:

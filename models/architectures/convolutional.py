@@ -170,7 +170,7 @@ class ByteNet(EncoderDecoder):
     position t reads the t-th, if there is one.
     """
 
-    expansion = 1.2  # the paper's, for English to German
+    expansion = 1.2  # as in the paper, for English to German
 
     def make_encoder(self, c: TransformerConfig) -> list[ResidualConvolution]:
         return [ResidualConvolution(c, i, causal=False) for i in range(c.n_layers)]

@@ -27,4 +27,4 @@ class FeedForward(Module):
         self.outer = Linear(d_ff, d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.outer(self.dropout(self.inner(x)))  # (..., F) between inner and outer
+        return self.outer(self.dropout(self.inner(x)))  # (..., F), between the two projections

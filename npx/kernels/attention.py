@@ -248,7 +248,7 @@ SHARED_BYTES = 48 << 10  # bytes of shared memory that every GPU can give to a b
 
 
 class SavedByReference(NamedTuple):
-    """What the float32 reference saved for a head that is too large for attention.cu."""
+    """The values that the float32 reference saved for a head that is too large for attention.cu."""
 
     values: tuple[Any, ...]
 

@@ -18,7 +18,7 @@ from npx.kernels.packing import Packing
 
 
 class AttentionSpec(NamedTuple):
-    """Which keys a query may attend to, what is added to its scores, and how the inputs are packed.
+    """The masks and biases of attention, its rotary positions, and the packing of its inputs.
 
     causal: a query attends only to keys up to its own position.
     kv_lengths: integers (B,); the queries of sentence b attend only to keys before kv_lengths[b].

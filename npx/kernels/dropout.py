@@ -47,7 +47,7 @@ class Drop(NamedTuple):
         return keep.reshape(shape)
 
 
-SavedDropout = tuple[Drop | None, Array | None]  # what `dropout` saves: its argument and the mask
+SavedDropout = tuple[Drop | None, Array | None]  # the values that `dropout` saves: its argument and the mask
 
 
 @kernel

@@ -57,7 +57,7 @@ def stderr_of(process):
 
 
 def run_jobs(size, jobs):
-    """Run the jobs of a file on `size` ranks; AssertionError if one fails."""
+    """Run the jobs of a file on `size` ranks. Raises AssertionError if one fails."""
     process = launch(size, "-m", "tests.helpers.distributed_jobs", jobs)
     errors = stderr_of(process)
     stacks = [f"{path}:\n{path.read_text()}" for path in sorted(jobs.parent.glob(f"{jobs.name}.*"))]

@@ -48,7 +48,7 @@ class Trainer:
         tokenizer: The tokenizer of the corpora, saved with the run.
         corpora: The prepared text, "train" and optionally "valid".
         run_dir: The run folder. Nothing is written before `run`.
-        resume: Continue from the newest undamaged checkpoint of `run_dir`, or from the start if it has none.
+        resume: Continue from the newest undamaged checkpoint of `run_dir`, or from the start if there is no checkpoint.
         progress: Show progress on standard error.
         deadline: Stop before this time.monotonic() value.
         debug: "anomaly" reports the first operation that produced a NaN or infinity.

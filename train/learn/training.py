@@ -44,7 +44,8 @@ def train(
 
     The tokenizer is trained on the training text only. Configuration and files are checked before anything is
     written, and a newly created folder is removed if training fails before the first update. With several ranks
-    (npx.distributed) all call this with equal arguments and a folder that all can access; rank 0 writes.
+    (npx.distributed), all ranks call this function with equal arguments and a folder that all of them can access; rank
+    0 writes.
 
     Args:
         config: The configuration of the run.

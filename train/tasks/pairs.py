@@ -91,7 +91,7 @@ def search_lines(
     world: World = SINGLE_PROCESS,
     **search: Any,
 ) -> Iterator[tuple[Line, list[Any]]]:
-    """Yield each line with its hypotheses, best first; a line without tokens has none.
+    """Yield each line with its hypotheses, best first; a line without tokens has no hypotheses.
 
     Args:
         model: a sequence-to-sequence model, in eval mode.

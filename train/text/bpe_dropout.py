@@ -99,7 +99,7 @@ class Merges:
 
 
 def remove_columns(matrix: NDArray[np.int64], columns: IntArray) -> NDArray[np.int64]:
-    """Return a matrix (n, L - 1) of the rows (n, L) without their elements `columns` (n,)."""
+    """Remove the element `columns[i]` from each row i of a matrix (n, L); return (n, L - 1)."""
     positions = np.arange(matrix.shape[1] - 1)
     return np.take_along_axis(matrix, positions + (positions >= columns[:, None]), axis=1)
 

@@ -58,7 +58,7 @@ def thumbnail(values: Any) -> dict[str, Any]:
 def matrix(
     title: str, values: Any, gradient: Any, rows: Sequence[str], columns: Sequence[str] | str, **more: Any
 ) -> dict[str, Any]:
-    """Return a matrix with headers, its values and its gradient (None: it has none) as base64-encoded float32.
+    """Return a matrix with headers, its values and its gradient (None if it has no gradient) as base64-encoded float32.
 
     columns: labels, or the name of the dimension, whose indices are then the labels.
     """

@@ -159,7 +159,7 @@ class Inspection:
     target: list[str]  # the token predicted at each position
     decoder_input: list[str]  # the token the decoder reads at each position, beginning of sentence first
     maps: dict[str, Any]  # maps a kind to weights (L, H, rows, columns)
-    log_probabilities: Any  # (T, V) of the next token
+    log_probabilities: Any  # (T, V), for the next token
     by_layer: Any  # (L, T) most probable token if the layer's output is projected to the vocabulary (logit lens)
     by_layer_p: Any  # (L, T) the probability of that token
 

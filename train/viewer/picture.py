@@ -69,7 +69,7 @@ def set_ticks(axis: Any, places: Sequence[float], labels: Sequence[str], **optio
 
 
 def write(figure: Any, path: Path, title: str, alt: str, source: str) -> Path:
-    """Write the picture and its alternative text (NAME.alt.txt next to it); return the path of the latter.
+    """Write the picture and its alternative text (NAME.alt.txt next to it); return the path of the text.
 
     `title`, `alt` and `source` (the origin of the drawn data) are also stored in the file's metadata.
     """

@@ -179,7 +179,7 @@ def describe(recorder: Watcher, names: Mapping[int, str], titles: Mapping[int, s
 
 
 def to_json(array: Any) -> Any:
-    """Convert an array to nested lists; non-finite numbers become strings because JSON has none."""
+    """Convert an array to nested lists; non-finite numbers become strings because JSON cannot represent them."""
     if array is None:
         return None
     values = np.asarray(array)

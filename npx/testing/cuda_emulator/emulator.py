@@ -100,7 +100,7 @@ def thread_order(order: str) -> Iterator[None]:
 
 @functools.cache
 def compiler() -> str:
-    """Return the path and the version of g++; EmulatorError if it is missing."""
+    """Return the path and the version of g++. Raises EmulatorError if it is missing."""
     path = shutil.which("g++")
     if path is None:
         raise EmulatorError("emulator: expected g++ to compile CUDA kernels; found none; try apt install g++")

@@ -64,8 +64,8 @@ def fetch_all(
         on_progress: called with the archive, the bytes downloaded and the total.
         timeout: seconds without data after which a connection counts as broken.
 
-    Raises UserError for a wrong hash, too little disk space or a failed download; the message of the latter lists the
-    names and hashes of all missing files.
+    Raises UserError for a wrong hash, too little disk space or a failed download. If a download fails, the message
+    lists the names and hashes of all missing files.
     """
     missing = [archive for archive in archives if not (folder / archive.name).is_file()]
     folder.mkdir(parents=True, exist_ok=True)
