@@ -8,7 +8,7 @@
 - `rematerialize.py`: gradient checkpointing.
 - `observe.py`, `memory.py`, `anomaly.py`, `saved.py`: tools that watch a graph.
 - `draw/`: pictures of a graph (`python -m autograd.draw "a * b + a"`).
-- `testing/`: gradient checking for these operations and for yours.
+- `testing/`: gradient checks for these operations and for your own.
 """
 
 from autograd import neural, operations

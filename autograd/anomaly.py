@@ -22,7 +22,7 @@ class AnomalyDetector(Observer):
     """Raises AnomalyError at the first result that is not finite."""
 
     def __init__(self) -> None:
-        self.locations: dict[int, str] = {}  # of the forward call, by node number
+        self.locations: dict[int, str] = {}  # location of the forward call, by node number
         self.layer_names = LayerNames()
 
     def _location(self) -> str:

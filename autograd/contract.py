@@ -1,4 +1,4 @@
-"""Checks of what operations receive and of what vjps return, with their messages."""
+"""Checks of the arguments of operations and the results of vjps, with their messages."""
 
 from collections.abc import Collection
 from typing import Any, NoReturn
@@ -15,7 +15,7 @@ def check_values(data: Any) -> Any:
 
 
 def reject_operands(name: str, dtypes: Collection[Any], hidden: list[Any]) -> NoReturn:
-    """Raise TypeError for Tensors that no gradient would reach (`hidden`), else for mixed floating dtypes."""
+    """Raise TypeError for Tensors that no gradient would reach (`hidden`), or for mixed floating dtypes."""
     if hidden:
         raise TypeError(
             f"{name}: expected each Tensor as a separate positional argument; got one in a list, a tuple or an "
@@ -48,14 +48,15 @@ def check_vjp_result(name: str, parents: tuple[Any, ...], gradients: Any) -> Non
 
 
 def check_gradient(name: str, like: Any, gradient: Any) -> None:
-    """Raise RuntimeError unless a gradient has the shape and the dtype of `like`, whose gradient it is."""
+    """Raise RuntimeError unless the gradient of `like` has the shape and the dtype of `like`."""
     if not hasattr(gradient, "dtype") or gradient.shape != like.shape or gradient.dtype != like.dtype:
         result = f"{gradient.shape} {gradient.dtype}" if hasattr(gradient, "dtype") else type(gradient).__name__
         raise RuntimeError(f"{name}: expected its vjp to return {like.shape} {like.dtype}; got {result}")
 
 
 def reject_graph(name: str, changed: bool) -> NoReturn:
-    """Raise RuntimeError: the graph's weights were `changed` after it was built, or it was already consumed."""
+    """Raise RuntimeError because the graph's weights `changed` after it was built, or because it was already
+    consumed."""
     if changed:
         raise RuntimeError(
             f"backward: expected unchanged weights since {name!r} was computed; got weights that have changed; "
@@ -93,7 +94,7 @@ def check_targets(name: str, x: Array, targets: Array, n_classes: int) -> None:
     if targets.shape != x.shape[:-1]:
         raise ValueError(
             f"{name}: expected targets of shape {x.shape[:-1]}, one for each row; got {targets.shape}; "
-            "try tgt[:, 1:] for what was computed from tgt[:, :-1]"
+            "try tgt[:, 1:] for logits computed from tgt[:, :-1]"
         )
 
 

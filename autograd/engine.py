@@ -39,10 +39,10 @@ from npx import Array, GradientTargets
 from npx.scoped import Scoped
 
 VJP = Callable[..., tuple[Array | None, ...]]  # (g) -> gradients, or (g, accumulate_into) if marked by `accumulates`
-Result = tuple[Array, VJP]  # of an operation on arrays
+Result = tuple[Array, VJP]  # result of an operation on arrays
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-_numbers = count()  # for nodes and for versions of leaves
+_numbers = count()  # numbers nodes and versions of leaves
 _grad_enabled = Scoped(True)
 _observer: Scoped[Any] = Scoped(None)  # an Observer (observe.py), or None
 
@@ -70,9 +70,9 @@ class Tensor(TensorMethods):
     """An array that records how it was computed.
 
     Args:
-        data: an array of either engine, which is not copied, or a number or (nested) list, whose floats become float32.
-        requires_grad: collect the gradient in `grad`. Default False. Results of operations pass gradients on to their
-            inputs but do not store their own.
+        data: a NumPy or CuPy array, which is not copied, or a number or (nested) list, whose floats become float32.
+        requires_grad: whether to collect the gradient in `grad`. Default False. Results of operations pass gradients on
+        to their inputs but do not store their own.
 
     Attributes:
         data: the values.
@@ -85,7 +85,7 @@ class Tensor(TensorMethods):
     """
 
     __slots__ = ("data", "grad", "node", "requires_grad")
-    version = 0  # of the values of a leaf: the node number at the last change (models/module.py)
+    version = 0  # version of a leaf's values: the node number at their last change (models/module.py)
 
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
         if isinstance(data, Tensor):
@@ -170,7 +170,7 @@ def record_node(name: str, output: Any, vjp: VJP, args: tuple[Any, ...], wants_g
 
 
 def next_version() -> int:
-    """Return the next value of the node counter: above the numbers of all nodes so far, below those of later ones."""
+    """Return the next value of the node counter, which is greater than the number of any existing node."""
     return next(_numbers)
 
 
@@ -179,8 +179,8 @@ def accumulates(vjp: VJP) -> VJP:
 
     accumulate_into: for each positional argument either a contiguous array of the argument's shape, and of its dtype or
     a wider one, or None if no sum exists yet. If the vjp adds a gradient to `accumulate_into[i]`, it returns that array
-    in place i. It may ignore any of them. All other arrays it returns must be new: neither g nor referenced elsewhere,
-    though one array may be returned for several arguments.
+    in place i. It may ignore any of them. All other arrays it returns must be new: not g, and not referenced anywhere
+    else, though one array may be returned for several arguments.
     """
     vjp.accumulates = True  # type: ignore[attr-defined]
     return vjp
@@ -194,7 +194,7 @@ def is_grad_enabled() -> bool:
 def no_grad() -> Any:
     """Return a context manager, or decorator, within which operations record no graph and save nothing for backward.
 
-    It affects the current thread only, and can be nested.
+    It affects only the current thread and can be nested.
     """
     return _grad_enabled.set(False)
 
@@ -212,8 +212,8 @@ class BackwardEvent:
     vjp: VJP
     g: Array  # gradient of the node's output
     parents: tuple[Node | Tensor | None, ...]
-    gradients: tuple[Array | None, ...]  # what the vjp returned, aligned with `parents`
-    accumulate_into: GradientTargets  # what the vjp could add to; empty unless the vjp is marked by `accumulates`
+    gradients: tuple[Array | None, ...]  # the gradients that the vjp returned, aligned with `parents`
+    accumulate_into: GradientTargets  # the arrays that the vjp could add to; empty unless it is marked by `accumulates`
     sums: dict[Node, tuple[Array, bool]]  # gradient so far, and whether the engine owns the array
 
 
@@ -224,10 +224,10 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         tensor: the result of operations on Tensors with `requires_grad`.
         g: gradient of `tensor`, with its shape and dtype. Default: 1, for a tensor of one element.
         on_leaf_done: called with each leaf as soon as its `grad` is complete, while the pass continues. It is not
-            called for a leaf to which a vjp cut some path by returning None.
+        called for a leaf if a vjp on some path to it returned None.
 
-    Raises RuntimeError for a tensor without a graph, a consumed graph, or weights changed after the forward pass;
-    Raises ValueError for a `g` that does not fit.
+    Raises RuntimeError for a tensor without a graph, a consumed graph, or weights changed after the forward pass, and
+    ValueError for a `g` that does not fit.
     """
     if not tensor.requires_grad:
         raise RuntimeError("backward: expected a Tensor computed from one with requires_grad=True; got one without")
@@ -252,7 +252,7 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
     sums: dict[Node, tuple[Array, bool]] = {tensor.node: (g, False)}  # gradient so far, and whether we own the array
     while order:
         node = order.pop()
-        if node not in sums:  # vjps returned None on every path to it
+        if node not in sums:  # a vjp returned None on every path to it
             continue
         g, _ = sums.pop(node)
         vjp, parents = node.vjp, node.parents

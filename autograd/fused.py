@@ -1,4 +1,4 @@
-"""What the fused operations share: the registry of their compositions, and outputs that backward recomputes."""
+"""Code shared by the fused operations: the registry of their compositions, and outputs that backward recomputes."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -22,7 +22,7 @@ Recompute = Callable[[], Array]
 
 
 def recomputable(vjp: VJP, recompute: Recompute) -> VJP:
-    """Attach to a vjp a function that recomputes the operation's output from arrays that the vjp saves anyway."""
+    """Attach a function to a vjp that recomputes the operation's output from arrays that the vjp saves anyway."""
     vjp.recompute = recompute  # type: ignore[attr-defined]
     return vjp
 

@@ -6,7 +6,7 @@ from typing import Any
 import npx
 from npx import Array
 
-MAX_CELLS = 200  # larger arrays, and those of more than two axes, are written as text
+MAX_CELLS = 200  # larger arrays and arrays with more than two axes are written as text
 
 
 def tables(arrays: dict[str, Array]) -> str:
@@ -25,5 +25,5 @@ def table(caption: str, x: Array) -> str:
 
 
 def format_number(x: Any) -> str:
-    """Return a number with four digits; an integer with all of them."""
+    """Return a number with four digits, or an integer with all its digits."""
     return str(x) if isinstance(x, int) else f"{x:.4g}"

@@ -1,4 +1,5 @@
-"""The losses: label-smoothed cross entropy of logits, and of a projection whose logits are never all in memory."""
+"""The losses: label-smoothed cross entropy of given logits, and of a projection whose logits are never all in
+memory."""
 
 import npx
 from autograd import operations as ops

@@ -20,19 +20,20 @@ class MemorySample(NamedTuple):
     phase: str  # "forward" or "backward"
     operation: str
     layer: str
-    live: int  # bytes alive afterwards
-    max_live: int  # the most since the previous sample; differs from `live` only with tracemalloc
+    live: int  # bytes alive after it
+    max_live: int  # the maximum since the previous sample; differs from `live` only with tracemalloc
 
 
 class Memory(Observer):
     """Counts the bytes of the arrays that a step allocates and that are still alive, after each operation and vjp.
 
     Args:
-        traced: also measure, with tracemalloc, what a kernel allocates while it runs (a masked gradient, say). Resets
-            the peak of tracemalloc at each sample. Default False. Raises ValueError if tracemalloc is not tracing.
+        traced: whether to use tracemalloc to include memory that a kernel allocates while it runs, such as a masked
+        gradient. Default False. Each sample then resets the peak of tracemalloc. Raises ValueError if tracemalloc is
+        not tracing.
 
-    Outputs, arrays saved for backward and gradients are counted from when they are first seen until they are freed,
-    which weak references report. Data and gradients of leaves that existed before the step are not counted.
+    Outputs, arrays saved for backward and gradients are counted from the time they are first seen until weak references
+    report that they are freed. Data and gradients of leaves that existed before the step are not counted.
     """
 
     def __init__(self, traced: bool = False) -> None:
@@ -42,8 +43,8 @@ class Memory(Observer):
         self.samples: list[MemorySample] = []
         self.live = 0
         self.layer_names = LayerNames()
-        self.references: dict[int, weakref.ref[Any]] = {}  # to the counted arrays, by id
-        self.preexisting: dict[int, Any] = {}  # arrays of leaves from before the step: by id, kept alive
+        self.references: dict[int, weakref.ref[Any]] = {}  # weak references to the counted arrays, by id
+        self.preexisting: dict[int, Any] = {}  # arrays of leaves from before the step, by id; kept alive
         self.leaves: dict[int, Tensor] = {}
         self.layer_of_node: dict[int, str] = {}
 
@@ -73,7 +74,7 @@ class Memory(Observer):
     def _count(self, array: Any) -> None:
         array = owner(array)
         key = id(array)
-        if key in self.references or key in self.preexisting or not array.shape:  # NumPy's scalars are no arrays
+        if key in self.references or key in self.preexisting or not array.shape:  # NumPy scalars are not arrays
             return
         nbytes = array.nbytes
 
@@ -109,7 +110,7 @@ class Memory(Observer):
                 self._count(array)
         for array, _ in event.sums.values():
             self._count(array)
-        for parent in event.parents:  # its vjp may hold what it recomputed for this one
+        for parent in event.parents:  # its vjp may hold the output that it recomputed for this one
             for array in captured(parent.vjp) if isinstance(parent, Node) else ():
                 self._count(array)
         for leaf in self.leaves.values():

@@ -77,7 +77,7 @@ def composed_dropout(x: Tensor, drop: Drop | None) -> Tensor:
 def dropout_residual_norm(
     x: Array, residual: Array, gamma: Array, beta: Array, drop: Drop | None = None, eps: float = 1e-6
 ) -> Result:
-    """layer_norm(residual + dropout(x)); drop None: no dropout. x, residual (..., D); gamma, beta (D,)."""
+    """layer_norm(residual + dropout(x)), without dropout if `drop` is None. x, residual (..., D); gamma, beta (D,)."""
     y, saved = npx.dropout_residual_norm(x, residual, gamma, beta, drop, eps)
     return y, accumulates(
         lambda g, accumulate_into=NO_TARGETS: npx.dropout_residual_norm_grad(
@@ -97,7 +97,7 @@ def composed_dropout_residual_norm(
 # Projections
 
 
-ACTIVATIONS = ("", "relu")  # that `linear` can apply
+ACTIVATIONS = ("", "relu")  # activations that `linear` can apply
 
 
 @differentiable
@@ -148,7 +148,7 @@ def embedding(
 ) -> Result:
     """dropout(scale * table[ids] + added). table (V, D); ids (..., T) integers in [0, V); result (..., T, D).
 
-    added: a constant array (T, D), without a gradient, or None; drop None: no dropout.
+    added: a constant array (T, D), without a gradient, or None. drop: None for no dropout.
     """
     ids = npx.asarray(ids)
     check_ids("embedding", ids, len(table))
@@ -212,8 +212,8 @@ def attention(
     """dropout(softmax(q k^T / sqrt(d_k) + bias)) v for every head (paper equation 1).
 
     q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); result (B, T, H, d_v). Packed arrays have one axis
-    instead of B and T, or B and S. `spec` (npx.AttentionSpec): masks, constant bias, rotary positions and packing. drop
-    None: no dropout. bias: broadcastable to (B, H, T, S); unlike that of `spec` it gets a gradient.
+    instead of B and T, or B and S. spec (npx.AttentionSpec): masks, constant bias, rotary positions and packing. drop:
+    None for no dropout. bias: broadcastable to (B, H, T, S); unlike the bias in `spec`, it gets a gradient.
 
     k and v may have fewer heads, a divisor of H: query heads of a group then share them (Ainslie et al., "GQA", 2023).
     """
@@ -288,7 +288,7 @@ def self_attention(
     *,
     kv_heads: int | None = None,
 ) -> Result:
-    """`attention` of a sequence to itself, from one merged projection to queries, keys and values.
+    """Attention of a sequence to itself, computed from a merged projection to queries, keys and values.
 
     qkv (B, T, H * d_k + kv_heads * (d_k + d_v)), the queries of all heads first; result (B, T, H * d_v). Packed:
     (N, ...). kv_heads: number of key and value heads. Default: `heads`.
@@ -310,7 +310,7 @@ def cross_attention(
     recompute: tuple[Recompute | None, Recompute | None] = (None, None),
     kv_heads: int | None = None,
 ) -> Result:
-    """`attention` of one sequence to another, whose keys and values come from one merged projection.
+    """Attention of one sequence to another, whose keys and values are a merged projection.
 
     queries (B, T, H * d_k); keys_values (B, S, kv_heads * (d_k + d_v)), all keys first; result (B, T, H * d_v). Packed:
     (N, ...). recompute: functions that recompute both inputs in backward (`Tensor.recompute`); an input that has one is
@@ -328,7 +328,8 @@ def merged_attention(
     drop: Drop | None,
     recompute: tuple[Recompute | None, ...] = (None,),
 ) -> Result:
-    """`attention` of queries, keys and values merged into one or two arrays; `shapes`: heads and sizes of each part.
+    """Compute `attention` of queries, keys and values in one or two merged arrays; `shapes`: heads and sizes of each
+    part.
 
     The gradients are written into views of the merged gradients, without copies. Where `npx.should_rematerialize(y)`,
     neither the attention weights nor the output is saved: backward recomputes both. Raises ValueError for an

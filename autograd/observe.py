@@ -49,7 +49,7 @@ def calling_modules() -> list[Any]:
         if frame.f_code.co_varnames[:1] == ("self",):
             values = frame.f_locals
             module = values.get("self")
-            if sys.version_info < (3, 13):  # f_locals is a copy cached by the frame, which would keep its arrays alive
+            if sys.version_info < (3, 13):  # f_locals is a copy that the frame caches; it would keep its arrays alive
                 values.clear()
             if hasattr(module, "named_children") and (not modules or modules[-1] is not module):
                 modules.append(module)
@@ -58,7 +58,7 @@ def calling_modules() -> list[Any]:
 
 
 class LayerNames:
-    """Dotted names of modules, as in "decoder.3.attention", below the outermost module that is running."""
+    """Dotted names of modules, such as "decoder.3.attention", relative to the outermost module that is running."""
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
@@ -82,16 +82,16 @@ class LayerNames:
 class Step:
     """One operation that ran, with the values of its forward and backward passes."""
 
-    number: int  # of the node
+    number: int  # number of the node
     name: str
     layer: str
     value: Array
     parents: list[int]  # numbers of nodes; leaves have negative numbers
-    saved_bytes: int = 0  # of the arrays that its vjp closes over
+    saved_bytes: int = 0  # bytes of the arrays that its vjp closes over
     visit: int | None = None  # position in the backward pass; None if not reached
     g: Array | None = None  # the gradient it received
     gradients: list[Array | None] = field(default_factory=list)  # one for each parent that requires a gradient
-    handling: list[str] = field(default_factory=list)  # what the engine does with each of them
+    handling: list[str] = field(default_factory=list)  # how the engine handles each of these gradients
 
 
 class Recorder(Observer):
@@ -137,7 +137,7 @@ class Recorder(Observer):
 
 
 def handling(parent: Node | Tensor, gradient: Array | None, target: Array | None, sums: dict[Any, Any]) -> str:
-    """Describe what the engine does with a gradient that arrives: borrow it, allocate a sum, or add it in place."""
+    """Describe how the engine handles a gradient that arrives: it borrows it, allocates a sum, or adds it in place."""
     if gradient is None:
         return "none"
     if gradient is target:
@@ -152,8 +152,8 @@ def handling(parent: Node | Tensor, gradient: Array | None, target: Array | None
 def on_gradient(x: Tensor, function: Callable[[Array], Any]) -> Tensor:
     """Return x with a hook: in the backward pass `function` receives the full gradient of x and may replace it.
 
-    Use it where x is computed: `x = on_gradient(x, print)`. `function` returns another gradient, or None to leave the
-    gradient as it is. It must not write to its argument.
+    Use it where x is computed: `x = on_gradient(x, print)`. `function` returns a new gradient, or None to leave the
+    gradient unchanged. It must not write to its argument.
     """
     if not (is_grad_enabled() and x.requires_grad):
         return x

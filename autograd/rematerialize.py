@@ -21,9 +21,9 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
     """Return function(*args, **kwargs), saving only its inputs and its output for backward.
 
     Args:
-        function: returns a Tensor computed from its arguments and from parameters. It must do the same when it is
-            called again; random numbers with keys (npx.keyed) are repeated.
-        args, kwargs: its arguments; all that it takes from the graph must be among them.
+        function: returns a Tensor computed from its arguments and from parameters. A second call must compute the same;
+        random numbers with keys (npx.keyed) are repeated. args, kwargs: its arguments, which must include every value
+        of the graph that it uses.
 
     The gradients of the inputs and of every parameter are, bit for bit, those without `checkpoint`, provided that
     `function` is the only user of an input; otherwise sums may be rounded in another order.
@@ -71,7 +71,7 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
 
 
 def gradient_collector(gradients: dict[int, Array], i: int, data: Array) -> Tensor:
-    """Return a Tensor that stores its complete gradient in gradients[i], summed as that of any node is."""
+    """Return a Tensor that stores its complete gradient in gradients[i], summed like the gradient of any node."""
 
     def collect(g: Array) -> tuple[Array | None, ...]:
         gradients[i] = npx.asarray(g)

@@ -25,7 +25,7 @@ class SavedArrays(NamedTuple):
 
 
 def saved_arrays(nodes: list[Node] | None = None) -> list[SavedArrays]:
-    """Return what `nodes` (default: all live nodes) save for backward, the largest first.
+    """Return the arrays that `nodes` (default: all live nodes) save for backward, the largest first.
 
     Leaves (parameters) are not counted, and an array saved by several nodes counts once, for the oldest of them.
     """
@@ -55,7 +55,8 @@ def owner(array: Array) -> Array:
 
 
 def captured(value: Any, visited: set[int] | None = None) -> Iterator[Array]:
-    """Yield each array that a vjp closes over, kernels' saved values included, or that any other value contains."""
+    """Yield each array that a value contains or, for a vjp, that it closes over, including the values saved by
+    kernels."""
     visited = set() if visited is None else visited
     if id(value) in visited:
         return

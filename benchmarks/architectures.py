@@ -1,10 +1,10 @@
-"""Train the Transformer and the encoder-decoders of other layers with equal parameters for equal minutes.
+"""Train the Transformer and encoder-decoders with other layers, with equally many parameters and for the same time.
 
     python -m benchmarks.architectures --data data/multi30k --out runs/architectures --minutes 20
 
-The base is configs/multi30k-tiny.toml. The widths are chosen so that all models have the parameters of its Transformer,
-within the steps of the width; nothing else is tuned. Each model is scored with the average of its last checkpoints. A
-model with a result.json in its folder is finished; the same command continues with the others.
+The base is configs/multi30k-tiny.toml. The widths are chosen to give all models the number of parameters of its
+Transformer, as closely as the width's step size allows; nothing else is tuned. Each model is scored with the average of
+its last checkpoints. A model with a result.json in its folder is finished; the same command continues with the others.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def arguments() -> argparse.Namespace:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--data", type=Path, required=True, help="folder with train, val and test2016, .en and .de")
     p.add_argument("--out", type=Path, required=True)
-    p.add_argument("--minutes", type=float, default=20, help="of training for each model")
+    p.add_argument("--minutes", type=float, default=20, help="minutes of training for each model")
     p.add_argument("--model", action="append", choices=MODELS, help="may be repeated; default: all")
     return p.parse_args()
 
@@ -82,7 +82,7 @@ def run(name: str, a: argparse.Namespace) -> dict[str, Any]:
         "train.validate_every=250",
     ]
     tokenizer = a.out / "tokenizer.json"
-    if not tokenizer.is_file():  # its training does not count
+    if not tokenizer.is_file():  # its training time is not counted
         data = RunConfig.load(BASE, settings).data
         TASKS["translation"].learn_tokenizer(data, TASKS["translation"].texts(data)["train"]).save(tokenizer)
     settings.append(f"data.tokenizer={json.dumps(str(tokenizer))}")

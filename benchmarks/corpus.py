@@ -1,11 +1,13 @@
-"""`data` on a synthetic corpus of WMT14's size: seconds, memory and disk, and their growth with the size.
+"""Benchmark of `data` on a synthetic corpus of WMT14's size: seconds, memory and disk space, and their growth with the
+size.
 
     python -m benchmarks.corpus --pairs 500000 --pairs 4500000 --limit-gib 4 --json
 
 Sentences have 25 words on average (1 to 120). The words of both sides are sampled from 3,000,000 by Zipf's law in two
-parts: 1 / rank up to rank 10,000, then rank^-1.4. Distinct words then grow as in German news: the 110,000 words of
-newstest2013 and 2014 have 27,957 distinct ones (26,743 here), and 112 million would have about 1.9 million. Each size
-is cleaned, gets a vocabulary of 37,000 tokens and is encoded in a new process with limited memory.
+parts: 1 / rank up to rank 10,000, then rank^-1.4. The number of distinct words then grows as in German news: the
+110,000 words of newstest2013 and 2014 contain 27,957 distinct words (26,743 here), and 112 million words would contain
+about 1.9 million. For each size, the text is cleaned, a vocabulary of 37,000 tokens is trained and the text is encoded,
+in a new process with limited memory.
 """
 
 import argparse
@@ -68,7 +70,7 @@ def measure(pairs: int, folder: Path, limit: float, learn_from: int) -> dict[str
         "pairs": pairs,
         "seconds": time.perf_counter() - started,
         "cpu_seconds": usage_after.ru_utime + usage_after.ru_stime - usage_before.ru_utime - usage_before.ru_stime,
-        "peak_rss_mib": usage_after.ru_maxrss / 1024,  # of all sizes so far, hence the ascending order
+        "peak_rss_mib": usage_after.ru_maxrss / 1024,  # the maximum over all sizes so far, hence the ascending order
         "text_mib": sum(file.stat().st_size for file in files.values()) / 2**20,
         "disk_mib": sum(file.stat().st_size for file in out.rglob("*") if file.is_file()) / 2**20,
     }

@@ -3,10 +3,10 @@
     python -m benchmarks.found --torch --jax
     python -m benchmarks.found --torch --only torch.hypot --report
 
-found_torch.txt and found_jax.txt have an expression of the inputs below in each line. `check_operation` derives further
-inputs from these. Levels: `right`; `convention`, where several gradients are defensible; `wrong`, with the rule that is
-broken; `not checked`, with the reason: the framework has no gradient, the check took more than --limit seconds, or the
-framework crashed.
+Each line of found_torch.txt and found_jax.txt is an expression in the inputs below, from which `check_operation`
+derives further inputs. The levels are `right`; `convention`, where several gradients are defensible; `wrong`, with the
+rule that is broken; `not checked`, with the reason: the framework has no gradient, the check took more than --limit
+seconds, or the framework crashed.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from train.progress import Display
 
 FRAMEWORKS = ("torch", "jax")
 LEVELS = RIGHT, CONVENTION, WRONG, UNCHECKED = "right", "convention", "wrong", "not checked"
-WIDTH = 72  # of the function in the table
+WIDTH = 72  # width of the function's name in the table
 
 
 def inputs() -> dict[str, Any]:
@@ -99,12 +99,15 @@ class Outcome:
 
 
 class TimeLimit(BaseException):
-    """A check took too long. The checker catches Exceptions of functions, which this is not."""
+    """A check took too long.
+
+    This is not an Exception, because the checker catches the Exceptions that functions raise.
+    """
 
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeLimit in a block that takes longer."""
+    """Raise TimeLimit if the block takes longer."""
 
     def stop(*_: Any) -> None:
         raise TimeLimit
@@ -142,7 +145,7 @@ def check(expression: str, framework: str, limit: float, seed: int) -> Outcome:
 
 
 def check_all(tasks: list[tuple[str, str]], limit: float, seed: int) -> Iterator[Outcome]:
-    """Check each (framework, function) in another process, which is replaced if a function crashes it."""
+    """Check each (framework, function) in a separate process, which is replaced if a function crashes it."""
     executor = new_executor()
     for framework, expression in tasks:
         try:

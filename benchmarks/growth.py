@@ -2,9 +2,9 @@
 
     python -m benchmarks.growth --picture docs/growth.png
 
-One of the four varies at a time, and the others stay at `START`. Each setting is measured in its own process. The table
-has the seconds of a step, the part of attention, microseconds a token (source + target), peak memory, and the slope
-from the previous setting in a log-log plot: 1 is linear, 2 quadratic.
+One of the four varies at a time, while the others stay at `START`. Each setting is measured in its own process. The
+table shows the seconds of a step, the fraction spent in attention, microseconds per token (source + target), peak
+memory, and the slope from the previous setting in a log-log plot: 1 is linear, 2 is quadratic.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> None:
         return
     rows = {name: [run(a, START | {name: value}) for value in values] for name, values in RANGES.items()}
     for name, values in RANGES.items():
-        print(f"\n| {name} | seconds | attention | microseconds a token | peak memory | slope |")
+        print(f"\n| {name} | seconds | attention | microseconds per token | peak memory | slope |")
         print("|---|---|---|---|---|---|")
         previous = None
         for value, row in zip(values, rows[name], strict=True):
@@ -70,7 +70,8 @@ def run(a: argparse.Namespace, setting: dict[str, int]) -> dict[str, float]:
 
 
 def measure(setting: dict[str, int], threads: int, steps: int) -> dict[str, float]:
-    """Return the median seconds of a step and of its attention kernels, tokens a step, and peak memory (MiB)."""
+    """Return the median seconds of a step and of its attention kernels, the tokens per step, and the peak memory
+    (MiB)."""
     _, forward_backward, update = our_step(argparse.Namespace(**setting, device="cpu", precision=None, threads=threads))
     seconds, attention = [], []
     with timed_kernels() as kernels:

@@ -2,8 +2,8 @@
 
     python -m benchmarks.ladder [--rows 8192] [--columns 512] [--runs 60]      NPX_TUNE=0 returns freed memory
 
-One thread, float32. The versions run alternately, and the minimum processor time of each is printed, which other load
-affects least. The first version, in plain Python, computes only the first 4 rows.
+One thread, float32. The versions run alternately, and the minimum processor time of each is printed, because other load
+affects it least. The first version, in plain Python, computes only the first 4 rows.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def main() -> None:
     os.environ["NPX_THREADS"] = "1"
     npx.configure_process()
     x = np.random.default_rng(0).normal(size=(a.rows, a.columns)).astype(np.float32)
-    least = dict.fromkeys(LADDER, float("inf"))  # seconds a number
+    least = dict.fromkeys(LADDER, float("inf"))  # seconds per number
     for _ in range(a.runs):
         for name, run in LADDER.items():
             rows = x[:4] if run is one_by_one else x
@@ -74,7 +74,9 @@ def main() -> None:
     first = before = next(iter(least.values()))
     print(f"softmax of ({a.rows}, {a.columns}) float32, {x.nbytes / 2**20:.1f} MiB, least of {a.runs} runs")
     for name, seconds in least.items():
-        print(f"{name:28} {1e9 * seconds:6.2f} ns a number  {before / seconds:6.2f} x  {first / seconds:6.1f} x in all")
+        print(
+            f"{name:28} {1e9 * seconds:6.2f} ns per number  {before / seconds:6.2f} x  {first / seconds:6.1f} x in all"
+        )
         before = seconds
 
 

@@ -3,8 +3,8 @@
     python -m benchmarks.language_step --engine ours --engine torch --engine torch-compile --json
 
 The default is the model of configs/tinyshakespeare.toml: pre-norm, GELU, rotary positions, no dropout, tied embedding,
-12 windows of 64 characters. The engines run in turn, each in its own process (turns.py). A turn has 20 consecutive
-updates, as in training, because after a pause sleeping threads restart more slowly than spinning ones.
+12 windows of 64 characters. The engines run in turn, each in its own process (turns.py). A turn consists of 20
+consecutive updates, as in training, because after a pause sleeping threads restart more slowly than spinning ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks import turns, twin
 
 ENGINES = ("ours", "torch", "torch-bf16", "torch-compile", "jax", "floor")
-UPDATES = 2000  # of a training, for the title
+UPDATES = 2000  # number of updates of a training, for the title
 
 
 def arguments() -> argparse.Namespace:
@@ -103,7 +103,7 @@ def jax_step(a: argparse.Namespace) -> Callable[[], Any]:
 
 
 def floor(a: argparse.Namespace) -> Callable[[], Any]:
-    """Return the matmuls of an update alone, forward and backward, by NumPy."""
+    """Return only the matmuls of an update, forward and backward, computed by NumPy."""
     import numpy as np
 
     random, n, d = np.random.default_rng(0), a.batch * a.length, a.d_model

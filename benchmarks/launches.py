@@ -4,8 +4,8 @@
         step()
     for line in by_kernel(calls): ...
 
-The bytes of a call are those of its arrays, each read or written once, which is the minimum. With `timed` an event is
-recorded before and after each call; CuPy's own kernels run between them.
+The bytes of a call are the bytes of its arrays, each read or written once, which is the minimum. With `timed` an event
+is recorded before and after each call; CuPy's own kernels run between them.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ import npx
 from npx.cuda import blas, launch
 from npx.precision import dtype
 
-IN_PLACE = {  # arguments that are read and written
+IN_PLACE = {  # arguments that are both read and written
     "bias_relu": {"y"},
     "adam": {"p", "m", "v"},
     "accumulate": {"total"},
     "embedding_grad": {"total"},
 }
-WITH = {"relu_grad": ("masked", "y")}  # the first is not written if the second is null
+WITH = {"relu_grad": ("masked", "y")}  # the first argument is not written if the second is null
 GATHERED = {
     "embedding": ({"table"}, "y"),
     "embedding_grad": ({"gtable", "total"}, "g"),
-}  # accesses only as many rows as the other has
-BUSY = 8192, 15  # rows and number of the square GEMMs that keep a device busy for about 20 ms
+}  # these arguments are accessed only in as many rows as the second one has
+BUSY = 8192, 15  # size and number of the square GEMMs that keep a device busy for about 20 ms
 
 
 class Call(NamedTuple):
@@ -73,9 +73,9 @@ class Line(NamedTuple):
 def recorded(timed: range | None = None) -> Iterator[list[Call]]:
     """Record the calls of the block, in order.
 
-    timed: the indices of the calls that get events. Before the first of them the device is kept busy, so that all other
-    calls are in its queue by then; otherwise waiting for the host would count as time between two events. The queue has
-    1,024 entries, of which a timed call takes three.
+    timed: the indices of the calls that get events. The device is kept busy before the first of them until all other
+    calls are in its queue; otherwise waiting for the host would count as time between two events. The queue has 1,024
+    entries, and a timed call takes three of them.
     """
     calls: list[Call] = []
     function, gemm = launch._function, blas._gemm

@@ -2,7 +2,8 @@
 
     python -m benchmarks.lstm_step --engine ours --engine torch --json
 
-The input is random and full: no sentence is shorter. The engines run in turn, each in its own process (turns.py).
+The input is random, and all sentences have the full length. The engines run in turn, each in its own process
+(turns.py).
 """
 
 from __future__ import annotations

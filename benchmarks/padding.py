@@ -1,4 +1,5 @@
-"""Padding of the batches of an epoch, next to fairseq's scheme, and how often pairs meet again in the next epoch.
+"""Padding of the batches of an epoch, compared with fairseq's scheme, and how often pairs share a batch in consecutive
+epochs.
 
     python -m benchmarks.padding --pair train.en train.de --pair news.en news.de --json
 
@@ -6,7 +7,7 @@ For each pair of files a joint BPE vocabulary is trained (--vocab-size). `paddin
 source and target positions of an epoch's batches; `batches` is their number; `repeats` is the fraction of the couples
 of pairs that share a batch in one epoch and share one in the next epoch too. All are means over --epochs epochs.
 
-    version 2, 1   the present scheme and that of version 0.2 (`train.text.batches.Batches`)
+    version 2, 1   the current scheme and the scheme of version 0.2 (`train.text.batches.Batches`)
     fairseq        shuffle, sort stably by target length, then by source length, and cut greedily, as fairseq's
                    translation task and `batch_by_size` do (without its rounding of batch sizes to multiples of 8)
     random         cut in random order

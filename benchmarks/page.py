@@ -1,12 +1,13 @@
-"""How fast the page (`serve`) is in a real browser: prints medians and extremes in milliseconds, as JSON.
+"""Speed of the page (`serve`) in a real browser: print medians and extremes in milliseconds, as JSON.
 
     python -m benchmarks.page RUN --sentence "A dog runs ."
 
-`page`: from asking for it until the whole model is drawn. `flow`: until it shows the values of the first sentence.
-`block`: a block of the model, fetched before, is opened, and a frame is drawn with its matrices. `grids`: 144 heads of
-30 x 30 are made and a frame is drawn. `hover`: a row and a column are lit in all of these, and a frame is drawn.
-`first`, `sentence`: from the question to the first tokens, and to the translation with all heads. The aims are for 2
-idle cores; `load` is the load average before the measurement. The browser is NPX_CHROMIUM or a Chromium on PATH
+`page`: from the request until the complete model is drawn. `flow`: until it shows the values of the first sentence.
+`block`: a block of the model that has been fetched is opened, and a frame is drawn with its matrices. `grids`: 144
+heads of 30 x 30 are created and a frame is drawn. `hover`: a row and a column are highlighted in all of these, and a
+frame is drawn. `first`, `sentence`: from the question to the first tokens, and to the translation with all heads. The
+targets are for 2 idle cores; `load` is the load average before the measurement. The browser is NPX_CHROMIUM or a
+Chromium on PATH
 (`pip install "npx-transformer[page,browser]"`).
 """
 
@@ -71,13 +72,13 @@ OPENED = """async (times) => {
 
 
 def chromium() -> str | None:
-    """The path of a Chromium to drive, if there is one."""
+    """Return the path of a Chromium to control, if there is one."""
     names = ("chromium-headless-shell", "chromium", "google-chrome")
     return os.environ.get("NPX_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
 
 
 def measured(tab: Any, address: str, sentence: str, times: int) -> dict[str, list[float]]:
-    """Milliseconds of each part, `times` times, the first time of all left out."""
+    """Return the milliseconds of each part, measured `times` times; the very first time is left out."""
     found: dict[str, list[float]] = {name: [] for name in AIMS}
     for _ in range(times + 1):
         tab.goto(address)
@@ -98,7 +99,7 @@ def measured(tab: Any, address: str, sentence: str, times: int) -> dict[str, lis
         tab.goto(f"{address}#translate")
         tab.wait_for_selector("body[data-ready]")
         tab.fill("#text", sentence)
-        tab.fill("#alpha", f"0.6{number}")  # a search that the server has not done before
+        tab.fill("#alpha", f"0.6{number}")  # a search that the server has not cached
         tab.evaluate("document.getElementById('ask').dataset.milliseconds = ''")
         tab.press("#text", "Enter")
         tab.wait_for_selector("#ask[data-milliseconds]:not([data-milliseconds=''])", timeout=120_000)
@@ -111,18 +112,18 @@ def main() -> None:
     from playwright.sync_api import sync_playwright
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", help="run folder of a translation")
+    parser.add_argument("run", help="run folder of a translation model")
     parser.add_argument("--sentence", default="three hundred and forty-two", help="what is translated")
     parser.add_argument("--times", type=int, default=5)
     given = parser.parse_args()
     if (path := chromium()) is None:
-        sys.exit("benchmarks.page: no Chromium on PATH; try NPX_CHROMIUM=/path/to/it")
+        sys.exit("benchmarks.page: no Chromium on PATH; try NPX_CHROMIUM=/path/to/chromium")
     command = [sys.executable, "-m", "train", "serve", given.run, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server, sync_playwright() as driver:
         assert server.stdout is not None
         try:
             if not (address := server.stdout.readline().strip()):
-                sys.exit(2)  # it has said why
+                sys.exit(2)  # the server has reported the reason
             arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
             browser = driver.chromium.launch(executable_path=path, args=arguments)
             load = os.getloadavg()[0]

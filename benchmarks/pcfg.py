@@ -1,11 +1,12 @@
-"""Baseline for parsing: a probabilistic grammar estimated from training trees, and CKY parsing.
+"""Baseline for parsing: a probabilistic grammar, estimated from training trees, with CKY parsing.
 
     python -m benchmarks.pcfg --train wsj-train.mrg --gold wsj-test.mrg --output wsj-test.pcfg
 
-Rules with more than two children are binarized, with a memory of the last `--horizontal` children. A label includes
+Rules with more than two children are binarized; the new symbols remember the last `--horizontal` children. A label
+includes
 the labels of `--vertical` - 1 ancestors (Johnson, 1998; Klein and Manning, 2003). Unlimited horizontal memory and
-vertical 1 give the grammar of the unmodified trees. The tags of a word are those of its occurrences, smoothed with the
-tags of rare words of the same ending and shape; an unknown word has only the latter.
+`--vertical` 1 give the grammar of the unmodified trees. A word has the tags of its occurrences, smoothed with the tags
+of rare words with the same ending and shape; an unknown word has only the tags of such rare words.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Pcfg:
             yield left, *parts[-2:]
 
     def name(self, label: str, above: tuple[str, ...]) -> str:
-        """Return a label with those of its ancestors."""
+        """Return a label together with the labels of its ancestors."""
         return "^".join((label, *above[: self.vertical - 1]))
 
     def close_unaries(self, rules: dict[tuple[int, int], float]) -> None:
@@ -111,7 +112,7 @@ class Pcfg:
         self.tags, self.total, self.words, self.classes = tags, sum(tags.values()), words, classes
 
     def word(self, word: str, mark: str) -> dict[int, float]:
-        """Return the tags of a word: symbol -> log P(tag | word) / P(tag)."""
+        """Return the tags of a word, as a map from symbol to log P(tag | word) / P(tag)."""
         if mark in self.tags:
             return {self.index[mark]: 0.0}
         counts = self.words.get(word, Counter())
@@ -125,10 +126,11 @@ class Pcfg:
         return {self.index[t]: float(np.log(p * self.total / self.tags[t])) for t, p in probability.items()}
 
     def parse(self, words: Sequence[str]) -> tuple[Tree, bool]:
-        """Return the most probable tree and False, or a flat tree and True if the grammar has none."""
+        """Return the most probable tree and False, or a flat tree and True if the grammar does not derive the
+        sentence."""
         n, marks = len(words), punctuation(words)
         chart = np.full((n, n + 1, self.size), IMPOSSIBLE, np.float32)  # [i, j, symbol] for words i to j
-        bare = np.full((n, n + 1, self.size), IMPOSSIBLE, np.float32)  # before unary rules
+        bare = np.full((n, n + 1, self.size), IMPOSSIBLE, np.float32)  # scores before unary rules
         for i, (word, mark) in enumerate(zip(words, marks, strict=True)):
             for symbol, weight in self.word(word, mark).items():
                 bare[i, i + 1, symbol] = weight

@@ -1,14 +1,15 @@
-"""Training steps of k ranks of one core each, beside one process of one core: speed-up, waiting, bytes sent, the plan.
+"""Training steps of k ranks with one core each, compared with one process on one core: speedup, waiting, bytes sent,
+plan.
 
     python -m benchmarks.ranks_step --ranks 2 --json
     python -m benchmarks.ranks_step --ranks 2 --preset tiny --vocab 8000 --wire "--delay 0.02 --rate 12.5e6"
 
-Each rank computes one micro-batch a step; so k ranks do k times the work of one, and their speed-up is in tokens a
-second. Steps with and without overlap take turns in one run. Where there are more ranks than cores, they share them.
-`--wire`: on two hosts that are joined by such a wire (tests/helpers/two_hosts.py; as root). The network's seconds
-are the least
-that a rank waited in a step. What `plan` says stands beside, for the compute of these steps and for a link measured by
-sums of one number and of a bucket alone. Needs mpi4py and mpirun; speed-ups need k cores that nothing else uses.
+Each rank computes one micro-batch per step, so k ranks do k times the work of one, and the speedup is in tokens per
+second. Steps with and without overlap alternate in one run. If there are more ranks than cores, ranks share cores.
+`--wire` runs the ranks on two hosts with such a connection (tests/helpers/two_hosts.py; requires root). The seconds of
+the network are the shortest wait of any rank in a step. The figures of `plan` are printed next to the measurements;
+they are computed from the compute time of these steps and from a link whose speed is measured by summing one number and
+one bucket. Needs mpi4py and mpirun; for speedups, k idle cores.
 """
 
 import argparse
@@ -28,8 +29,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--preset", default="base")
     parser.add_argument("--vocab", type=int, default=37000)
-    parser.add_argument("--batch", type=int, default=64, help="pairs of a rank's micro-batch")
-    parser.add_argument("--length", type=int, default=30, help="tokens of each side")
+    parser.add_argument("--batch", type=int, default=64, help="pairs in a rank's micro-batch")
+    parser.add_argument("--length", type=int, default=30, help="tokens per side")
     parser.add_argument("--steps", type=int, default=6, help="of each kind")
     parser.add_argument("--wire", default=None, help="options of tests.helpers.two_hosts")
     parser.add_argument("--shard", action="store_true", help="train.shard = true")
@@ -39,7 +40,8 @@ def arguments() -> argparse.Namespace:
 
 
 def link(world: Any) -> tuple[float, float]:
-    """What joins the ranks, by sums alone: bytes a second, seconds until the first byte arrives."""
+    """Measure the link between the ranks by timing only sums: bytes per second, and seconds until the first byte
+    arrives."""
     import numpy as np
 
     from train.learn.parallel.reducer import BUCKET
@@ -58,7 +60,7 @@ def link(world: Any) -> tuple[float, float]:
 
 
 def work(args: argparse.Namespace) -> dict[str, Any]:
-    """The steps of one rank: {kind: seconds of each}, and what was sent."""
+    """Run the steps of one rank; return {kind: seconds of each step} and the bytes sent."""
     import numpy as np
 
     import npx
@@ -87,7 +89,7 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
     waits: dict[str, list[float]] = {kind: [] for kind in found}
     for step in range(2 * args.steps + 2):
         kind = ("overlapped", "after")[step % 2]
-        update.gradients.overlaps = kind == "overlapped"  # of a process alone it says nothing
+        update.gradients.overlaps = kind == "overlapped"  # meaningless for a single process
         world.bytes_sent = 0
         world.barrier()
         started, before = time.perf_counter(), world.wait_seconds
@@ -105,7 +107,7 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def started(args: argparse.Namespace, ranks: int) -> dict[str, Any]:
-    """What rank 0 of so many says."""
+    """Start this many ranks and return the output of rank 0."""
     mpirun = which("mpirun", path=f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ.get('PATH', '')}")
     if mpirun is None:
         sys.exit("benchmarks.ranks_step: mpirun is not installed; try pip install 'npx-transformer[mpi]'")
@@ -145,7 +147,7 @@ def main() -> None:
     found = Link(many["bandwidth"], many["latency"], "as measured")
     steps = zip(many["after"], many["network"]["after"], strict=True)
     micro = statistics.median(seconds - network for seconds, network in steps)
-    print(f"link: {found.bandwidth / 1e6:,.1f} MB/s, {found.latency * 1e3:.2f} ms; compute {micro:.3f} s a step")
+    print(f"link: {found.bandwidth / 1e6:,.1f} MB/s, {found.latency * 1e3:.2f} ms; compute {micro:.3f} s per step")
     for kind, when, beside in (("overlapped", "beside", BACKWARD), ("after", "after", 0.0)):
         seconds, network = statistics.median(many[kind]), statistics.median(many["network"][kind])
         gathered = many["size"] * args.shard
@@ -153,8 +155,8 @@ def main() -> None:
         tokens = many["tokens"] / seconds
         result |= {f"{kind}_seconds": seconds, f"{kind}_speed_up": tokens / speed, f"{kind}_network": network}
         result |= {f"{kind}_plan": p.step, f"{kind}_plan_network": p.exposed}
-        print(f"{args.ranks} ranks, sums {when} backward: {seconds:.3f} s a step, {tokens:,.0f} tokens/s, "
-              f"{tokens / speed:.3f} times one process; network {network:.3f} s a step; "
+        print(f"{args.ranks} ranks, sums {when} backward: {seconds:.3f} s per step, {tokens:,.0f} tokens/s, "
+              f"{tokens / speed:.3f} times one process; network {network:.3f} s per step; "
               f"planned {p.step:.3f} s, {100 * (p.step / seconds - 1):+.1f} %, network {p.exposed:.3f} s")  # fmt: skip
     best = result["overlapped_seconds"]
     result |= {"sent": many["sent"], "least": many["least"]}

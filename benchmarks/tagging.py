@@ -1,9 +1,10 @@
-"""Tagging accuracy of runs next to two baselines that train on the same words: most frequent tag, averaged perceptron.
+"""Tagging accuracy of runs, compared with two baselines trained on the same words: most frequent tag, averaged
+perceptron.
 
     python -m benchmarks.tagging --train train.tags --test test.tags --run runs/tagging --run runs/pretrained-tagging
 
-The files have lines word<TAB>tag. The perceptron (Collins, 2002) has the usual features of words, affixes and previous
-tags, and averages its weights over all training steps.
+The files have lines word<TAB>tag. The perceptron (Collins, 2002) uses the standard features of words, affixes and
+previous tags, and averages its weights over all training steps.
 """
 
 import argparse
@@ -52,7 +53,7 @@ class Perceptron:
         self.tags = sorted({tag for sentence in sentences for tag in sentence.labels})
         index = {tag: i for i, tag in enumerate(self.tags)}
         self.ids: dict[str, int] = {}
-        for sentence in sentences:  # all features of the training text, with its tags
+        for sentence in sentences:  # all features of the training text, computed with its tags
             for i in range(len(sentence.texts)):
                 for feature in features(sentence.texts, i, sentence.labels[:i]):
                     self.ids.setdefault(feature, len(self.ids))

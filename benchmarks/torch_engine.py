@@ -27,7 +27,7 @@ class Functions:
         self.constants: dict[str, Any] = {}
 
     def constant(self, name: str, make: Callable[[], np.ndarray], like: Any) -> Any:
-        """Return a constant, made once, as a model registers a buffer."""
+        """Return a constant that is created once, like a registered buffer."""
         if name not in self.constants:
             self.constants[name] = torch.tensor(make(), device=like.device, dtype=like.dtype)
         return self.constants[name]
@@ -57,8 +57,8 @@ def training_step(loss: Callable[[], Any], weights: dict[str, Any], compiled: bo
     compute = loss
     if compiled:
         with torch.no_grad():
-            loss()  # makes the constants
-        torch._dynamo.reset()  # otherwise sizes that changed since the last model become symbolic
+            loss()  # the first call creates the constants
+        torch._dynamo.reset()  # otherwise sizes that have changed since the last model become symbolic
         compute = torch.compile(loss, dynamic=False)
 
     def step() -> None:

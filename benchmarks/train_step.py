@@ -58,7 +58,7 @@ def weights(a: argparse.Namespace) -> list[tuple[int, int]]:
 
 
 def flops(a: argparse.Namespace) -> float:
-    """Return the floating-point operations of the matmuls of a step: forward, and twice as many backward."""
+    """Return the floating-point operations of the matmuls of a step; backward takes twice as many as forward."""
     attention = 3 * a.layers * 2 * a.batch * a.length**2 * a.d_model  # q k^T and p v
     return 6 * (a.batch * a.length * sum(rows * columns for rows, columns in weights(a)) + attention)
 
@@ -133,7 +133,7 @@ def ours(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], 
 
 
 def torch_step(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], Callable[[], dict[str, Any]]]:
-    """Return the same for PyTorch: the same model with its attention, norms and losses, and its fused Adam."""
+    """Like `ours`, for PyTorch: the same model with PyTorch's attention, norms and losses, and fused Adam."""
     import torch
     import torch.nn.functional as F
 
@@ -160,7 +160,7 @@ def torch_step(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], 
 
 
 def jax_step(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], Callable[[], dict[str, Any]]]:
-    """Return the same for JAX: forward, backward and Adam in one compiled function, on as many cores as threads."""
+    """Like `ours`, for JAX: forward, backward and Adam in one compiled function, on as many cores as threads."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: a.threads])  # XLA takes as many threads as cores
     import numpy as np
 
@@ -179,7 +179,7 @@ def jax_step(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], An
 
 
 def floor(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], Callable[[], dict[str, Any]]]:
-    """Return the same for the matmuls of a step alone, forward and backward.
+    """Like `ours`, for only the matmuls of a step, forward and backward.
 
     On a CPU: NumPy with the threads of BLAS. On a GPU: cuBLAS in bf16, without the matmuls of attention.
     """

@@ -3,9 +3,9 @@
     python -m benchmarks.translate_text runs/multi30k test2016.en --engine ours --engine ctranslate2 --repeats 5
 
 The run is exported by `npx-transformer export`. Every command reads the text, loads model and tokenizer, translates
-with the same beam and batch size, and writes the translations. The commands run in turn. All search in the same way:
-with the length penalty |Y|^alpha, and hypotheses that end among the `beam` most probable continuations. Lines that
-differ from ours are counted; CTranslate2 may end a search earlier. Processor time is that of user and system.
+with the same beam and batch size, and writes the translations. The commands run in turn. All engines search in the same
+way: with the length penalty |Y|^alpha, and with finished hypotheses only among the `beam` most probable continuations.
+Lines that differ from ours are counted; CTranslate2 may end a search earlier. Processor time is user plus system time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 
 ENGINES = ("ours", "ctranslate2", "ctranslate2-int8", "transformers")
-LENGTH = 256  # tokens that CTranslate2 and transformers generate at most
+LENGTH = 256  # maximum number of tokens that CTranslate2 and transformers generate
 
 
 def arguments() -> argparse.Namespace:
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def compare(a: argparse.Namespace, engines: list[str], folder: Path) -> list[dict[str, float | int | str]]:
-    """Run the commands of all engines in turn, after one run of each that is not counted."""
+    """Run the commands of all engines in turn, after one warm-up run of each."""
     run = folder / "run"
     copy_run(a, run)
     n = str(a.threads)
@@ -93,7 +93,7 @@ def compare(a: argparse.Namespace, engines: list[str], folder: Path) -> list[dic
 
 
 def copy_run(a: argparse.Namespace, folder: Path) -> None:
-    """Copy the run without its data, with the search that the other engines have."""
+    """Copy the run without its data, configured to search like the other engines."""
     from train.run.config import RunConfig
 
     ignored = shutil.ignore_patterns("data", "optimizer.safetensors")
@@ -132,7 +132,7 @@ def processor_seconds() -> float:
 
 
 def ctranslate2(a: argparse.Namespace, model: Path, output: Path) -> None:
-    """Translate with CTranslate2 and the tokenizer that was exported."""
+    """Translate with CTranslate2 and the exported tokenizer."""
     import ctranslate2 as ct2
 
     translator = ct2.Translator(str(model), inter_threads=1, intra_threads=a.threads, compute_type="default")

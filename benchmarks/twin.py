@@ -1,9 +1,9 @@
-"""Our models written with the functions of PyTorch or JAX, with the same formulas, parameters and parameter names.
+"""Our models, written with the functions of PyTorch or JAX, with the same formulas, parameters and parameter names.
 
 The parity tests check them against ours (tests/test_parity_torch.py) and the benchmarks time them, so all compare the
 same models. As in ours, queries, keys and values come from one matmul. Dropout applies to sub-layer outputs and to the
-sum of embedding and positions, as in the paper, not to attention weights. `Functions` is what a framework provides:
-benchmarks/torch_engine.py, benchmarks/jax_engine.py.
+sum of embedding and positions, as in the paper, not to attention weights. Each framework provides its `Functions`
+(benchmarks/torch_engine.py, benchmarks/jax_engine.py).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 
 from models import TransformerConfig
 
-Weights = Mapping[str, Any]  # name -> array of the framework
+Weights = Mapping[str, Any]  # maps a name to an array of the framework
 
 
 class Functions(Protocol):
-    """What the models need from a framework."""
+    """The functions that the models need from a framework."""
 
     def constant(self, name: str, make: Callable[[], np.ndarray], like: Any) -> Any:
-        """Return the array that `make` returns, made once for each name, with the dtype and device of `like`."""
+        """Return the array that `make` creates, once for each name, with the dtype and device of `like`."""
 
     def linear(self, x: Any, weight: Any, bias: Any) -> Any:
         """x (..., n) @ weight (n, m) + bias (m,); bias may be None."""

@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 
 from book.files import MY, ROOT, Exercise, exercises, first_problem, shown
 
-WALL_PER_CPU = 6  # allowed wall-clock seconds per CPU second, so that a busy machine fails no right answer
+WALL_PER_CPU = 6  # allowed wall-clock seconds per CPU second, high enough for a busy machine
 LIMIT = 20.0  # seconds of CPU time for all stages of an answer
-REQUIRED = ("numpy", "threadpoolctl", "tokenizers")  # packages that a Python outside the environment may lack
+REQUIRED = ("numpy", "threadpoolctl", "tokenizers")  # packages that may be missing in a Python outside the environment
 DONE = ".done.json"  # in `my/`: exercise -> hash of the accepted file
 
 

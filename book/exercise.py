@@ -1,6 +1,6 @@
 """Building blocks of a `check.py`: stages of cases, smallest first, and the standard stages of an operation.
 
-A stage runs the answer on a case and compares the result with that of the real code. Only the first difference is
+A stage runs the answer on a case and compares the result with the real code's result. Only the first difference is
 shown, so cases are ordered as a person would want to see them.
 """
 
@@ -23,8 +23,8 @@ class Stage(NamedTuple):
 
     `complaint` is printed for an answer that fails. `cases(seed)` yields tuples; `yours(module, *case)` is the answer's
     result, `right(*case)` the right one, and `call(*case)` the Python text that a learner can type. `linear` says that
-    a case begins with an incoming gradient, in which the result is linear. `explain(yours, right, *case)` says what is
-    wrong with a result that no hint recognizes.
+    a case begins with an incoming gradient, in which the result is linear. `explain(yours, right, *case)` describes the
+    error in a result that no hint recognizes.
     """
 
     complaint: str
@@ -67,7 +67,7 @@ def pair(module: Any, name: str, *args: Any) -> tuple[Any, Callable[[Any], Any]]
 
 
 def gradients(vjp: Callable[[Any], Any], g: Any, number: int) -> tuple[Any, ...]:
-    """Return the gradients of a vjp for g; Rejected if there are not `number` of them."""
+    """Return the gradients of a vjp for g. Raises Rejected unless there are `number` of them."""
     result = vjp(g)
     if not isinstance(result, tuple) or len(result) != number:
         raise Rejected(f"expected the vjp to return a tuple of {number}, a gradient for each input; got {kind(result)}")
@@ -83,7 +83,7 @@ def kind(value: Any) -> str:
 
 
 def which_are_right(yours: Any, right: Any, *_: Any) -> str:
-    """Say which of several gradients are right, and which are wrong."""
+    """Describe which of several gradients are right, and which are wrong."""
     good = [f"number {i + 1}" for i, (a, b) in enumerate(zip(yours, right, strict=True)) if close_to(a, b)]
     bad = [f"number {i + 1}" for i, (a, b) in enumerate(zip(yours, right, strict=True)) if not close_to(a, b)]
     if not good:
@@ -98,7 +98,7 @@ def changed(names: list[str], before: Iterable[Any], after: Iterable[Any]) -> li
 
 
 def who_overwrites(yours: Any, *_: Any) -> str:
-    """Say whether the function or its vjp overwrites arrays, and which."""
+    """Describe which arrays the function or its vjp overwrites."""
     for culprit in ("function", "vjp"):
         arrays = yours[f"the {culprit} changes"]
         if arrays:
@@ -174,7 +174,7 @@ def gradient_check(
 ) -> Callable[[Any, bool], None]:
     """Return the last stage of an operation: `check_operation` at these inputs and at derived ones.
 
-    Derived inputs that `accepts` refuses are outside the exercise's contract and are skipped.
+    Derived inputs that `accepts` rejects are outside the exercise's contract and are skipped.
     """
 
     def check(module: Any, derive: bool = True) -> None:

@@ -110,7 +110,7 @@ class Exercise:
 
 
 def function_source(source: str, replacement: str) -> str:
-    """Return the text of the function in `source` that has the name of the one in `replacement`."""
+    """Return the text of the function in `source` that has the same name as the one in `replacement`."""
     name = ast.parse(replacement).body[0].name  # type: ignore[attr-defined]
     node = next(node for node in ast.parse(source).body if name in defined(node))
     return "\n".join(source.splitlines()[node.lineno - 1 : node.end_lineno])

@@ -1,7 +1,7 @@
 """Judge an answer by the stages of its exercise; report only the first failure, in at most 18 lines, with a hint.
 
 `judge` runs a file in this process. `python -m book.judging` is the separate process in which a learner's file runs, so
-that prints, crashes and endless loops do no harm.
+prints, crashes and endless loops do no harm.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from book.exercise import Rejected, Stage
 from book.files import Exercise, exercises, first_problem, shown
 from book.relations import Pair, relation
 
-WIDTH = 110  # characters of a reported line
+WIDTH = 110  # maximum characters of a reported line
 MAX_LINES = 18
 
 
@@ -118,7 +118,7 @@ def first_difference(exercise: Exercise, stage: Stage, seed: int, module: Module
 
 @cache
 def known_wrong(exercise: Exercise) -> dict[str, tuple[str, ModuleType]]:
-    """Return name -> hint and module of the known wrong answers of an exercise."""
+    """Map the name of each known wrong answer of an exercise to its hint and module."""
     known = {}
     for name, hint, source in exercise.wrong_answers:
         module = ModuleType(f"wrong_{exercise.name}_{name}")
@@ -134,7 +134,7 @@ def with_hint(
     if not isinstance(yours, Rejected):  # its message is the hint
         try:
             verdict.hint, hint = find_hint(exercise, stage, seed, module, yours, case)
-        except Exception:  # a result may be of any form, and the report must not fail
+        except Exception:  # a result may have any form, and the report must not fail
             verdict.hint, hint = "", ""
         if hint:
             verdict.lines += ["", *wrapped("Hint: " + hint)]
@@ -146,8 +146,8 @@ def find_hint(
 ) -> tuple[str, str]:
     """Return the name and text of a hint, or two empty strings.
 
-    It is the hint of a known wrong answer with the learner's results; otherwise a relation to the right results;
-    otherwise the explanation of the stage.
+    The first choice is the hint of a known wrong answer with the learner's results, then a relation to the right
+    results, then the explanation of the stage.
     """
     right = stage.right(*copied(case))
     parts = wrong_parts(yours, right, stage.close)
@@ -181,8 +181,8 @@ def recognized(
     Two errors may agree on one case by chance, and a wrong hint is worse than none. So the comparison covers all cases
     of all stages that test the same function in the same way: a known answer must agree wherever the learner's result
     is wrong, and on three cases in four altogether. If several do, the closest one is taken, and it must pass the
-    stages that the learner's answer passes. With `part`, only that part of a result is compared, so that each of two
-    independent errors is recognized.
+    stages that the learner's answer passes. With `part`, only that part of a result is compared, so each of two
+    independent errors can be recognized.
     """
     known = known_wrong(exercise)
     yours = part_of(outcome(stage, module, case), part)
@@ -310,7 +310,7 @@ def written(value: Any, digits: int) -> str:
 
 
 def folded(line: str, label: str = "", max_lines: int = 6) -> list[str]:
-    """Break an expression after commas, where Python allows it; " ..." marks what `max_lines` leaves out."""
+    """Break an expression after commas, where Python allows it; " ..." marks the part that `max_lines` leaves out."""
     lines = ["  " + label]
     for word in line.replace(", ", ", \0").split("\0"):
         if len(lines[-1]) + len(word) > WIDTH - 4 and lines[-1].strip() != label.strip():
@@ -335,7 +335,7 @@ def wrapped(line: str, indent: str = "") -> list[str]:
 def main(number: str, path: str, limit: str, wall_limit: str, result: str) -> None:
     """Judge a learner's file in this process and write the verdict as JSON to the file `result`.
 
-    `limit` is in seconds of CPU time, so that a busy machine fails no right answer; `wall_limit` is in wall-clock
+    `limit` is in seconds of CPU time, so a right answer does not fail on a busy machine; `wall_limit` is in wall-clock
     seconds, for an answer that sleeps.
     """
     where = Path(path)

@@ -38,7 +38,7 @@ def notebook(exercise: Exercise) -> dict[str, Any]:
         cells += prose(exercise, before)
         if is_code:
             cells.append(cell("code", fence["code"].rstrip("\n")))
-        elif not is_output:  # execution makes the outputs
+        elif not is_output:  # execution creates the outputs
             cells.append(cell("markdown", fence[0].replace(f"```python {fence['source']}", "```python")))
         end, follows_code = fence.end(), is_code
     cells += prose(exercise, text[end:])
@@ -67,7 +67,7 @@ def prose(exercise: Exercise, text: str) -> list[dict[str, Any]]:
 
 
 def executed(exercise: Exercise) -> dict[str, Any]:
-    """Return a chapter as a notebook with its outputs. PageError if they differ from the chapter's."""
+    """Return a chapter as a notebook with its outputs. Raises PageError if they differ from the chapter's."""
     import nbformat
     from nbclient import NotebookClient
     from traitlets.config import Config
@@ -90,7 +90,7 @@ def executed(exercise: Exercise) -> dict[str, Any]:
 
 
 def write(exercise: Exercise, folder: Path) -> Path:
-    """Write a chapter's notebook to a folder and return its path. FileExistsError if there is one."""
+    """Write a chapter's notebook to a folder and return its path. Raises FileExistsError if the file exists."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{exercise.name}.ipynb"
     with path.open("x", encoding="utf-8") as file:
@@ -112,7 +112,7 @@ def submit(exercise: Exercise, answer: str, folder: Path) -> None:
     check(exercise, folder)
 
 
-submitted: dict[Path, str] = {}  # the learner's file -> what this kernel wrote there
+submitted: dict[Path, str] = {}  # maps a learner's file to the text that this kernel wrote there
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -3,7 +3,7 @@
     ```python                        runs; a ```text block right after it is its output, compared to 3 digits
     ```python autograd/engine.py     is a quotation: these lines must be in that file, word for word
 
-So a change of the engine fails the page that quotes it, and every number on a page is right.
+A change of the engine therefore breaks the test of the page that quotes it, and every number on a page is right.
 `python -m book.pages book/12-panels.md` updates the text blocks of a page; review the difference.
 """
 
@@ -65,7 +65,7 @@ class Page:
                 quoted(self.where(block), block.code, ROOT / block.source)
 
     def run(self) -> list[tuple[Block, str]]:
-        """Run the Python blocks and return each with its output; PageError if one raises."""
+        """Run the Python blocks and return each with its output. Raises PageError if one raises."""
         scope: dict[str, Any] = {"__name__": self.path.stem}
         results = []
         for block in self.blocks:

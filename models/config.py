@@ -16,7 +16,7 @@ VOCABULARY = Range(int, "[1, 16777216]")
 
 
 def add_former_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the stored keys of a model, with the former defaults of keys that its version lacked.
+    """Return the stored keys of a model; keys that its version did not have yet get their former defaults.
 
     Versions without `position_rates` used the paper's rates in both layouts.
     """
@@ -45,11 +45,11 @@ class TransformerConfig:
         norm: "post" (default), after the residual sum, "pre", before the sub-layer, "sandwich" or "deepnorm"
             (`Residual`).
         positions: positional encoding, a name in POSITIONS. Default "sinusoidal".
-        position_rates: rates of the sinusoids, "paper" or "tensor2tensor". Default: those of the layout.
+        position_rates: rates of the sinusoids, "paper" or "tensor2tensor". Default: the rates of the layout.
         max_positions: maximum sequence length of learned positions. Default 1024.
         position_buckets: number of buckets of T5 positions. Default 32.
-        position_distance: distance from which relative positions are the same. Default: 128 for "t5", 16 for "shaw".
-        n_kv_heads: number of key and value heads, each shared by a group of query heads. Default: n_heads.
+        position_distance: distance from which on all relative positions are treated alike. Default: 128 for "t5", 16
+        for "shaw". n_kv_heads: number of key and value heads, each shared by a group of query heads. Default: n_heads.
         qk_norm: whether the queries and keys of each head are normalized. Default False.
         stochastic_depth: probability that a sub-layer of the last layer is skipped in training. Default 0.
         n_experts: number of feed-forward networks in each layer, of which each token uses some. Default None: one.
@@ -75,13 +75,13 @@ class TransformerConfig:
         token_types: number of token types of an encoder, whose learned vectors are added to embeddings. Default 0.
         embedding_norm: whether an encoder normalizes the sum of embedding and positions. Default False.
         pooler: whether an encoder has a tanh layer after the first token, to predict labels of texts. Default False.
-        output_transform: whether an encoder predicts tokens through a layer of its own, with the activation and a norm,
-            before the output projection. Default False.
+        output_transform: whether an encoder has an extra layer, with the activation and a norm, before the output
+        projection. Default False.
         pad_id, bos_id, eos_id: ids of the special tokens, all different. Default 0, 1, 2. With decoder_start "pad",
             bos_id is never read and may be pad_id.
         unk_id: id of the unknown token, for word dropout. Default 3.
-        src_vocab_size: number of source token ids, if the source has a vocabulary of its own. Default None.
-        n_outputs: the model predicts only ids below this number. Default: vocab_size.
+        src_vocab_size: number of source token ids, if the source has a separate vocabulary. Default None.
+        n_outputs: number of output ids: the model predicts only ids below it. Default: vocab_size.
         suppressed_ids: ids that a search never chooses, besides pad_id and bos_id. Default: none.
 
     Raises ValueError, naming the field, for a model that cannot be built.
@@ -136,7 +136,7 @@ class TransformerConfig:
     )  # fmt: skip
     position_distance: int | None = key(
         None,
-        "Distance from which all relative positions are the same, for t5 and shaw.",
+        "Distance from which on all relative positions are treated alike, for t5 and shaw.",
         within=LENGTH,
         unset="128 for t5, 16 for shaw",
     )
@@ -171,8 +171,8 @@ class TransformerConfig:
     experts_per_token: int = key(1, "Number of experts that each token uses.", within="[1, 2]")
     balance_loss: float = key(
         0.01,
-        "Weight of the loss that spreads the tokens evenly over the experts of a layer. It is that of each micro-batch,"
-        " and the training loss that is logged includes it.",
+        "Weight of the loss that spreads the tokens evenly over the experts of a layer. This loss is computed for each"
+        " micro-batch, and the logged training loss includes it.",
         within="[0, 100]",
     )
     attention_bias: bool = key(False, "Biases in the attention projections (none in the paper).")
@@ -391,8 +391,8 @@ class TransformerConfig:
     def training_flops(self, source_tokens: int, target_tokens: int, length: int = 30) -> float:
         """Return the floating-point operations of one update (see models/flops.py).
 
-        source_tokens, target_tokens: of an encoder, the tokens of the text and the predicted labels. length: tokens of
-        a typical sentence.
+        source_tokens, target_tokens: numbers of tokens; for an encoder, of text tokens and predicted labels. length:
+        tokens of a typical sentence.
         """
         return training_flops(self.outline(), source_tokens, target_tokens, length)
 
@@ -404,7 +404,7 @@ class TransformerConfig:
     def from_dict(cls, values: dict[str, Any]) -> "TransformerConfig":
         """Build a configuration from the result of `to_dict`; unknown fields raise ValueError.
 
-        Missing fields have the defaults of the version that lacked them.
+        Missing fields get the defaults of the version that did not have them yet.
         """
         unknown = set(values) - {f.name for f in fields(cls)}
         if unknown:

@@ -11,8 +11,8 @@ from typing import Any, get_args
 
 from npx.ranges import Range
 
-# The upper bounds exceed any practical training and exclude values that no machine can handle.
-COUNT = "[1, 1000000000]"  # of updates or tokens
+# The upper bounds are far above any practical value and exclude values that no machine can handle.
+COUNT = "[1, 1000000000]"  # a number of updates or tokens
 WIDTH = "[1, 65536]"
 LENGTH = "[1, 1048576]"
 POSITIVE = "(0, 1e9]"
@@ -76,7 +76,7 @@ def check(config: Any) -> None:
 
 
 def overrides(cls: type, unset: str) -> list[tuple[str, Any, Any]]:
-    """Return the keys of a dataclass as optional fields for `make_dataclass`; `unset` says what None means."""
+    """Return the keys of a dataclass as optional fields for `make_dataclass`; `unset` describes the value None."""
     optional = []
     for f in keys_of(cls):
         changes = {"unset": f.metadata["unset"] or unset, "choices": tuple(f.metadata["choices"])}

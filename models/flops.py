@@ -1,8 +1,8 @@
 """Floating-point operations of a training update, counted from the shapes of a model.
 
-Each token that passes a weight matrix costs one multiplication and one addition a weight forward, and twice that
-backward. Attention adds the matmuls q k^T and p v, which grow with the length of the sequence attended to. Softmax,
-norms, activations and the optimizer are not counted.
+Each token that passes through a weight matrix costs one multiplication and one addition per weight in the forward pass,
+and twice as much in the backward pass. Attention adds the matmuls q k^T and p v, which grow with the length of the
+sequence attended to. Softmax, norms, activations and the optimizer are not counted.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,14 +12,14 @@ from models.layers.experts import Experts
 from models.layers.positions import ScoreBias
 from models.module import Module
 
-FLOPS_PER_MULTIPLICATION = 6.0  # multiply and add, forward and twice backward
+FLOPS_PER_MULTIPLICATION = 6.0  # a multiplication and an addition: once in the forward pass, twice in the backward pass
 
 
 def training_flops(model: Any, source_tokens: int, target_tokens: int, length: int) -> float:
-    """Return the operations of one update on so many tokens.
+    """Return the number of floating-point operations of one update.
 
-    model: an architecture, which may have shapes only. source_tokens, target_tokens: of an encoder, the tokens of the
-    text and the labels that it predicts. length: tokens of a typical sequence, for attention. ValueError for an
+    model: an architecture, which may have shapes only. source_tokens, target_tokens: numbers of tokens; for an encoder,
+    of text tokens and predicted labels. length: tokens of a typical sequence, for attention. Raises ValueError for an
     architecture without a formula.
     """
     architecture = model.config.architecture
@@ -31,7 +31,7 @@ def training_flops(model: Any, source_tokens: int, target_tokens: int, length: i
 def matrix_size(*modules: Module) -> int:
     """Return the multiplications of each token by the matrices and the score biases of `modules`."""
     biases = [part for module in modules for part in module.modules() if isinstance(part, ScoreBias)]
-    tables = sum(p.size for bias in biases for p in bias.parameters())  # which are looked up
+    tables = sum(p.size for bias in biases for p in bias.parameters())  # embeddings are looked up, not multiplied
     matrices = sum(p.size for module in modules for p in module.parameters() if p.ndim == 2)
     for mixture in (part for module in modules for part in module.modules() if isinstance(part, Experts)):
         n = len(mixture.experts)
@@ -47,7 +47,7 @@ def attention_size(attentions: Iterable[Any], length: int) -> int:
 def encoder_decoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
     """Return the multiplications of a forward pass of an encoder-decoder."""
     attentions = model.attentions()
-    memory_projections = matrix_size(*(a.key_value for a in attentions["cross"]))  # of source tokens
+    memory_projections = matrix_size(*(a.key_value for a in attentions["cross"]))  # applied to source tokens
     source = matrix_size(*model.encoder) + memory_projections + attention_size(attentions["encoder"], length)
     target = matrix_size(*model.decoder) + model.output_embedding.size - memory_projections
     target += attention_size([*attentions["decoder"], *attentions["cross"]], length)

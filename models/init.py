@@ -1,4 +1,4 @@
-"""Parameter initialization, in float32. Within `shapes_only()`, arrays of the same shapes that take no memory.
+"""Parameter initialization, in float32. Within `shapes_only()`, parameters have their shapes but take no memory.
 
 Random values come from the keys of the enclosing `with npx.keyed(seed, 0):`, in order of construction.
 """
@@ -51,9 +51,9 @@ def uniform(n_in: int, *n_out: int, gain: float | tuple[float, ...] = 1.0) -> np
     """Sample from U(-a, a), with a from the scheme in use (`scheme`).
 
     "xavier": a = gain sqrt(6 / (n_in + n_out)) (Glorot and Bengio, 2010). "uniform_unit_scaling": a = gain
-    sqrt(3 / n_in), which gives x W the variance of x (Sussillo and Abbott, 2014; TensorFlow's name). Several n_out:
-    merged matrices, each with a bound of its own, and with a gain of its own if there are several. Returns (n_in,
-    sum(n_out)).
+    sqrt(3 / n_in), which gives x W the variance of x (Sussillo and Abbott, 2014; TensorFlow's name). With several
+    n_out, the result holds merged matrices, each with its own bound and, if there are several gains, its own gain.
+    Returns (n_in, sum(n_out)).
     """
     if _shapes_only.get():
         return full(0, n_in, sum(n_out))

@@ -1,8 +1,8 @@
 """Module and Parameter: a tree of layers whose parameters have names.
 
-Nothing is registered: the parameters of a module are the Parameters among its attributes and those of the Modules among
-its attributes, also inside lists, tuples and dicts. A Parameter that can be reached by several names counts once, under
-the first of them.
+Nothing is registered. The parameters of a module are found among its attributes and, recursively, among the attributes
+of its submodules; both may be inside lists, tuples and dicts. A Parameter that can be reached by several names counts
+once, under the first of them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -128,8 +128,8 @@ class Module:
     def load_state_dict(self, state: Mapping[str, npx.Array]) -> None:
         """Copy arrays into the parameters of the same names.
 
-        Raises ValueError, before anything is changed, for missing or unexpected names, wrong shapes, and arrays that
-        are not numeric.
+        Raises ValueError for missing or unexpected names, wrong shapes and non-numeric arrays; nothing is changed in
+        that case.
         """
         parameters = dict(self.named_parameters())
         common = {name: p for name, p in parameters.items() if name in state}
@@ -167,7 +167,8 @@ def _parts(container: Any) -> Iterator[tuple[str, Module | Parameter]]:
 
 @contextmanager
 def evaluation_mode(model: Any) -> Iterator[None]:
-    """Within the block, run `model` without dropout and without a graph; afterwards restore the mode of each module.
+    """Within the block, `model` runs without dropout and without a graph; at its end the mode of each module is
+    restored.
 
     `model` is a Module, or any object with `training` and `train` (models/search/protocol.py).
     """

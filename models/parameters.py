@@ -1,9 +1,10 @@
-"""The parameters of a module in one flat buffer, for the optimizer and for ranks; their gradients in one array or many.
+"""The parameters of a module in one flat buffer, for the optimizer and for ranks. Their gradients are in one array or
+in many.
 
-By default each gradient is an array of its own, from the vjp that computes it until the next `zero_grad`. It can reuse
+By default each gradient is a separate array, from the vjp that computes it until the next `zero_grad`. It can reuse
 memory that activations have freed, nothing is zeroed, and the first gradient is not added to zeros. The alternative is
 one array for all gradients, `FlatParameters.grad`, created when it is first read. It is needed by ranks, which send
-parts of it, by CUDA graphs, which add to fixed addresses, and by low-precision weights, whose gradients are float32.
+parts of it; by CUDA graphs, which add to fixed addresses; and by low-precision weights, whose gradients are float32.
 """
 
 import weakref
@@ -15,11 +16,11 @@ import npx
 from autograd.engine import next_version
 from models.module import Module
 
-CHUNK_SIZE = 1 << 17  # elements: neighboring gradients are concatenated up to this size
+CHUNK_SIZE = 1 << 17  # number of elements up to which neighboring gradients are concatenated
 
 
 class FlatParameters:
-    """All trainable parameters of a module as views into one array `data`.
+    """All trainable parameters of a module, as views into one array `data`.
 
     Args:
         module: the module. Parameters with `requires_grad = False` are left out. Build it once and pass it on:
@@ -71,14 +72,14 @@ class FlatParameters:
             p.buffer = reference
             self.spans[name] = span
             start = span.stop
-        if self.low_precision is not None:  # parameters that are not trained are computed with in the same dtype
+        if self.low_precision is not None:  # computations use untrained parameters in the same dtype
             for p in module.parameters():
                 if not p.requires_grad:
                     p.master = p.weights
                     p.data = p.master.astype(self.compute_dtype)
         self._data_views, self._grad_views = [p.data for p in self.parameters], list[npx.Array]()
         self._grad = None if self.low_precision is None else self.grad
-        self._local_spans: list[tuple[slice, slice]] = []  # (in the buffer, in `data`) of each shard; empty: all
+        self._local_spans: list[tuple[slice, slice]] = []  # each shard's spans (in the buffer, in `data`); empty: all
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
@@ -93,7 +94,7 @@ class FlatParameters:
         """
         sizes = [span.stop - span.start for span in spans]
         self._local_spans, self.n_local = [(span, span) for span in spans], sum(sizes)
-        if self.low_precision is not None:  # computations need the complete low-precision weights only
+        if self.low_precision is not None:  # computations need only the low-precision weights, which are complete
             self.data = concatenated([self.data[span] for span in spans])
             ends = list(accumulate(sizes))
             self._local_spans = [(span, slice(end - n, end)) for span, n, end in zip(spans, sizes, ends, strict=True)]
@@ -108,7 +109,7 @@ class FlatParameters:
             spans = zip(self._data_views, self.spans.values(), strict=True)
             self._grad_views += [grad[span].reshape(data.shape) for data, span in spans]
         for p, view in zip(self.parameters, self._grad_views, strict=True):
-            if p.grad is not view:  # the first access, or p.grad was assigned
+            if p.grad is not view:  # first access, or p.grad was assigned
                 view[...] = 0 if p.grad is None else p.grad
                 p.grad = view
         return self._grad
@@ -127,7 +128,7 @@ class FlatParameters:
         yield slice(start, self.size), concatenated(parts)
 
     def update_chunks(self) -> Iterator[tuple[npx.Array, npx.Array, npx.Array | None]]:
-        """Yield what this process updates, as (weights, gradient, low-precision weights or None)."""
+        """Yield the parts that this process updates, as (weights, gradient, low-precision weights or None)."""
         local = ((span, data_span, self.grad[span]) for span, data_span in self._local_spans)
         for span, data_span, g in local if self._local_spans else ((s, s, g) for s, g in self.gradient_chunks()):
             yield self.data[data_span], g, None if self.low_precision is None else self.low_precision[span]
@@ -139,7 +140,7 @@ class FlatParameters:
                 self.low_precision[span] = self.data[data_span]
 
     def check(self) -> None:
-        """Raise ValueError if the module's parameters are no longer those in the buffer."""
+        """Raise ValueError if the module's parameters are no longer the ones in the buffer."""
         current = [p for p in self.module.parameters() if p.requires_grad]
         same_number = len(current) == len(self.parameters)
         if not same_number or any(a is not b for a, b in zip(current, self.parameters, strict=True)):
@@ -155,7 +156,7 @@ class FlatParameters:
             )
 
     def mark_updated(self) -> None:
-        """Note that the weights have changed, so that backward rejects graphs that were computed with the old ones."""
+        """Record that the weights have changed; backward then rejects graphs that were computed with the old ones."""
         version = next_version()
         for p in self.parameters:
             p.version = version
@@ -171,5 +172,5 @@ class FlatParameters:
 
 
 def concatenated(parts: list[npx.Array]) -> npx.Array:
-    """Concatenate arrays; a single one is returned as it is."""
+    """Concatenate arrays; a single array is returned itself."""
     return parts[0] if len(parts) == 1 else npx.concatenate(parts)

@@ -4,8 +4,9 @@ Only this package imports NumPy's and CuPy's engines; the packages above it use 
 it leaves the process unchanged; `npx.configure_process()` sets it up for speed.
 
 The array functions below are NumPy's own. For a CuPy array they call CuPy through NumPy's dispatch protocols
-(`__array_ufunc__`, `__array_function__`), so no package above has to ask which engine an array belongs to. Creation
-functions (`zeros`, `arange`, `asarray`, ...) create arrays on the current device, and those of `npx.host` on the host.
+(`__array_ufunc__`, `__array_function__`), so the packages above never need to know which engine an array belongs to.
+Creation functions (`zeros`, `arange`, `asarray`, ...) create arrays on the current device; the functions of `npx.host`
+create them on the host.
 """
 
 from numpy import (

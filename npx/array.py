@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 
 from npx.messages import one_line
 
-Array = NDArray[Any]  # of either engine: CuPy arrays have the same interface
+Array = NDArray[Any]  # also stands for CuPy arrays, which have the same interface
 GradientTargets = tuple[Array | None, ...]  # one entry per gradient: the array to add it to, or None
-NO_TARGETS: GradientTargets = (None,) * 4  # no kernel has more gradients
+NO_TARGETS: GradientTargets = (None,) * 4  # no kernel computes more gradients
 host = np
 DEVICES = ("cpu", "cuda")
-UPLOAD_ERROR = "CUDA graph: expected all data of the step to be on the device; got an upload from the host"
+UPLOAD_ERROR = "CUDA graph: expected all data of the step to be on the device already; got an upload from the host"
 CUDA_DEVICE = 2  # kDLCUDA of DLPack
 _device = "cpu"
-_cupy: ModuleType | None = None  # imported by use_device("cuda") only
+_cupy: ModuleType | None = None  # imported only by use_device("cuda")
 uploads_allowed = True  # host arrays may be copied to a GPU; False while a CUDA graph is captured (cuda/graphs.py)
 
 
@@ -129,7 +129,7 @@ def to_host(x: Array) -> np.ndarray:
 def from_dlpack(x: Any) -> Array:
     """Return an array that shares the memory of an array of another library, on its device.
 
-    Raises what the library raises, and ValueError for an array on a GPU that is not in use.
+    Passes on errors of the other library; raises ValueError for an array on a GPU that is not in use.
     """
     kind = int(x.__dlpack_device__()[0])
     if kind != CUDA_DEVICE:

@@ -23,7 +23,7 @@ NPX_KERNELS selects the versions, and `kernel_mode` does so for a block of code:
 
     fast            the registered versions (the default)
     reference       the references only
-    check           both; KernelMismatch if their results, or the arrays they modify in place, differ
+    check           both; raises KernelMismatch if their results, or the arrays they modify in place, differ
     emulate         the versions for CuPy, on NumPy arrays, with their CUDA kernels run by the emulator
     emulate+check   `emulate`, checked against the references
 """
@@ -40,22 +40,22 @@ from npx.registry import Registry
 from npx.scoped import Scoped
 from npx.settings import KERNEL_MODES, setting
 
-# Allowed error relative to the largest magnitude, or to 1 if that is larger: the largest of the array, or in float64,
-# whose tolerance is far above its rounding error, the largest of the row.
+# Allowed error relative to the largest magnitude, or to 1 if that is larger. The largest magnitude is taken over the
+# array; in float64, whose tolerance is far above the rounding error, it is taken over the row.
 TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-11}
 
-Output = tuple[Array, Any]  # what a version with a gradient returns: y, and what it saves
+Output = tuple[Array, Any]  # the result of a version with a gradient: y and the saved values
 KERNELS: Registry["Kernel"] = Registry("kernel")
 _mode: Scoped[str] = Scoped(setting("NPX_KERNELS"))
-# Larger arrays are recomputed in the backward pass. Saving those of at most 2 MiB is 8 % faster in a training step with
-# d_model 128 or 256, and all of them together need little memory because such a model is small.
+# Larger arrays are recomputed in the backward pass. Saving arrays of at most 2 MiB makes a training step with d_model
+# 128 or 256 8 % faster, and all of them together need little memory because such a model is small.
 REMATERIALIZED_BYTES = 2 << 20
 _rematerialized_bytes: Scoped[float] = Scoped(REMATERIALIZED_BYTES)
 
 
 @cache
 def dtype_name(dtype: Any) -> str:
-    """Return the name of a dtype, which NumPy composes anew each time."""
+    """Return the name of a dtype; cached, because NumPy recomputes it on each access."""
     return str(dtype.name)
 
 
@@ -85,7 +85,7 @@ class KernelMismatch(AssertionError):
 
 
 class Saved(NamedTuple):
-    """What a forward version saves for its gradient.
+    """The values that a forward version saves for its gradient.
 
     version: the version of the gradient that takes `values`.
     values: a tuple, passed to `version` as separate arguments, or a single value.
@@ -208,8 +208,8 @@ def copied(value: Any) -> Any:
 def compare(name: str, expected: Any, result: Any, computed_in: str = "float64") -> None:
     """Raise KernelMismatch unless two results agree: arrays, numbers, None, and tuples or dicts of them.
 
-    computed_in: the dtype of the computation. Its tolerance applies if it is larger than that of the compared arrays,
-    as where low-precision gradients are added to float32 arrays.
+    computed_in: the dtype of the computation. Its tolerance applies if it exceeds the tolerance of the compared arrays,
+    for example if low-precision gradients are added to float32 arrays.
     """
     if (expected is None) != (result is None):
         kinds = type(expected).__name__, type(result).__name__

@@ -4,13 +4,13 @@ import difflib
 import re
 from collections.abc import Iterable
 
-_CONTROLS = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]")  # they change what a terminal shows
+_CONTROLS = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]")  # can alter a terminal
 
 
 def one_line(text: object) -> str:
     """Return the text of an object, such as an exception, on one line.
 
-    A run of white space becomes one space; other control characters, such as those of terminals, become U+FFFD.
+    A run of white space becomes one space; other control characters, such as terminal escapes, become U+FFFD.
     """
     return _CONTROLS.sub("\ufffd", " ".join(str(text).split()))
 

@@ -67,7 +67,7 @@ def keyed(seed: int, step: int, device_counter: Array | None = None, first_call:
 
 @contextmanager
 def replay_keys(keys: list[Key]) -> Iterator[None]:
-    """Within the block `next_key` returns the keys of a list, in order."""
+    """Within the block `next_key` returns the given keys, in order."""
     with _keys.set(iter(keys)):
         yield
 
@@ -91,7 +91,7 @@ def record_keys() -> Iterator[list[Key]]:
 
 
 def next_key() -> Key:
-    """Return the next key of the innermost `keyed` block; RuntimeError outside any block."""
+    """Return the next key of the innermost `keyed` block. Raises RuntimeError outside any block."""
     keys = _keys.get()
     if keys is None:
         raise RuntimeError(

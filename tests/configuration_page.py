@@ -71,7 +71,7 @@ VARIABLES_TEXT = """## Environment variables
 
 An empty variable counts as unset. The first group is read by the packages, the second by the tests and the book.
 """
-MEANINGS = {  # of every variable; values and default of those in npx/settings.py come from there
+MEANINGS = {  # meaning of every variable; npx/settings.py has values and defaults of its variables
     "NPX_THREADS": "Threads of the CPU kernels and matmuls; `0` uses every core.",
     "NPX_KERNELS": "Kernel versions to run: the fastest, the readable references, both with a comparison (`check`), or"
     " the CUDA sources without a GPU (`emulate`).",

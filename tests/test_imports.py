@@ -18,7 +18,7 @@ SUBPACKAGES = [
     "viewer",
     "experiments",
     "cli",
-]  # of train, in the same order
+]  # packages of train, in the same order
 COMMON = ["errors.py", "files.py", "json_files.py", "progress.py"]  # modules of train that every subpackage may import
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 MAX_LINES = {"npx": 430, "autograd": 430, "models": 430, "train": 400}  # about 400

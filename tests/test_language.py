@@ -30,7 +30,11 @@ PHRASES = (
     r"\bnumbers of 16 bits\b",  # 16-bit floats
     r"\bfirst values of (the )?(parameters|weights)\b",  # initialization
     r"\bswitched off heads?\b",  # ablated
+    r"\b(bytes|tokens|updates|microseconds|ns|s) a (second|step|token|number)\b",  # per
+    r"[;.] (?-i:[A-Z])\w+Error (if|for|unless|outside)\b",  # a sentence: "Raises ValueError if ..."
 )
+# A comment after code that begins with "of" does not name its subject: "bytes of a line" instead of "of a line".
+FRAGMENT = re.compile(r"\S +# of [a-z]")
 THIS = "tests/test_language.py"
 
 
@@ -61,6 +65,29 @@ def test_no_file_uses_the_former_vocabulary():
     assert not lines, "expected plain terms; got\n" + "\n".join(lines)
 
 
+def test_comments_name_their_subject():
+    lines = []
+    for name in text_files():
+        path = ROOT / name
+        if name.endswith(".py") and path.is_file():
+            text = path.read_text(encoding="utf-8").splitlines()
+            lines += [f"{name}:{number}" for number, line in enumerate(text, 1) if FRAGMENT.search(line)]
+    assert not lines, 'expected comments that name their subject; got "# of ..." in ' + ", ".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_fragment"),
+    [
+        ("LIMIT = 8  # of a line", True),
+        ("LIMIT = 8  # bytes of a line", False),
+        ("# of a longer comment", False),
+        ("x = y  # noqa: E501", False),
+    ],
+)
+def test_fragments_are_recognized(line, is_fragment):
+    assert bool(FRAGMENT.search(line)) == is_fragment
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -68,6 +95,8 @@ def test_no_file_uses_the_former_vocabulary():
         ("first\nit is formed on the way\n    # back", ["2: on the way back"]),
         ("got none\nby heart", ["1: got none", "2: by heart"]),
         ("a stand-in for CuPy", ["1: stand-in"]),
+        ("100 tokens a second", ["1: tokens a second"]),
+        ("Read x. Raises OSError if it fails.\nRead x; OSError if it fails.", ["2: OSError if"]),
     ],
 )
 def test_phrases_are_recognized(text, expected):

@@ -1,7 +1,7 @@
 """Training: text to tokens to batches, Adam, the training loop, checkpoints, scores and the command line.
 
 Its packages import only those listed before them: text, metrics, tasks, run, learn, viewer, experiments, cli (all may
-import errors.py, files.py and progress.py). The names below are loaded on first use, so that `import train` is fast.
+import errors.py, files.py and progress.py). The names below are loaded on first use, to keep `import train` fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m train`: the command line of `train/cli/`, for where npx-transformer is not on the PATH."""
+"""`python -m train`: the command line of `train/cli/`, for environments without npx-transformer on the PATH."""
 
 import sys
 

@@ -29,7 +29,7 @@ FILE_TYPES = {
 }  # fmt: skip
 REMEDIES = {stat.S_IFDIR: "the path of a file inside it", stat.S_IFIFO: "writing its content to a file first"}
 PathLike = str | os.PathLike[str]
-THEN_RETRY, THEN_RESUME = "then the same command again", "then --resume"  # how the message of a WriteError ends
+THEN_RETRY, THEN_RESUME = "then the same command again", "then --resume"  # the end of the message of a WriteError
 
 
 class WriteError(UserError):
@@ -78,7 +78,7 @@ def open_for_reading(
     """Open a file for reading. Raises UserError if it is missing or cannot be read.
 
     `expected` says what the file should be, and `attempt` what to try, for the message. `pipes` also accepts input
-    that can be read only once; without it, opening a pipe never blocks.
+    that can be read only once; without it, a pipe is rejected without blocking.
     """
 
     path = str(path) or "''"
@@ -184,7 +184,7 @@ def _resolve_links(path: Path) -> tuple[Path, bool]:
 
 
 def _open_exclusive(partial: Path) -> int:
-    """Return a descriptor of the emptied, locked partial file. A killed writer leaves no lock behind."""
+    """Return a descriptor of the partial file, emptied and locked. A killed writer leaves no lock behind."""
     while True:
         descriptor = open_inside(partial, os.O_RDWR)
         try:
@@ -248,7 +248,7 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def disk_errors(target: str, then: str = "") -> Iterator[None]:
-    """Convert errors that prevent writing (`CANNOT_WRITE`) to WriteError; other errors pass.
+    """Convert errors that prevent writing (`CANNOT_WRITE`) to WriteError; leave other errors unchanged.
 
     `then` (default THEN_RETRY) ends the message, and replaces the ending of a WriteError from a nested block.
     """

@@ -1,4 +1,4 @@
-"""JSON files that are checked when they are read: sealed by their own SHA-256, and by schemas.
+"""JSON files that are checked when they are read, by schemas and by a seal: their own SHA-256.
 
 A program that reads back its own JSON needs the seal, because a flipped bit in a number yields another valid number.
 """
@@ -17,7 +17,8 @@ from train.errors import UserError, one_line
 from train.files import PathLike, describe_path, open_for_reading, write_text
 
 SEAL = "sha256_of_this"
-Schema = Mapping[str, Any]  # key -> a Range or a type, (the same, None) if null is allowed, or a nested Schema
+# Maps a key to a Range or a type, in a tuple with None if null is allowed, or to a nested Schema.
+Schema = Mapping[str, Any]
 
 # ---- reading
 

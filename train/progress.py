@@ -19,7 +19,7 @@ from typing import Any
 
 FIRST_LINE = 10.0  # seconds
 GROWTH = 0.1
-WIDE = 90  # columns from which a terminal also shows bars
+WIDE = 90  # minimum width of a terminal that also shows bars
 BAR_WIDTH = 24
 
 
@@ -27,10 +27,10 @@ class Work:
     """A piece of work: how much of it is done, and its speed.
 
     Args:
-        name: What is being done.
-        unit: What is counted, a plural; "" counts nothing and shows only the time.
+        name: The description of the work. unit: The plural noun for the items counted; "" counts nothing and shows only
+        the time.
         total: The count at the end, or None if it is unknown.
-        done: The count at the start, for work that is continued.
+        done: The count at the start, for work that is resumed.
 
     Attributes:
         details: Text to show instead of the speed.
@@ -46,7 +46,7 @@ class Work:
         self.done += count
 
     def set_done(self, count: int) -> None:
-        """Set the count, for callers that know it."""
+        """Set the count of completed items."""
         self.done = count
 
     @property
@@ -60,13 +60,13 @@ class Work:
         return (self.done - self.first) / max(self.seconds, 1e-9)
 
     def time_left(self) -> str:
-        """Return the time to the total at the present rate, "1:02:03 left", or "" if it is unknown."""
+        """Return the remaining time at the current rate, "1:02:03 left", or "" if it is unknown."""
         if self.total is None or self.done == self.first < self.total:
             return ""
         return f"{format_duration(max(0, self.total - self.done) / max(self.rate, 1e-9))} left"
 
     def describe(self) -> str:
-        """Return the present state as one line."""
+        """Return the current state as one line."""
         count = f"{self.done:,}" if self.total is None else f"{min(self.done, self.total):,}/{self.total:,}"
         what = f"{self.name} {count} {self.unit}".rstrip() if self.unit or self.total is not None else self.name
         speed = self.details or (f"{format_rate(self.rate)}/s" if self.done > self.first else "")
@@ -74,7 +74,7 @@ class Work:
         return "  ".join(filter(None, (what, speed, left or format_duration(self.seconds))))
 
     def result(self) -> str:
-        """Return what was done and how fast, for the last line: "3,000 sentences in 273.1 s, 11 per second"."""
+        """Return the amount of work and its speed, for the last line: "3,000 sentences in 273.1 s, 11 per second"."""
         unit = self.unit.removesuffix("s") if self.done == 1 else self.unit
         return f"{self.done:,} {unit} in {self.seconds:,.1f} s, {format_rate(self.rate)} per second"
 
@@ -134,7 +134,7 @@ class Display:
 
     def _write_regularly(self, work: Work, finished: threading.Event) -> None:
         while not finished.wait(max(FIRST_LINE, GROWTH * work.seconds)):
-            if self.works[-1:] == [work]:  # the innermost, which the others wait for
+            if self.works[-1:] == [work]:  # the innermost work, for which the others wait
                 self.write(work.describe())
 
     def _render(self) -> Any:

@@ -19,7 +19,7 @@ from autograd.draw.layout import HALF, Box, Layout, Point
 from autograd.engine import OPERATIONS, Tensor, observing
 from autograd.observe import Recorder
 
-MAX_BOXES = 60  # for larger graphs, modules are drawn
+MAX_BOXES = 60  # number of nodes; larger graphs are drawn by module
 FORMATS = ("mermaid", "dot", "svg")
 
 
@@ -39,7 +39,7 @@ def format_array(x: Any) -> str:
 
 
 def boxes(recorder: Recorder, names: dict[int, str] | None = None, max_boxes: int = MAX_BOXES) -> list[Box]:
-    """Return the boxes of a recorded graph, inputs before outputs. `names`: id of a leaf -> its name."""
+    """Return the boxes of a recorded graph, inputs before outputs. `names` maps the id of a leaf to its name."""
     steps = [step for _, step in sorted(recorder.steps.items())]
     keys = {step.number: f"n{i}" for i, step in enumerate(steps)} | {n: f"leaf{-n}" for n in recorder.leaves}
     if len(steps) + len(recorder.leaves) > max_boxes:
@@ -103,7 +103,7 @@ def dot(graph: list[Box]) -> str:
 
 
 def label_position(corners: list[Point], text: str, occupied: list[tuple[float, float, float]]) -> Point:
-    """Return the center of a label on the last segment of a line, clear of other labels if possible.
+    """Return the center of a label on the last segment of a line, away from other labels if possible.
 
     `occupied`: (x, y, half width) of the labels so far; the new one is appended.
     """
@@ -159,7 +159,7 @@ class ExpressionError(ValueError):
     """An expression that cannot be drawn."""
 
 
-# Whatever an operation raises for bad arguments is an error in the expression.
+# Any exception that an operation raises for bad arguments is an error in the expression.
 EXPRESSION_ERRORS = (
     ExpressionError,
     ValueError,
@@ -178,9 +178,9 @@ ARITHMETIC |= {"power": lambda a, b: math.pow(a, b)}  # ** without complex resul
 
 
 def evaluate(node: ast.AST, leaves: dict[str, Tensor], known: Collection[str] = OPERATIONS) -> Any:
-    """Evaluate arithmetic, calls of `known` operations, names, numbers and lists. Nothing else is executed.
+    """Evaluate arithmetic, calls of `known` operations, names, numbers and lists; execute nothing else.
 
-    Names that are not in `leaves` are added with the values 2, 3, 5, ... ExpressionError for anything else.
+    Names that are not in `leaves` are added with the values 2, 3, 5, ... Raises ExpressionError for any other syntax.
     """
 
     def value(part: ast.AST) -> Any:
@@ -216,7 +216,7 @@ def evaluate(node: ast.AST, leaves: dict[str, Tensor], known: Collection[str] = 
 
 
 def parse(text: str) -> ast.AST:
-    """Parse an expression. ExpressionError for invalid syntax."""
+    """Parse an expression. Raises ExpressionError for invalid syntax."""
     try:
         return ast.parse(text, mode="eval")
     except SyntaxError as error:
@@ -224,7 +224,10 @@ def parse(text: str) -> ast.AST:
 
 
 def draw_expression(expression: str, values: list[str], output_format: str) -> str:
-    """Return the graph of an expression in one of `FORMATS`; values as in x=[1,2]. ExpressionError if invalid."""
+    """Return the graph of an expression in one of `FORMATS`.
+
+    Values have the form x=[1,2]. Raises ExpressionError if invalid.
+    """
     leaves: dict[str, Tensor] = {}
     for value in values:
         name, _, text = value.partition("=")
@@ -244,7 +247,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m autograd.draw", description=__doc__.split("\n\n")[0])
     parser.add_argument("expression", help='such as "a * b + a" or "softmax(x)"')
-    parser.add_argument("values", nargs="*", help="values of the names, such as a=3 x=[1,2,3]; default 2, 3, 5, ...")
+    parser.add_argument("values", nargs="*", help="values of the names, such as a=3 x=[1,2,3] (default: 2, 3, 5, ...)")
     parser.add_argument("--format", choices=FORMATS, default="mermaid")
     a = parser.parse_args(arguments)
     try:

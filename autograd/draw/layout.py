@@ -19,7 +19,8 @@ class Box:
 
 
 def ranks(graph: list[Box]) -> dict[str, int]:
-    """Return each box's longest distance from the leaves; arrows from later boxes (within a module) do not count."""
+    """Return the longest distance of each box from the leaves; arrows from later boxes (within a module) are
+    ignored."""
     rank: dict[str, int] = {}
     for box in graph:
         rank[box.key] = 1 + max((rank.get(source, -1) for source, _ in box.inputs), default=-1)

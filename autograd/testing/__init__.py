@@ -1,4 +1,4 @@
-"""A gradient checker for operations, layers and kernels of your own.
+"""A gradient checker for your own operations, layers and kernels.
 
     from autograd.testing import check_kernel, check_layer, check_operation, gradcheck
 
@@ -14,7 +14,7 @@ Modules import only from modules above them in this list:
     diagnosis.py        the text of a report on a wrong gradient
     gradcheck.py        analytic gradients compared with numerical derivatives
     expectation.py      gradients that differ from the derivative by intent: expect=
-    rules.py            the other rules; modes.py: of layers with modes; precision.py: of float64, float32 and float16
+    rules.py            the other rules; modes.py: rules for layers with modes; precision.py: rules for precision
     reference.py        values compared with a reference implementation
     hidden_state.py     random numbers and buffers, held fixed between calls
     out_of_contract.py  Tensors that require gradients but are neither inputs nor parameters

@@ -1,4 +1,4 @@
-"""The arguments of a call as a flat list, in which arrays inside containers and arrays passed by name are included."""
+"""The arguments of a call as a flat list, including arrays inside containers and arrays passed by name."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -46,10 +46,10 @@ class Arguments:
         return on_values
 
     def float_options(self, function: Callable[..., Any]) -> dict[str, float]:
-        """Return the options that are floats, such as a temperature: those passed, and the defaults of the others."""
+        """Return the options that are floats, such as a temperature, with the values passed or their defaults."""
         try:
             parameters = [*signature(function).parameters.values()]
-        except (TypeError, ValueError):  # of a function without a signature
+        except (TypeError, ValueError):  # the function has no signature
             parameters = []
         defaults = {p.name: p.default for p in parameters[len(self.inputs) :]}
         return {name: x for name, x in (defaults | self.options).items() if type(x) is float and abs(x) < MAX_FLOAT}
@@ -82,7 +82,7 @@ class Arguments:
     def constants(self, problem: Problem, notes: list[str]) -> tuple[int, ...]:
         """Return the positions of floating arrays in containers and options that the function treats as constants.
 
-        These are the arrays for which it does not accept a Tensor, or to which no gradient flows. Adds them to `notes`.
+        For these it does not accept a Tensor, or no gradient flows to them. They are added to `notes`.
         """
         candidates = [i for i in problem.floats if self.names[i] not in self.positional]
         constants = {*candidates}
@@ -103,7 +103,7 @@ class Arguments:
 
 
 def vary(x: float) -> float:
-    """Return another float of the same sign and order of magnitude; 0.83 for 1, so that a rate stays valid."""
+    """Return a different float of the same sign and order of magnitude; 0.83 for 1, so a rate stays valid."""
     return 0.7 * x + (0.13 if x >= 0 else -0.13)
 
 
@@ -124,7 +124,7 @@ def flatten(name: str, x: Any) -> Iterator[tuple[str, Any]]:
 
 
 def replace_leaves(x: Any, rest: Iterator[Any]) -> Any:
-    """Return x with what `flatten` yields for it replaced by the next values."""
+    """Return x in which the values that `flatten` yields are replaced by the next new values."""
     if type(x) not in (list, tuple, dict) or not has_floats(x):
         return next(rest)
     if type(x) is dict:

@@ -85,7 +85,8 @@ def with_next_keys(value: Any) -> Any:
 
 
 def with_repeated_rows(values: Values, times: int) -> Values:
-    """Repeat the rows of the first argument, and of every array with as many; repeated floats vary in size."""
+    """Repeat the rows of the first argument and of every array with the same number of rows; repeated floats vary in
+    size."""
     first = values.args[0]
 
     def change(x: Array) -> Array:

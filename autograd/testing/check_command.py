@@ -38,7 +38,7 @@ class Outcome:
 
 
 def load(name: str) -> ModuleType:
-    """Import a module by its dotted name or the path of its file; UsageError if that fails."""
+    """Import a module by its dotted name or the path of its file. Raises UsageError if that fails."""
     path = Path(name)
     sys.path.insert(0, str(path.resolve().parent if name.endswith(".py") else Path.cwd()))
     try:
@@ -113,7 +113,7 @@ def describe_input(x: Any) -> str:
 
 
 def parse_expectations(texts: list[str], gradients: list[CustomGradient]) -> dict[str, str]:
-    """Return the declared gradients by name, from `NAME=GRADIENT`; the name may be omitted for a single function."""
+    """Return the declared gradients by name, parsed from `NAME=GRADIENT`; a single function needs no name."""
     names, expectations = [g.name for g in gradients], {}
     for text in texts:
         name, separator, declared = text.partition("=")
@@ -199,8 +199,8 @@ def parser() -> Parser:
     p = Parser(
         prog="python -m autograd.testing check",
         description="Check custom gradients: subclasses of torch.autograd.Function, functions with JAX's custom_vjp, "
-        "pairs of NumPy functions f_forward and f_backward, and operations of this package. Exit status 0: all are "
-        "right; 1: some are wrong; 2: some could not be checked, or wrong usage.",
+        "pairs of NumPy functions f_forward and f_backward, and operations of this package. The exit status is 0 if"
+        " all are right, 1 if some are wrong, and 2 if some could not be checked or for wrong usage.",
     )
     add = p.add_argument
     add("target", metavar="MODULE[:NAME]", help="dotted name or path of a .py file; a function in it (default: all)")

@@ -59,12 +59,12 @@ def check_operation(
     max_saved_bytes: the bytes that may be saved for the backward pass beyond inputs and output; None: any number.
     directions: None: compare every entry at the given inputs. An integer: compare only along that many random
         directions.
-    float32: whether to compare results in float32 with those in float64.
+    float32: whether to compare float32 results with float64 results.
     derive: whether to repeat the check at other values and shapes, derived from the floating inputs.
-    domain: the open interval (low, high) in which the operation and its gradient are finite, or a sequence with such
-        an interval, or None, for each floating input. None: derived inputs that give non-finite values are skipped.
-    blocks: the names of options that are block sizes; the results must not depend on them.
-    dtype: the dtype of the output, if it differs from that of the inputs.
+    domain: the open interval (low, high) in which the operation and its gradient are finite, or a sequence with an
+    interval or None for each floating input. With None, derived inputs that give non-finite values are skipped. blocks:
+    the names of options that are block sizes; the results must not depend on them.
+    dtype: the dtype of the output, if it differs from the inputs' dtype.
     reference: a function of the same arrays that returns the correct output. Wherever the reference is
         finite, the operation has to return the same value. The reference has to accept the given inputs and may reject
         derived ones.
@@ -107,14 +107,14 @@ def check_operation(
     if derive:
         check.at_derived_inputs(problem)
         check.at_other_options(arguments.with_other_floats(problem, operation))
-    report.notes += getattr(operation, "notes", [])  # of a function of another framework
+    report.notes += getattr(operation, "notes", [])  # options of a function of another framework
     return report
 
 
 def operation_problem(operation: Callable[..., Tensor], arguments: Arguments, settings: dict[str, Any]) -> Problem:
     """Return the problem of `check_operation`.
 
-    settings: its options that a line that reproduces a failure repeats; None for the default of one.
+    settings: the options to repeat in the line that reproduces a failure; None stands for a default.
     """
     name = f"check_operation: {getattr(operation, '__name__', type(operation).__name__)}"
     given = {k: v for k, v in settings.items() if v is not None}
@@ -148,8 +148,8 @@ def check_layer(
 ) -> Report:
     """Check the gradients of `layer(*inputs, **options)` with respect to inputs and parameters, in each mode.
 
-    The rules for operations and for modes apply, and evaluation mode must not draw random numbers. In training mode,
-    dropout is held fixed by `npx.keyed(seed, 1)` around each call in training mode.
+    The rules for operations and for modes apply, and evaluation mode must not draw random numbers. Around each call in
+    training mode, `npx.keyed(seed, 1)` holds the dropout masks fixed.
 
     layer: an object with `named_parameters()`, which returns (name, Tensor) pairs, `train()` and `eval()`, such as a
         models.Module. The check runs in float64 and restores the layer.

@@ -1,10 +1,10 @@
 """Points at which several gradients are defensible, and how they differ from errors.
 
-The gradient of a maximum of equal entries may go to any of them, and the derivative of one entry alone says
-little: moving one of seven zeros leaves their median unchanged. But near such a point the function is smooth, with
-gradients that jump from one neighbor to the next. A gradient between those of the neighbors is a convention (an element
-of Clarke's generalized gradient); outside of their range it is wrong. Where the function itself jumps, it has no
-gradient at all.
+The gradient of a maximum of equal entries may go to any of them, and the derivative of a single entry says little:
+moving one of seven zeros leaves their median unchanged. But near such a point the function is smooth, with gradients
+that jump from one neighbor to the next. A gradient between the neighbors' gradients is a convention (an element of
+Clarke's generalized gradient); outside of their range it is wrong. Where the function itself jumps, it has no gradient
+at all.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from autograd.testing.problem import Problem
 from autograd.testing.report import REJECTIONS, GradientError
 from npx import Array
 
-MAX_NEIGHBORS = 36  # so that each of up to 36 tied entries takes every rank
-DISTANCE = 1e-6  # of the farthest neighbor, relative to the largest magnitude of each array
-JUMPS = 1e-3, 1e-5, 1e-7  # distances at which a jump of the function has to remain
+MAX_NEIGHBORS = 36  # enough for each of up to 36 tied entries to take every rank
+DISTANCE = 1e-6  # distance of the farthest neighbor, relative to the largest magnitude of each array
+JUMPS = 1e-3, 1e-5, 1e-7  # distances at which a jump of the function must persist
 WIDE = 1e-2  # a range of derivatives above this fraction of them is a jump, not curvature
 
 Moves = dict[int, Array]  # a direction: by the position of an array, how far each entry moves
@@ -46,7 +46,7 @@ class Neighborhood:
 
         numerical: the numerical derivative at this point.
         """
-        for kind in ("nearby", "scattered", "aligned"):  # each is computed only if the ones before do not decide
+        for kind in ("nearby", "scattered", "aligned"):  # each one is computed only if the previous ones do not decide
             points, is_certain = getattr(self, kind), kind != "aligned"
             slopes = [slope for slope in self.slopes(moves, points) if npx.isfinite(slope)]
             low, high = min(slopes, default=0.0), max(slopes, default=0.0)
@@ -61,8 +61,8 @@ class Neighborhood:
     def confirms(self, moves: Moves, points: Points, analytic: float, numerical: float) -> bool:
         """Return whether the numerical derivatives at two neighboring points equal `analytic`.
 
-        They must be much closer to it than to `numerical`: where the function is smooth, they equal `numerical`, and a
-        gradient that is slightly wrong lies near them too.
+        They must be much closer to `analytic` than to `numerical`. Where the function is smooth they equal `numerical`,
+        and a slightly wrong gradient is close to them too.
         """
         for arrays, _ in points[:2]:
             neighboring = self.numerical_slope(moves, arrays)
@@ -72,7 +72,7 @@ class Neighborhood:
         return len(points) > 1
 
     def has_slopes(self, moves: Moves, points: Points, ends: Sequence[float]) -> bool:
-        """Return whether the analytic derivatives `ends` of some of the points equal numerical ones there."""
+        """Return whether some of the analytic derivatives `ends` equal the numerical derivatives at their points."""
         slopes = self.slopes(moves, points)
         for end in ends:
             neighboring = self.numerical_slope(moves, points[slopes.index(end)][0])
@@ -95,7 +95,7 @@ class Neighborhood:
 
     @cached_property
     def nearby(self) -> Points:
-        """Points in which no entries tie and none is 0, with the entries in varying order."""
+        """Points without ties and zeros, with the entries in varying order."""
         number = min(MAX_NEIGHBORS, max(2, *(a.size for a in self.arrays)))
         return self.with_gradients([self.neighbor(k) for k in range(number)])
 
@@ -116,8 +116,8 @@ class Neighborhood:
     def aligned(self) -> Points:
         """Points on the line, plane or subspace in which only entries with a gradient move.
 
-        The eigenvalues of a matrix of zeros have the gradients of its neighbors in every basis, and a gradient with
-        zeros belongs to neighbors with zeros in the same places, which no other neighbors have.
+        The eigenvalues of a matrix of zeros have gradients like those of its neighbors in any basis. A gradient with
+        zeros belongs to neighbors with zeros in the same places, unlike random neighbors.
         """
         numbers = [int((g != 0).sum()) for g in self.at_point]
         if not 0 < sum(numbers) < sum(g.size for g in self.at_point):

@@ -1,12 +1,12 @@
-"""The text of a report on a wrong gradient: the numbers side by side, and what the wrong entries have in common."""
+"""The text of a report on a wrong gradient: the numbers side by side and the pattern of the wrong entries."""
 
 import npx
 from autograd.testing.numerical import Verdict
 from npx import Array
 
-MAX_WIDTH = 150  # columns of two arrays side by side
-SIMPLE_FACTORS = (-2, -1, -1 / 2, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 2, 2, 3, 4)  # of wrong gradients to right ones
-MAX_LINES = 12  # entries of arrays that are wider
+MAX_WIDTH = 150  # maximum number of columns of two arrays side by side
+SIMPLE_FACTORS = (-2, -1, -1 / 2, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 2, 2, 3, 4)  # ratios of wrong to right gradients
+MAX_LINES = 12  # maximum number of entries listed for wider arrays
 
 
 def comparison(analytic: float, verdict: Verdict, difference: float | None = None) -> list[str]:
@@ -23,7 +23,8 @@ def comparison(analytic: float, verdict: Verdict, difference: float | None = Non
 
 
 def side_by_side(left: Array, right: Array) -> list[str]:
-    """Return the lines of two arrays of one shape next to each other; of wide arrays, the entries that differ most.
+    """Return the lines of two arrays of one shape next to each other; for wide arrays, list the entries that differ
+    most.
 
     NaN in the right one stands for an entry that was not compared.
     """
@@ -44,12 +45,12 @@ def side_by_side(left: Array, right: Array) -> list[str]:
 
 
 def likely_cause(shape: tuple[int, ...], entries: list[tuple[tuple[int, ...], float, float]]) -> str:
-    """Return what the wrong entries, given as (index, analytic, numerical), have in common; "" if nothing."""
+    """Return the common pattern of the wrong entries, given as (index, analytic, numerical), or "" if there is none."""
     if all(analytic == 0 for _, analytic, _ in entries):
         return "the gradient is 0: the input is detached from the graph, or the vjp drops its gradient"
     ratios = [analytic / numerical for _, analytic, numerical in entries if numerical]
     first = ratios[0] if len(ratios) == len(entries) else npx.nan
-    is_simple = min(abs(first - factor) for factor in SIMPLE_FACTORS) <= 1e-4 * abs(first)  # for a single entry
+    is_simple = min(abs(first - factor) for factor in SIMPLE_FACTORS) <= 1e-4 * abs(first)  # required of a single entry
     if first == first and (len(entries) > 1 or is_simple) and all(abs(r - first) <= 1e-4 * abs(first) for r in ratios):
         if abs(first + 1) <= 1e-4:
             return "the sign is wrong: every wrong entry is the negative of the numerical derivative"

@@ -1,7 +1,8 @@
 """Gradients that differ from the derivative by intent, declared with `expect=`.
 
-A straight-through estimator passes the gradient through a rounding, whose derivative is 0; a gradient reversal changes
-its sign. The declared gradient replaces the numerical derivative; all rules except linearity apply as usual.
+For example, a straight-through estimator passes the gradient through a rounding operation, whose derivative is 0, and a
+gradient reversal layer flips its sign. The declared gradient replaces the numerical derivative; all rules except
+linearity apply as usual.
 """
 
 from collections.abc import Callable

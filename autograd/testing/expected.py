@@ -25,7 +25,7 @@ class Expected:
 
     @property
     def norm(self) -> float:
-        """The norm of output * c, the size that numerical derivatives are compared with."""
+        """The norm of output * c, a scale for numerical derivatives."""
         with quiet():
             return float(npx.host.linalg.norm((self.y.astype("float64") * self.c.astype("float64")).reshape(-1)))
 
@@ -47,14 +47,14 @@ class Expected:
         """Raise CheckError unless the output and gradients match the expected ones. None is not compared.
 
         condition: how the results were computed, for the message. factor: multiplier of the expected gradients. cause:
-        the likely cause of a difference, if it is not the one that the rule names.
+        the likely cause of a difference, if it is not the cause that the rule names.
         """
         dtypes = {self.y.dtype.name, *(g.dtype.name for g in self.gradients)}
         tolerance *= 1 if dtypes == {"float64"} else 1e6
         if y is not None and not close(self.y, y, tolerance, 1e-3):
             text = f"expected the same output {condition}; {difference(self.y, y)}"
             raise self.problem.failure(rule, text, cause=cause)
-        # Terms as large as c may cancel and leave their rounding errors.
+        # Terms as large as c may cancel, which leaves their rounding errors.
         terms = abs(factor) * float(abs(self.c).max(initial=0.0))
         wanted = "the same gradient of {}" if factor == 1 else f"the gradient of {{}} to be {factor:g} times as large"
         for label, right, g in zip(self.problem.labels, self.gradients, gradients, strict=True):

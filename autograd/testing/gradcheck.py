@@ -2,11 +2,11 @@
 
 For a function f and a fixed random c, backward gives the gradient of phi(x) = sum(c * f(x)). Along a direction d, phi
 has the derivative (gradient . d), which `numerical.py` estimates with a bound on the error. If there are few
-entries, each is a direction of its own; otherwise random directions through all arrays at once reveal an error in
+entries, each is a separate direction; otherwise random directions through all arrays at once reveal an error in
 any entry.
 
 At a kink of phi there is no single gradient, but a range of acceptable values. Tied entries stay tied when they are
-moved together; along that direction phi has a derivative again, which the gradient is compared with.
+moved together, so phi has a derivative along that direction, with which the gradient is compared.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,8 @@ def gradcheck(
 
     function: takes Tensors in place of the floating inputs and returns one Tensor of any shape.
     inputs: arrays or Tensors, float64 preferred. Integers, booleans and other values are passed on unchanged.
-    directions: None: compare every entry; above 1,500 entries, a sample of them and random directions. An integer:
+    directions: None: compare every entry or, above 1,500 entries, a sample of entries and random directions. An
+    integer:
         compare along that many random directions through all inputs, which is faster, and single entries only after a
         failure.
     rtol, atol: the relative and absolute tolerance, in addition to the error bound of the numerical derivative.
@@ -54,9 +55,9 @@ def gradcheck(
     seed: selects the weights c of the outputs and the random directions.
     options: passed on to `function`.
 
-    Raises GradientError with both gradients side by side and a line that reproduces it; TypeError if no input is
-    floating-point or the function does not return a Tensor; ValueError if the function is not deterministic, returns a
-    non-finite value, or rtol is below what the dtype can resolve.
+    Raises GradientError with both gradients side by side and a line that reproduces it. Raises TypeError if no input is
+    floating-point or the function does not return a Tensor, and ValueError if the function is not deterministic,
+    returns a non-finite value, or rtol is below what the dtype can resolve.
     """
     arguments, report = Arguments(inputs, options), Report()
     name = f"gradcheck: {getattr(function, '__name__', type(function).__name__)}"
@@ -76,7 +77,7 @@ def gradcheck(
 class GradientCheck:
     """The analytic gradient of one problem, and its comparison with numerical derivatives.
 
-    Arguments as for `check_gradients`. Raises NonFiniteError, TypeError and ValueError as `gradcheck` does.
+    Arguments: see `check_gradients`. Raises NonFiniteError, TypeError and ValueError like `gradcheck`.
     """
 
     def __init__(
@@ -167,15 +168,15 @@ class GradientCheck:
             size * float(npx.sum(npx.where(moves[i] != 0, part, 0)))
             for i, (part, size) in zip(moves, parts, strict=True)
         )
-        # Rounding errors of the largest entries reach every entry of the gradient.
+        # The rounding errors of the largest entries can affect every entry of the gradient.
         largest = max((self.largest[i] * float(abs(moves[i]).max(initial=0.0)) for i in moves), default=0.0)
         slack = self.scale.rtol * (0.1 * largest + 0.01 * max(self.largest, default=0.0))
-        # Inputs that cancel leave their rounding errors in the output.
+        # Inputs that cancel each other leave their rounding errors in the output.
         slack += 4e3 * EPS[self.scale.dtype] * max(self.sizes) * float(abs(self.weights).max(initial=0.0))
         scale = replace(self.scale, slack=slack)
         verdict = judge(self.outputs(moves), self.weights, analytic, scale, step or STEP[self.scale.dtype], levels)
         if verdict.kind == "wrong" and abs(analytic - verdict.numerical) <= 10 * self.rounding_along(moves):
-            verdict = verdict._replace(kind="inconclusive", reason="rounding of the inputs changes the gradient itself")
+            verdict = verdict._replace(kind="inconclusive", reason="rounding the inputs changes the gradient itself")
         reach = max(self.sizes[i] * float(abs(moves[i]).max(initial=0.0)) for i in moves)
         if verdict.kind == "wrong" and reach > 1 and self.scale.dtype == "float64":
             if on_a_stair(self.outputs(moves), self.weights, analytic, verdict.numerical, self.scale.here):
@@ -192,8 +193,9 @@ class GradientCheck:
     def rounding_along(self, moves: Moves) -> float:
         """Return how much rounding of the inputs changes the analytic derivative along a direction.
 
-        This is 0 unless the output loses digits to rounding as well, as when solving with a nearly singular matrix: a
-        gradient has to be as accurate as its output. Large changes come from broken ties and are ignored.
+        This is 0 unless the output loses digits to rounding as well (for example, when a linear system is nearly
+        singular), because a gradient must be as accurate as its output. Large changes come from broken ties and are
+        ignored.
         """
         if self.output_rounding <= 1e3 * EPS[self.scale.dtype]:
             return 0.0
@@ -207,7 +209,7 @@ class GradientCheck:
 
     @cached_property
     def gradient_rounding(self) -> list[Array]:
-        """How much rounding of the inputs changes each entry of the gradients."""
+        """The change of each entry of the gradients that rounding the inputs causes."""
         rounding = [npx.zeros_like(g, dtype="float64") for g in self.gradients]
         units = {k: EPS[self.scale.dtype] * abs(a) for k, a in enumerate(self.arrays)}
         for sign in (-2.0, 1.0, 2.0):
@@ -228,8 +230,8 @@ class GradientCheck:
         """Return why a gradient that differs from the numerical derivative is defensible; "" where it is wrong.
 
         In a composition, each operation chooses its value at its own kink: relu(x) - relu(-x) / 10 has the slopes 1/10
-        and 1 at 0, but the gradient 0. No single operation can correct that. An operation with one vjp, or a
-        composition with a derivative there, has no such excuse.
+        and 1 at 0, but the gradient 0. No single operation can correct that. This excuse does not apply to an operation
+        with a single vjp, or to a composition that has a derivative at this point.
         """
         if not npx.isfinite(analytic):
             return ""
@@ -280,7 +282,7 @@ class GradientCheck:
         """Return the index, analytic derivative and verdict of one entry of array i, per unit of the entry."""
         index = tuple(int(k) for k in npx.unravel_index(position, self.arrays[i].shape))
         move = npx.zeros_like(self.arrays[i], dtype="float64")
-        size = abs(float(self.arrays[i][index]))  # an entry of 0 moves in units of the array's largest
+        size = abs(float(self.arrays[i][index]))  # the step of a zero entry is relative to the array's largest entry
         move[index] = size / self.sizes[i] if 1e-12 < size / self.sizes[i] < npx.inf else 1
         quick = self.n_wrong >= MAX_CONFIRMED
         along, verdict = self.along({i: move}, levels=2 if quick else LEVELS)
@@ -315,7 +317,7 @@ class GradientCheck:
             analytic, verdict = self.along(moves)
             if verdict.kind == "inconclusive":
                 self.report.inconclusive.append(f"random direction {k}: {verdict.reason}")
-            may_have_kink = verdict.is_kink or self.is_composed  # parts of a composition may hide their kinks
+            may_have_kink = verdict.is_kink or self.is_composed  # the parts of a composition may have hidden kinks
             inputs = self.arrays[: len(self.problem.floats)]
             has_ties = may_have_kink and any(npx.unique(a).size < a.size for a in inputs)
             if verdict.kind == "wrong" and not has_ties and not self.convention(moves, analytic, verdict):

@@ -27,11 +27,12 @@ def functions(subject: Any) -> Iterator[Any]:
         yield subject
     if hasattr(subject, "__wrapped__"):
         yield subject.__wrapped__
-    yield from getattr(subject, "functions", ())  # of another framework
+    yield from getattr(subject, "functions", ())  # functions of another framework
 
 
 def referenced_objects(subject: Any) -> Iterator[Any]:
-    """Yield what the functions of a subject refer to: closures, the globals that they name, attributes."""
+    """Yield the objects that the functions of a subject refer to: closures, the globals that they name, and
+    attributes."""
     for function in functions(subject):
         code = getattr(function, "__code__", None)
         if code is not None:
@@ -57,7 +58,7 @@ def random_state(subject: Any) -> tuple[Callable[[], None], Callable[[], bool]]:
             sources.append((x.get_state, x.set_state))
         elif isinstance(x, random.Random):
             sources.append((x.getstate, x.setstate))
-    saved = [(get_state(), set_state) for get_state, set_state in sources]  # copies, which the setters copy again
+    saved = [(get_state(), set_state) for get_state, set_state in sources]  # copies; the setters copy them again
 
     def restore() -> None:
         for state, set_state in saved:
@@ -110,7 +111,7 @@ def buffer_state(layer: Any) -> Callable[[], list[str]]:
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Return whether two attribute values are equal; objects without an equality of their own count as equal."""
+    """Return whether two attribute values are equal; objects that do not define equality count as equal."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         a, b = a.data, b.data
     if hasattr(a, "dtype") and hasattr(b, "dtype"):
@@ -135,7 +136,7 @@ def cast_buffers(layer: Any, dtype: Any) -> None:
         for module in (layer.modules() if hasattr(layer, "modules") else ())
         for name, value in vars(module).items()
         if isinstance(array := value.data if isinstance(value, Tensor) else value, npx.ndarray)
-        and array.dtype != dtype  # compared first, because `name` is slow
+        and array.dtype != dtype  # is compared first, because `name` is slow
         and array.dtype.name in ("float32", "float64")
     ]
     parameters = {id(p) for _, p in layer.named_parameters()} if others else set()
@@ -181,7 +182,7 @@ def hold_state(problem: Problem, subject: Any, notes: list[str]) -> None:
 
     restores: list[Callable[[], Any]] = []
     is_varying = varies(restores)
-    if is_random_used():  # also where different random numbers gave the same output by chance
+    if is_random_used():  # the state counts even if different random numbers gave the same output by chance
         restores.append(restore_random)
         notes.append("random numbers without a key: held fixed")
         is_varying = varies(restores)

@@ -1,7 +1,7 @@
 """`check_kernel`: compare the fast versions of a kernel and of its gradient with the reference, however it is called.
 
-Each fast version runs with other memory layouts, block sizes and numbers of threads, with other gradients of the
-output, and in other orders of calls. A failure names the rule that is broken.
+Each fast version runs with various memory layouts, block sizes, numbers of threads, gradients of the output and orders
+of calls. A failure names the broken rule.
 """
 
 from collections.abc import Iterator
@@ -28,9 +28,9 @@ from npx import Array, KernelMismatch, Key
 from npx.dispatch import compare, copied, mapped
 
 BLOCK_SIZES, THREADS = (1, 2, 3), (1, 2, 3)
-MAX_BLOCKS = 1000  # of an array; larger arrays get larger blocks
+MAX_BLOCKS = 1000  # maximum number of blocks of an array; larger arrays get larger blocks
 MANY_ROWS, MANY_NUMBERS = 2100, 150_000  # limits of a call that exceeds a block of the usual size
-FACTORS = 2.0**20, 2.0**-20, 0.0  # of the gradient of the output; powers of two are exact
+FACTORS = 2.0**20, 2.0**-20, 0.0  # factors on the gradient of the output; powers of two are exact
 np = npx.host
 
 
@@ -44,10 +44,11 @@ def check_kernel(
 ) -> list[str]:
     """Check every fast version of a kernel, and of its gradient, against the reference.
 
-    Checks the versions for the dtype of the first argument, on every engine that is available. The values that a
+    Checks the versions for the dtype of the first argument, on every available engine. The values that a
     version saves for its gradient are not compared. The rules:
 
-        reference                 results, and the arguments after the call, equal those of the reference, run in one
+        reference                 results, and the arguments after the call, are the same as for the reference, run in
+        one
                                   block on one thread: in value, shape and dtype
         no mutation               the output, its gradient, and the arguments that the reference leaves unmodified stay
                                   unmodified
@@ -57,15 +58,17 @@ def check_kernel(
         block size, thread count  under `npx.small_blocks` the reference and the version give the same results in blocks
                                   of 1, 2 and 3 rows, and bitwise the same on 1, 2 and 3 threads; in float64, for many
                                   rows as well
-        linearity                 the gradient is linear in that of the output: scaled by 2^20, by 2^-20 and by 0, and
+        linearity                 the gradient is linear in the gradient of the output: scaled by 2^20, by 2^-20 and by
+        0, and
                                   for a single 1
         independent calls         another call in between, with other values or another size, changes nothing
 
     kernel: the kernel to check.
     args, kwargs: its arguments.
     gradient: options of its gradient.
-    derive: False limits the check to the reference, layouts, one block size and two numbers of threads, which suits
-        examples that a strategy draws. Arguments of more than 150,000 numbers fill several blocks as they are; only
+    derive: False limits the check to the reference, the layouts, one block size and two numbers of threads, which is
+    fast enough for examples drawn by a strategy. Arguments of more than 150,000 numbers fill several blocks as they
+    are; only
         the rule `reference` is checked for them, and on two threads.
     seed: selects the gradient of the output.
 
@@ -156,7 +159,7 @@ class KernelCheck:
             doubled = self.with_rows(expected, 2)
             self.check_incoming(expected)
             self.check_calls(expected, doubled)
-            if doubled and self.key[1] == "float64":  # sums over many rows keep all digits that are compared
+            if doubled and self.key[1] == "float64":  # float64 sums over many rows keep the compared digits
                 self.check_many_rows(expected)
 
     # Evaluation
@@ -191,7 +194,7 @@ class KernelCheck:
         return Outcome(y, call.arguments, gradients)
 
     def expected(self, values: Values, g: Any = None) -> KernelExpected:
-        """Run the reference in one block; g None: a random gradient of the output."""
+        """Run the reference in one block. With g None, the gradient of the output is random."""
         with npx.small_blocks(None, threads=1):
             call = self.forward(None, copied_to_device(values[:2]))
             if g is None and call.saved is not None:
@@ -208,7 +211,7 @@ class KernelCheck:
         return expected if is_finite(expected.outcome) or not is_finite(self.values) else None
 
     def with_rows(self, expected: KernelExpected, times: int) -> KernelExpected | None:
-        """Like `derived`, for `times` as many rows; None if the results do not grow by rows."""
+        """Like `derived`, with `times` as many rows; None if the results do not grow by rows."""
         longer = self.derived(with_repeated_rows(self.values, times))
         if longer is None:
             return None
@@ -230,7 +233,7 @@ class KernelCheck:
     ) -> Outcome:
         """Return the outcome of the version, or of the reference, with arguments and incoming gradient in layouts.
 
-        Raises KernelMismatch by `rule` if it is not the expected one, or an error.
+        Raises KernelMismatch with `rule` if it differs from the expected outcome or is an error.
         """
         condition += "" if fast else ", reference"
         with breaks(rule, f"{self.name}, {condition}"):
@@ -240,7 +243,7 @@ class KernelCheck:
         return outcome
 
     def compare(self, condition: str, expected: KernelExpected, outcome: Outcome) -> None:
-        """Raise KernelMismatch unless an outcome is the expected one."""
+        """Raise KernelMismatch unless an outcome is as expected."""
         name, right = f"{self.name}, {condition}", expected.outcome
         compare(name, right.y, outcome.y)
         triples = zip(*map(arrays_in, (expected.values[:2], right.arguments, outcome.arguments)), strict=True)
@@ -320,9 +323,9 @@ class KernelCheck:
                 self.compare(condition, changed, self.refilled(expected, changed))
 
     def interleave(self, expected_calls: Any, order: tuple[int, int], condition: str) -> None:
-        """Run two calls, then both gradients; every result is the expected one, and keeps its value."""
+        """Run two calls, then both gradients; require that every result is as expected and keeps its value."""
         calls: list[Forward] = []
-        results: list[tuple[Any, Any]] = []  # each with a copy
+        results: list[tuple[Any, Any]] = []  # each with a copy of it
         for expected in expected_calls:
             calls.append(self.forward(self.key, copied_to_device(expected.values[:2])))
             compare(f"{self.name}, {condition}", expected.outcome.y, calls[-1].y)

@@ -1,4 +1,4 @@
-"""Rules for layers with modes: values computed in one mode do not reach another."""
+"""Rules for layers with modes: values computed in one mode must not be used in another."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,7 +26,7 @@ def backward_in_other_mode(expected: Expected, leave: Action, enter: Action) -> 
 def returns_to_mode(expected: Expected, others: Sequence[tuple[Action, Expected | None]], enter: Action) -> None:
     """A layer that returns to a mode gives the same results as before.
 
-    others: actions that enter other modes, each with the call to make there, or None.
+    others: actions that enter other modes, each with the call to make in that mode, or None.
     """
     enter()
     expected.problem.run([npx.from_host(npx.to_host(a).copy()) for a in expected.problem.arrays])

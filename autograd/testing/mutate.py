@@ -1,7 +1,7 @@
 """`python -m autograd.testing mutate MODULE`: mutation testing of gradients.
 
 Applies the mutation operators of mutation/rules.py to the backward code of a module, one at a time, runs its tests on
-each mutant, and lists the mutants that pass them: docs/mutate.md. No file of the user is modified: an import hook
+each mutant, and lists the mutants that pass them (docs/mutate.md). No file of the user is modified: an import hook
 (mutation/planted.py) substitutes the mutated source inside the processes of pytest.
 """
 
@@ -64,7 +64,7 @@ def default_tests(file: Path) -> list[str]:
 
 
 def imported(path: Path) -> set[str]:
-    """Return the last component of every module name that a file imports, and the names imported from them."""
+    """Return the last component of the name of every module that a file imports, and the names imported from it."""
     try:
         tree = ast.parse(path.read_bytes())
     except SyntaxError:
@@ -77,7 +77,7 @@ def imported(path: Path) -> set[str]:
 
 
 def selected_mutants(text: str, file: Path, only: list[str]) -> list[Mutant]:
-    """Return the mutants of a module, or those of the operations in `only`; UsageError if there are none."""
+    """Return the mutants of a module, or only of the operations in `only`. Raises UsageError if there are none."""
     try:
         candidates = mutants(text)
     except SyntaxError as error:
@@ -131,7 +131,7 @@ def table(outcomes: list[Outcome]) -> str:
 
 
 def summary(outcomes: list[Outcome], file: Path) -> str:
-    """Format the table and the survivors: first those that tests execute, then those that no test executes."""
+    """Format the table and the survivors: first the mutants that tests execute, then those that no test executes."""
     parts = [table(outcomes)]
     crashed = sum(o.outcome in (CRASHED, ENDLESS) for o in outcomes)
     if crashed:
@@ -183,16 +183,16 @@ class Parser(argparse.ArgumentParser):
 def parser() -> Parser:
     p = Parser(
         prog="python -m autograd.testing mutate",
-        description="Plant typical bugs into the gradients of a module, one at a time, and list those its tests do "
+        description="Plant typical bugs in the gradients of a module, one at a time, and list those its tests do "
         "not detect. The exit status is 1 if there are any.",
         epilog="kinds of bugs: " + "; ".join(f"{kind} ({what})" for kind, what in KINDS.items()),
     )
     add = p.add_argument
     add("module", metavar="MODULE", help="dotted name or path of a .py file")
-    add("--only", metavar="OPERATION", action="append", default=[], help="mutate this operation only; may be repeated")
+    add("--only", metavar="OPERATION", action="append", default=[], help="mutate only this operation; may be repeated")
     add("--jobs", metavar="N", type=int, default=os.cpu_count() or 1, help="number of processes (default: all cores)")
     add("--limit", metavar="SECONDS", type=float, help="CPU time per mutant (default: 4 x the first run + 5)")
-    add("--list", action="store_true", help="list the mutants without running them")
+    add("--list", action="store_true", help="list the mutants without running any tests")
     add("--json", metavar="FILE", type=Path, help="write all results to FILE")
     to_pytest = "arguments of pytest, last (default: test files next to MODULE and in ./tests that import it)"
     add("--tests", metavar="PYTEST_ARGUMENT", nargs=argparse.REMAINDER, help=to_pytest)
@@ -239,7 +239,7 @@ def mutate(arguments: list[str]) -> int:
 def main(arguments: list[str]) -> int:
     """Run the command line: one line on stderr for wrong usage, nothing for Ctrl-C."""
     try:
-        previous = signal.signal(signal.SIGTERM, signal.default_int_handler)  # kills the tests, as Ctrl-C does
+        previous = signal.signal(signal.SIGTERM, signal.default_int_handler)  # kills the test processes, as Ctrl-C does
     except ValueError:  # not in the main thread
         previous = None
     try:

@@ -8,8 +8,8 @@ because the function curves within a step, a step 16 times smaller is tried, up 
 An analytic derivative is `right` if it lies within the bound, `wrong` if two steps that agree with each other both
 exclude it, else `inconclusive`. At a kink (a ReLU at 0, a tie in a maximum), the left and right derivatives differ at
 every step size, and any value between them is correct. For a function that jumps, or that gets steeper with every
-smaller step, the result is inconclusive. Derivatives are taken for each output before they are weighted and summed,
-so that an output that does not change adds no rounding error, and a kink of one output does not affect the others.
+smaller step, the result is inconclusive. Derivatives are computed for each output before they are weighted and summed,
+so an output that does not change adds no rounding error, and a kink of one output does not affect the others.
 """
 
 from collections.abc import Callable
@@ -99,11 +99,12 @@ class Scale:
 
 
 def noise(outputs: Outputs, here: Array, dtype: str) -> Array:
-    """Return the rounding error of each output, from fourth differences over steps too small for anything else.
+    """Return the rounding error of each output, measured by fourth differences over steps that are too short for the
+    function itself to matter.
 
-    The steps are some thousand units in the last place. An output that is rounded to fewer digits in between (1 + tiny)
-    is a staircase: over short steps it changes less than over longer ones, and the long steps measure its error.
-    Differences across a kink at this point are proportional to the step; those on either side do not cross it.
+    The steps are a few thousand units in the last place. An output that is rounded to fewer digits in between (1 +
+    tiny) is a staircase: it changes less over short steps than over longer ones, and the long steps measure its error.
+    Differences across a kink at this point are proportional to the step; differences on either side do not cross it.
     """
 
     def fourth_difference(units: float, first: int = -2) -> Array:
@@ -130,9 +131,9 @@ def noise(outputs: Outputs, here: Array, dtype: str) -> Array:
 
 
 def richardson(outputs: Outputs, scale: Scale, h: float, changed: Array) -> Derivatives:
-    """Return the derivatives extrapolated from the steps h and h/2; where one side is undefined, those of the other.
+    """Return the derivatives extrapolated from the steps h and h/2; where one side is undefined, use the other side.
 
-    changed: the outputs that larger steps changed, updated in place. The others have no rounding error.
+    changed: mask of the outputs that larger steps changed, updated in place. The other outputs have no rounding error.
     """
     here, far, near = scale.here, (outputs(h), outputs(-h)), (outputs(h / 2), outputs(-h / 2))
     for y in (*far, *near):
@@ -195,7 +196,8 @@ def judge(
             return Verdict("right", numerical, bound, numerical, numerical)
         if contained and bound <= (0.1 if refuted and refuted.is_kink else 0.01) * abs(analytic):
             refuted = None  # the larger steps did not resolve what this step resolves
-        seen_right |= contained and bound <= WIDE * abs(analytic)  # finer steps that disagree fall between two stairs
+        # Finer steps may disagree because they fall between two stairs.
+        seen_right |= contained and bound <= WIDE * abs(analytic)
         if len(estimates) > 1:
             before, after = estimates[-2:]
             kink = kink_range(before.derivatives, after.derivatives, weights)
@@ -230,11 +232,11 @@ def judge(
 
 
 def on_a_stair(outputs: Outputs, weights: Array, analytic: float, numerical: float, here: Array) -> bool:
-    """Return whether a staircase has the derivative `analytic` here, though steps across stairs give `numerical`.
+    """Return whether `analytic` is the derivative on one stair of a staircase, where longer steps give `numerical`.
 
-    At 1e6 a step is longer than the stairs of round(x), and the numerical derivative is 1. Two steps of some thousand
-    units in the last place to either side decide, over which outputs as steep as `numerical` change noticeably. Near
-    x = 1e-6 the stairs of round(1 / x) are narrower than these steps; there, two shorter ones decide.
+    At 1e6 a step is longer than the stairs of round(x), so the numerical derivative is 1. Two steps of a few thousand
+    units in the last place on either side decide: outputs as steep as `numerical` change noticeably over them. Near x =
+    1e-6 the stairs of round(1 / x) are narrower than these steps; two shorter steps decide there.
     """
 
     def is_flat(t: float) -> bool:
@@ -255,7 +257,7 @@ def total(weights: Array, values: Array) -> float:
 def roughness(outputs: Outputs, weights: Array, h: float) -> float:
     """Return the largest residual of fitting a polynomial to the weighted sum at 24 points within h.
 
-    Two numerical derivatives of a staircase may agree by chance; 24 points do not.
+    Two numerical derivatives of a staircase may agree by chance, but 24 points do not fit a polynomial by chance.
     """
     t = npx.host.sin(npx.host.arange(1.0, 25.0) * 1.7)
     values = npx.host.asarray([total(weights, outputs(h * float(x))) for x in t])
@@ -275,10 +277,10 @@ def agree(before: Estimate, after: Estimate, floor: float) -> bool:
 
 
 def kink_range(before: Derivatives, after: Derivatives, weights: Array) -> KinkRange | None:
-    """Return the range of correct values where outputs have a kink; None where none has.
+    """Return the range of correct values where outputs have a kink; None if no output has one.
 
-    With the step, the jump between one-sided derivatives shrinks for a smooth function, stays at a kink, and grows at a
-    cusp.
+    As the step shrinks, the jump between the one-sided derivatives vanishes for a smooth function, persists at a kink,
+    and grows at a cusp.
     """
     finite = npx.isfinite(before.jump) & npx.isfinite(after.jump) & (weights != 0)
     old, new = (npx.where(finite, abs(derivatives.jump), 0) for derivatives in (before, after))

@@ -1,7 +1,7 @@
 """Tensors that require gradients but are neither inputs nor parameters of a checked function.
 
-Such a Tensor gets a gradient in every backward pass, which is not compared with anything here, and no optimizer
-updates it. Parameters become such Tensors if their module does not find them, or if they are plain Tensors.
+Such a Tensor gets a gradient in every backward pass, which no check compares, and no optimizer updates it. Parameters
+become such Tensors if their module does not find them, or if they are plain Tensors.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def out_of_contract(problem: Problem, layer: Any = None) -> list[Tensor]:
 
 
 def note_strays(strays: list[Tensor], notes: list[str]) -> None:
-    """Note that the gradients of Tensors in options and closures are not compared."""
+    """Record that the gradients of Tensors in options and closures are not compared."""
     for t in strays:
         note = f"not compared: the gradient of a Tensor {t.shape} that is not an input; try passing it as one"
         if note not in notes:
@@ -34,7 +34,7 @@ def note_strays(strays: list[Tensor], notes: list[str]) -> None:
 
 
 def require_registered(problem: Problem, layer: Any, options: dict[str, Any], notes: list[str]) -> None:
-    """Raise CheckError where a layer holds such a Tensor; note those that are passed in another way."""
+    """Raise CheckError if a layer holds such a Tensor; record Tensors that are passed in another way."""
     passed = {id(value) for _, value in nested("", [problem.values, options])}
     strays = out_of_contract(problem, layer)
     note_strays([t for t in strays if id(t) in passed], notes)
@@ -43,7 +43,7 @@ def require_registered(problem: Problem, layer: Any, options: dict[str, Any], no
             text = (
                 f"expected every Tensor that requires a gradient to be an input or one of the layer's "
                 f"named_parameters(); got {attribute_path(layer, t)} {t.shape}, which is neither; "
-                "try a Parameter as an attribute of its own"
+                "try making it a Parameter in a separate attribute"
             )
             raise problem.failure("registered parameters", text, reproduce=False)
 

@@ -1,4 +1,5 @@
-"""Rules of precision: float64 is float64 throughout; float32, float16 and bfloat16 are as accurate as they can be."""
+"""Rules of precision: float64 is computed in float64 throughout; float32, float16 and bfloat16 are as accurate as their
+rounding allows."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,7 +14,7 @@ FLOAT32_EPS = 1.2e-7
 
 
 class Narrow(NamedTuple):
-    """How a 16-bit dtype is compared with float64.
+    """The settings for comparing a 16-bit dtype with float64.
 
     rule: a key of `RULES`. eps: the unit of rounding. fraction, factor: the accepted difference, as a fraction of the
     largest entry plus a multiple of the change by rounding the inputs.
@@ -37,9 +38,10 @@ def result_labels(expected: Expected) -> list[str]:
 
 
 def float64_precision(expected: Expected) -> None:
-    """Inputs moved by 1e-10 of their size change output and gradients as larger moves predict.
+    """Moving the inputs by 1e-10 of their size changes output and gradients as larger moves predict.
 
-    A result that is rounded to float32 on the way would not change, or by a whole unit in the last place of float32.
+    A result that is rounded to float32 on the way would not change at all, or by a full unit in the last place of
+    float32.
     """
     arrays, here = [npx.to_host(a) for a in expected.problem.arrays], [expected.y, *expected.gradients]
     if {x.dtype.name for x in (*arrays, *here)} != {"float64"}:
@@ -64,7 +66,7 @@ def float64_precision(expected: Expected) -> None:
         for k, (small, middle, large, error) in enumerate(zip(*rates, rounding, strict=True)):
             is_straight = abs(large - middle) <= 0.3 * abs(large)  # finite, and no extremum
             resolved = npx.isfinite(small) & is_straight & (abs(large) * 1e-10 > error)
-            too_small = resolved & (abs(small) < 0.5 * abs(large))  # a jump at a tie would be too large instead
+            too_small = resolved & (abs(small) < 0.5 * abs(large))  # a jump at a tie would be too large
             moves_in_steps[k] &= bool(resolved.any() and too_small.sum() > 0.5 * resolved.sum())
     for label, in_steps in zip(result_labels(expected), moves_in_steps, strict=True):
         if in_steps:
@@ -73,13 +75,13 @@ def float64_precision(expected: Expected) -> None:
 
 
 def float32_accuracy(expected: Expected, has_domain: bool, least: Sequence[float] = (), loose: float = 1.0) -> bool:
-    """Compare results in float32 with those in float64 at the same, float32-representable inputs.
+    """Compare float32 results with float64 results at the same inputs, which float32 can represent.
 
     The accepted difference is several times the change that rounding the inputs causes in float64, which measures how
     well-conditioned the function is at this point.
 
-    has_domain: whether a domain is declared, in which float32 results have to be finite too. least: typical sizes of
-    output and gradients. loose: multiplies the accepted difference. Returns False where no comparison was possible.
+    has_domain: whether a domain is declared; float32 results must then be finite within it. least: typical sizes of
+    output and gradients. loose: factor on the accepted difference. Returns False where no comparison was possible.
     """
     problem, host = expected.problem, [npx.to_host(a) for a in expected.problem.arrays]
     if not host or any(a.dtype.name != "float64" for a in host) or expected.y.dtype.name != "float64":
@@ -111,7 +113,7 @@ def float32_accuracy(expected: Expected, has_domain: bool, least: Sequence[float
                 finite = npx.isfinite(a) & (abs(a) < 1e37)
                 allowed = loose * (300 * FLOAT32_EPS * size + 30 * float(s.max(initial=0.0)))
                 off = npx.where(finite, abs(a - b), 0)
-                # A few entries may be differences of much larger numbers; lost digits show in many entries.
+                # A few entries may be differences of much larger numbers, but lost digits are visible in many entries.
                 many = (off > allowed).sum() > 0.25 * off.size
                 many |= loose == 1 and has_lost_digits(a, b, s / 2**trial, size)
                 if many or not (off <= 100 * allowed).all():
@@ -129,7 +131,7 @@ def float32_accuracy(expected: Expected, has_domain: bool, least: Sequence[float
 
 
 def has_lost_digits(exact: Array, computed: Array, sensitivity: Array, size: float) -> bool:
-    """Return whether most entries of a float32 result have lost the digits that float16 lacks.
+    """Return whether most entries of a float32 result are only as accurate as float16.
 
     sensitivity: the change of each entry that rounding the inputs causes. size: the magnitude of the largest entry, or
     of terms that cancel. Smaller entries may differ by its rounding errors.
@@ -148,7 +150,7 @@ def accuracy_in_16_bits(expected: Expected, dtype: str) -> None:
     problem, host = expected.problem, [npx.to_host(a) for a in expected.problem.arrays]
     if not host or any(a.dtype.name != "float64" for a in host) or expected.y.dtype.name != "float64":
         return
-    if not all(1e-2 <= abs(a).max(initial=0.0) <= 30 for a in host):  # others soon exceed the range of float16
+    if not all(1e-2 <= abs(a).max(initial=0.0) <= 30 for a in host):  # larger inputs soon exceed the range of float16
         return
     failure: CheckError | GradientError | None = None
     try:
@@ -189,7 +191,7 @@ def rounded_results(problem: Problem, c: Array, unit: float, sample: int) -> lis
 def failure_in_16_bits(
     expected: Expected, dtype: str, double: list[Array], single: list[Array], change: list[float]
 ) -> CheckError | GradientError | None:
-    """Return an error if many entries of a result differ from those in float64, otherwise None.
+    """Return an error if many entries of a result differ from the float64 result, otherwise None.
 
     change: how much rounding of the inputs changes each result.
     """

@@ -19,7 +19,7 @@ class Problem:
     call: called with `values`, in which Tensors replace the floating arrays; returns the output as a Tensor.
     values: the positional arguments. Floating arrays get gradients.
     names: the names of the values, for messages; by default `input 0` and so on.
-    constants: the positions of floating arrays among `values` that get no gradients.
+    constants: the positions of floating arrays in `values` that get no gradients.
     parameters: further arrays by name that get gradients, such as the parameters of a layer.
     parameter_tensors: the Tensors from which `call` reads the `parameters`.
     reproduce: called with a Problem; returns a line of Python that repeats its check.
@@ -207,7 +207,7 @@ def protected(x: Array) -> Array:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress floating-point warnings where overflow and division by zero are expected."""
+    """Suppress floating-point warnings, because overflow and division by zero are expected."""
     with npx.host.errstate(all="ignore"):
         yield
 

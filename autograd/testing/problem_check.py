@@ -29,11 +29,11 @@ class ProblemCheck:
     ) -> None:
         self.report, self.directions, self.seed = report, directions, seed
         self.float32, self.domain, self.dtype = float32, domain, dtype
-        self.least, self.sizes = 0.0, [0.0]  # magnitudes at the given inputs
+        self.least, self.sizes = 0.0, [0.0]  # typical magnitudes, measured at the given inputs
         # saves the buffers; returns a function that restores them
         self.save_buffers: Callable[[], Callable[[], Any]] = lambda: lambda: None
         self.compare_value: Callable[..., None] = lambda problem, tolerance, given=False: None
-        self.expectation: Expectation | None = None  # of a gradient that differs from the derivative
+        self.expectation: Expectation | None = None  # declaration of a gradient that differs from the derivative
         self.has_expect = False  # whether the caller has the option `expect`
 
     def gradients(self, problem: Problem, directions: int | None, limit: int, in_contract: bool = True) -> Expected:
@@ -56,7 +56,7 @@ class ProblemCheck:
         check_gradients(problem, Report(), seed=self.seed, limit=MAX_DERIVED_ENTRIES, least=self.least)
 
     def warm_up(self, problem: Problem) -> None:
-        """Call the layer with other values first, so that anything cached by the first call is wrong later."""
+        """Call the layer with other values first, so anything that the first call caches is wrong later."""
         for _, other in variants.values(problem):
             with rejections_skipped():
                 output, _ = other.run()
@@ -67,8 +67,7 @@ class ProblemCheck:
     def at_given_inputs(self, problem: Problem) -> Expected:
         """Compare gradients and test every rule."""
         expected = self.gradients(problem, self.directions, MAX_ENTRIES)
-        # At derived inputs, much smaller values than these are rounding errors of intermediate results as large as
-        # these.
+        # At derived inputs, values much smaller than these are rounding errors of intermediate results of this size.
         self.least = LEAST * expected.norm
         self.sizes = [float(abs(x).max(initial=0.0)) for x in (expected.y, *expected.gradients)]
         rules.keeps_dtype(expected, self.dtype)
@@ -135,7 +134,7 @@ class ProblemCheck:
                 self.at_variant(name, other, 0, is_in_contract, guessed)
 
     def at_other_options(self, problems: Iterable[tuple[str, Problem]]) -> None:
-        """Compare gradients with other values of the options that are floats, to which the reference does not apply."""
+        """Compare gradients for other values of the float options; the reference does not apply to them."""
         for name, other in problems:
             self.at_variant(name, other, MAX_DERIVED_ENTRIES, False)
 
@@ -158,7 +157,7 @@ class ProblemCheck:
             if not guessed and not is_singular or guessed == "inputs" and rules.rejects_parameters(problem):
                 raise
             return
-        except (AttributeError, *REJECTIONS):  # a scalar lacks some methods of an array
+        except (AttributeError, *REJECTIONS):  # a scalar does not have all methods of an array
             return
         self.report.variants += 1
         if is_cheap:
@@ -166,7 +165,7 @@ class ProblemCheck:
         y, gradients = problem.evaluate(expected.c)
         expected.compare("independent calls", "if it is called again", y, gradients)
         if self.float32 and limit and not name.startswith(variants.NARROW):
-            loose = 1.0 if name.startswith(variants.FLOAT32) else 1e6  # elsewhere only overflow matters
+            loose = 1.0 if name.startswith(variants.FLOAT32) else 1e6  # at other variants only overflow matters
             self.compare_float32(expected, self.sizes, loose)
 
 

@@ -1,4 +1,5 @@
-"""Compare the value of an operation with a reference that the user provides, and recognize unwritten operations.
+"""Compare the value of an operation with a reference that the user provides, and recognize operations without an
+implementation.
 
 Numerical derivatives show that a gradient belongs to its function, not that the function is the intended one. A softmax
 over the wrong axis has a correct gradient, and one that overflows has no derivative to compare with.
@@ -29,10 +30,11 @@ def reference_value(reference: Reference, values: Sequence[Any]) -> Array:
 
 
 def compare_value(problem: Problem, reference: Reference, tolerance: float, given: bool = False) -> None:
-    """Raise CheckError where the reference is finite and the operation returns something else, or raises.
+    """Raise CheckError if the operation raises, or returns a different value where the reference is finite.
 
-    given: whether the inputs are the user's own. There the reference has to work: its exceptions are raised, and its
-    output has to be finite and of the shape of the operation's. At derived inputs it may raise, or be non-finite.
+    given: whether the inputs are the user's own. For these the reference must work: its exceptions are raised, and its
+    output must be finite and have the shape of the operation's output. At derived inputs it may raise or return
+    non-finite values.
     """
     try:
         expected = reference_value(reference, problem.values)
@@ -77,7 +79,7 @@ def value_difference(problem: Problem, expected: Array, tolerance: float, given:
 def unwritten_recognised(
     problem: Problem, operation: Any, inputs: Sequence[Any], options: dict[str, Any]
 ) -> Iterator[None]:
-    """Replace the errors that an operation or vjp without a body causes by CheckError, rule `not implemented`."""
+    """Convert the errors caused by an operation or vjp without a body to CheckError, rule `not implemented`."""
     try:
         yield
     except (TypeError, AttributeError, ValueError, GradientError) as error:
@@ -88,7 +90,7 @@ def unwritten_recognised(
 
 
 def missing_part(operation: Any, values: Sequence[Any], options: dict[str, Any]) -> str | None:
-    """Say where a function, or its vjp, returns None or `...` in place of arrays; None where it does not."""
+    """Describe where a function, or its vjp, returns None or `...` in place of arrays; return None if it does not."""
 
     blanks = {id(None): "None", id(...): "`...`"}
 

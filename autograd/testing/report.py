@@ -1,4 +1,4 @@
-"""What a check returns and raises: `Report`, the errors, and the table of rules that they name."""
+"""The results of a check: `Report`, the errors, and the table of rules that they name."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -7,7 +7,7 @@ REJECTIONS = (ValueError, TypeError, IndexError, ArithmeticError, KeyError)  # r
 
 
 class Rule(NamedTuple):
-    """A property that every correct function has, and what usually breaks it."""
+    """A property that every correct function has, and the usual cause of a violation."""
 
     law: str
     cause: str = ""
@@ -31,7 +31,7 @@ RULES = {
     "expected gradient": Rule("the gradient is the one that expect= declares"),
     "valid gradient": Rule("backward succeeds, and the vjp returns a gradient of the shape and dtype of each input"),
     # The value
-    "reference": Rule("the results equal those of the reference"),
+    "reference": Rule("the results equal the reference's"),
     "domain": Rule("the output is finite everywhere in the declared domain"),
     "determinism": Rule("the same input gives the same output", "random numbers are drawn without a fixed key"),
     "not implemented": Rule("the operation returns its output and a vjp"),
@@ -118,7 +118,7 @@ RULES = {
 class GradientError(AssertionError):
     """An analytic gradient differs from the numerical derivative.
 
-    rule: a key of `RULES`. index: that of the entry with the largest error, in its input; empty if it is not known.
+    rule: a key of `RULES`. index: index, in its input, of the entry with the largest error; empty if unknown.
     """
 
     rule, level = "", "wrong"
@@ -126,7 +126,7 @@ class GradientError(AssertionError):
 
 
 class CheckError(AssertionError):
-    """A rule other than those about the value of the gradient is broken. `rule`: a key of `RULES`."""
+    """A rule is broken that does not concern the value of the gradient. `rule`: a key of `RULES`."""
 
     rule, level = "", "wrong"
 
@@ -155,7 +155,8 @@ class Report:
     inconclusive: the entries at which no step size gave an accurate numerical derivative, each with the reason.
     notes: random numbers and buffers that were held fixed, and Tensors whose gradients were not compared.
     variants: the number of derived inputs at which gradients were compared.
-    saved_bytes: bytes that an operation saves for its backward pass beyond inputs and output; `check_operation` only.
+    saved_bytes: bytes that an operation saves for its backward pass beyond inputs and output; only set by
+    `check_operation`.
     """
 
     compared: int = 0
@@ -176,7 +177,7 @@ class Report:
         return "convention" if self.kinks or self.conventions else "right"
 
     def __str__(self) -> str:
-        """Return a summary in a few lines; entries of one kind are counted, with one of them as an example."""
+        """Return a summary in a few lines, which counts the entries of each kind and shows one as an example."""
         lines = [
             f"{self.level}: {self.compared} derivatives compared, at {self.variants} derived inputs; "
             f"largest relative difference {self.worst:.2g}"

@@ -11,9 +11,9 @@ from typing import Any
 import npx
 from autograd.engine import Tensor
 
-MAX_WRITTEN = 24  # entries up to which an array is written out; longer ones are saved to a file
-MIN_SEEDED = 8  # entries from which on an array of random numbers is given by its seed
-SEEDS = range(10)  # that are recognized
+MAX_WRITTEN = 24  # maximum number of entries of an array that is written out; larger arrays are saved to a file
+MIN_SEEDED = 8  # minimum number of entries of a random array that is given by its seed
+SEEDS = range(10)  # seeds that are recognized
 LITERAL_NAMES = {  # names that `literal` writes, by module
     "numpy": ("array", "inf", "load", "nan"),
     "numpy.random": ("default_rng",),
@@ -100,7 +100,7 @@ def seeded_source(x: npx.Array) -> str:
 def save_array(x: npx.Array) -> str:
     """Save an array to a file in the folder for temporary files, and return source that loads it."""
     contents = npx.host.ascontiguousarray(x)
-    if x.dtype.kind not in "biuf":  # bfloat16, which NumPy's files do not have
+    if x.dtype.kind not in "biuf":  # bfloat16, which NumPy's file format does not support
         return f"{save_array(x.astype('float32'))}.astype({x.dtype.name!r})"
     digest = hashlib.sha256(contents.tobytes() + f"{x.shape} {x.dtype}".encode()).hexdigest()[:12]
     path = Path(tempfile.gettempdir()) / f"gradient-check-{digest}.npy"

@@ -1,8 +1,8 @@
 """Rules that a correct operation or layer obeys beyond having the right gradient, one function each.
 
-Each takes the `Expected` output and gradients at some inputs and evaluates the problem in another way: with other
-memory layouts, another incoming gradient, other calls before and between. The result is known exactly, so no numerical
-derivative is needed and many digits can be compared. `report.RULES` says what each rule requires.
+Each takes the `Expected` output and gradients at some inputs and evaluates the problem in another way: with different
+memory layouts, a different incoming gradient, or other calls before or in between. The result is known exactly, so no
+numerical derivative is needed and many digits can be compared. `report.RULES` says what each rule requires.
 """
 
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ def input_layouts(expected: Expected) -> None:
 def incoming_gradients(expected: Expected, is_linear: bool = True) -> None:
     """The gradient is linear in the incoming gradient, at any magnitude, and ignores its memory layout.
 
-    is_linear: False for a declared gradient, such as a clipped one, whose linearity is not required.
+    is_linear: False for a declared gradient, such as a clipped one, which need not be linear.
     """
     problem, c = expected.problem, expected.c
     for layout in LAYOUTS:
@@ -97,7 +97,7 @@ def incoming_gradients(expected: Expected, is_linear: bool = True) -> None:
     for position in sorted({0, c.size // 2, c.size - 1} & set(range(c.size))):
         parts.append((npx.host.where(npx.host.arange(c.size) == position, flat, 0), "a single entry"))
     if c.size:
-        parts.append((npx.host.ones_like(flat), "ones (that of `.sum().backward()`)"))
+        parts.append((npx.host.ones_like(flat), "ones (as in `.sum().backward()`)"))
     if c.size > 1 and c.dtype.name == "float64":
         parts.append((flat - flat.mean(), "a part that sums to 0"))
     for part, name in parts:
@@ -145,7 +145,7 @@ def in_blocks(expected: Expected) -> None:
 
 
 def keeps_dtype(expected: Expected, dtype: str | None) -> None:
-    """The output has the declared dtype, or that of the inputs."""
+    """The output has the declared dtype or, by default, the dtype of the inputs."""
     dtypes = {a.dtype.name for a in expected.problem.arrays}
     wanted = dtype or (dtypes.pop() if len(dtypes) == 1 else expected.y.dtype.name)
     if expected.y.dtype.name != wanted:
@@ -154,7 +154,10 @@ def keeps_dtype(expected: Expected, dtype: str | None) -> None:
 
 
 def rejects_parameters(problem: Problem) -> bool:
-    """Return whether a gradient of the parameters, whose shapes are never a guess, has the wrong shape or dtype."""
+    """Return whether a gradient of the parameters has the wrong shape or dtype.
+
+    Unlike shapes of derived inputs, theirs are never guessed.
+    """
     first = len(problem.floats)
     try:
         output, _ = problem.run(require=range(first, first + len(problem.parameters)))
@@ -168,7 +171,7 @@ def rejects_parameters(problem: Problem) -> bool:
 
 
 def accumulation(expected: Expected) -> None:
-    """A gradient is added to an existing one, and those of several calls on the same Tensors are summed."""
+    """A gradient is added to an existing one, and the gradients of several calls on the same Tensors are summed."""
     problem = expected.problem
     output, leaves = problem.run()
     existing = [npx.to_host(npx.random.normal(npx.Key(8, i, 0), t.shape, t.dtype.name)) for i, t in enumerate(leaves)]
@@ -212,7 +215,7 @@ def independent_calls(expected: Expected, others: Sequence[Expected]) -> None:
     """Earlier, interleaved and later calls do not change the results.
 
     Tries two calls followed by their backward passes in either order, two calls as parts of one graph, and a call on
-    the same arrays after an in-place update, such as an optimizer makes.
+    the same arrays after an in-place update like an optimizer's.
     """
     for other in others:
         for first, second in ((expected, other), (other, expected)):

@@ -1,6 +1,6 @@
 """Hypothesis strategies for inputs that reveal wrong gradients, ordered so that failures shrink to simple examples.
 
-Numbers come from a seed and a style instead of being drawn one by one, so that drawing is fast. A failing example
+For speed, numbers come from a seed and a style instead of being drawn one by one. A failing example
 shrinks to the smallest shape, the style "plain" and seed 0. Empty arrays and single numbers are drawn as well.
 """
 
@@ -22,24 +22,24 @@ except ImportError as error:  # pragma: no cover
     ) from error
 
 STYLES = ("plain", "normal", "ties", "large", "tiny", "zeros")  # and "overflow", for which exp overflows in float64
-SMOOTH = ("plain", "normal", "large", "tiny")  # without ties, for operations that have a kink there
+SMOOTH = ("plain", "normal", "large", "tiny")  # without ties, for operations that have a kink at ties
 LAYOUTS = ("plain", "column-major", "reversed", "every second", "read-only")
 
 
 def sides(most: int = 3, least: int = 0) -> st.SearchStrategy[int]:
-    """Draw the length of an axis, from `least` to `most`; if `least` is 0, one of about eight is empty."""
+    """Draw the length of an axis, from `least` to `most`; if `least` is 0, about one axis in eight is empty."""
     return st.sampled_from([*range(max(1, least), most + 1)] * 3 + [0] * (least == 0))
 
 
 @st.composite
 def shapes(draw: st.DrawFn, min_dims: int = 0, max_dims: int = 3, min_side: int = 0, max_side: int = 4) -> Any:
-    """Draw a shape: an ordinary one, an empty one, or a square, in which a wrong axis does not show as a wrong shape.
+    """Draw a shape: an ordinary one, an empty one, or a square, which hides a wrong axis because the shapes agree.
 
     min_dims, max_dims: the number of axes. min_side, max_side: their lengths; min_side 0 permits empty shapes.
     """
     square, ndim = draw(st.sampled_from((False, False, True))), draw(st.integers(min_dims, max_dims))
     shape = tuple(draw(sides(max_side, min_side)) for _ in range(ndim))
-    # Both kinds take the same number of draws, so that a failing example shrinks to the smallest shape.
+    # Both kinds take the same number of draws, so a failing example shrinks to the smallest shape.
     return (min(max_side, max(2, shape[0])),) * ndim if square and ndim else shape
 
 
@@ -152,7 +152,8 @@ def lengths(batch: int, longest: int) -> st.SearchStrategy[Any]:
     return st.lists(st.integers(1, longest), min_size=batch, max_size=batch)
 
 
-# Steps of expressions: registered operations, looked up when they run, restricted to where they are smooth and bounded.
+# Steps of expressions: registered operations, looked up when they run, on arguments for which they are smooth and
+# bounded.
 UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": lambda x: OPERATIONS["tanh"](x),
     "sigmoid": lambda x: OPERATIONS["sigmoid"](x),
@@ -181,7 +182,7 @@ BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 class Expression:
-    """A random function of Tensors whose steps apply operations to earlier values, so that values are shared.
+    """A random function of Tensors whose steps apply operations to earlier values, which may be shared.
 
     steps: (operation, position of its first argument, position of its second) for each step. inputs: the number of
     Tensors it takes. Returns a scalar.
@@ -196,7 +197,7 @@ class Expression:
             a, b = values[i % len(values)], values[j % len(values)]
             values.append(UNARY[name](a) if name in UNARY else BINARY[name](a, b))
         result = values[-1].sum()
-        for value in values[:-1]:  # so that no gradient is trivially zero
+        for value in values[:-1]:  # ensures that no gradient is trivially zero
             result = result + value.mean() * 0.5 if value.size else result
         return result
 

@@ -1,9 +1,9 @@
 """Inputs derived from the given ones: the edge cases of an operation, from one example input.
 
-Either values change and shapes stay (signs, zeros, ties, magnitudes, offsets), in all inputs together, in each
-separately and in the parameters; or shapes change (a batch of one and of many, long sequences, wide rows, squares), in
-every argument that shares the axis. Whether a function accepts such an input is found by calling it, unless its domain
-is declared.
+Some variants change values but not shapes (signs, zeros, ties, magnitudes, offsets): in all inputs together, in each
+input separately, and in the parameters. Others change shapes (a batch of one and of many, long sequences, wide rows,
+squares), in every argument that shares the axis. Unless a domain is declared, a trial call shows whether the function
+accepts such an input.
 """
 
 import math
@@ -20,9 +20,9 @@ from autograd.testing.report import REJECTIONS
 from npx import Array
 
 MANY_ROWS = 2600  # more than the usual block sizes
-LONG = 70  # positions; more than the usual windows, where each position costs operations of its own
-MAX_LENGTH = 1100  # of the other axes
-MAX_ENTRIES = 1 << 17  # of an array with many rows
+LONG = 70  # number of positions if each one costs separate operations; more than the usual windows
+MAX_LENGTH = 1100  # lengths of the other axes
+MAX_ENTRIES = 1 << 17  # maximum size of an array with many rows
 Domain = tuple[float, float] | None
 
 
@@ -86,9 +86,9 @@ ONE_INPUT = (
     *("other numbers", "negative numbers", "zeros", "tiny numbers", "very large numbers"),
     "numbers of all magnitudes",
 )
-MAGNITUDES = ("shifted by", "times")  # these need few directions: an overflow reaches them all
-MAX_ALONE = 6  # arrays that are scaled alone
-FLOAT32 = ("other numbers", "positive numbers", "negative numbers")  # float32 is compared closely at these,
+MAGNITUDES = ("shifted by", "times")  # these need few directions, because an overflow affects all of them
+MAX_ALONE = 6  # maximum number of arrays that are scaled separately
+FLOAT32 = ("other numbers", "positive numbers", "negative numbers")  # float32 is compared closely at these values,
 NARROW = (  # and not at all where it overflows or keeps no digits
     *("very large numbers", "an offset", "a large offset", "numbers of all magnitudes"),
     "some numbers that overflow in float64",
@@ -112,14 +112,14 @@ def is_inside(x: Array, domain: Domain) -> bool:
 
 
 def input_domains(problem: Problem, domain: Any) -> list[Domain]:
-    """Return the domain of each floating input, from one for all or one for each.
+    """Return the domain of each floating input; the user gives one for all inputs or one for each.
 
     Raises ValueError if it is malformed.
     """
     number = len(problem.floats)
     parts = [*domain] if hasattr(domain, "__len__") else []
     is_shared = domain is None or (len(parts) == 2 and all(isinstance(x, (int, float)) for x in parts))
-    if not is_shared:  # options have no domain of their own
+    if not is_shared:  # options have no separate domain
         parts += [None for i in problem.floats[len(parts) :] if problem.name_of(i).startswith("option ")]
     result: list[Any] = [domain] * number if is_shared else parts
     if len(result) != number or not all(d is None or (len(d) == 2 and d[0] < d[1]) for d in result):
@@ -251,7 +251,7 @@ def shapes(problem: Problem, domain: Any = None) -> Iterator[tuple[str, Problem]
 
 
 def resized_problems(problem: Problem) -> Iterator[tuple[str, Problem]]:
-    """Yield what `shapes` does, without regard to the domain."""
+    """Yield the problems of `shapes`, ignoring the domain."""
     if not problem.floats:
         return
     x = problem.values[problem.floats[0]]
@@ -295,7 +295,7 @@ def guessed_shapes(problem: Problem, other: Problem) -> str:
     """Return which arrays of a derived problem may have unsuitable shapes: "", "inputs" or "all".
 
     An argument may share its length with a changed axis of the first one by coincidence. A function of matrices may
-    happen to accept an array with another number of axes.
+    happen to accept an array with a different number of axes.
     """
     x, changed = problem.values[problem.floats[0]], other.values[problem.floats[0]]
     if x.ndim != changed.ndim:
@@ -319,7 +319,7 @@ def with_changed_rows(problem: Problem, n: int, change: Callable[[Array], Array]
 
 
 def out_of_contract_shapes(problem: Problem) -> Iterator[tuple[str, Problem]]:
-    """Yield problems without rows, with fewer axes (the first row alone), and with broadcast inputs.
+    """Yield problems without rows, with fewer axes (only the first row), and with broadcast inputs.
 
     Of the floating inputs that have the first one's shape, one gets an axis of length 1, if the function broadcasts it.
     """
@@ -358,7 +358,8 @@ def have_equal_values(problem: Problem, other: Problem) -> bool:
 
 
 def grows_superlinearly(problem: Problem, other: Problem, times: float) -> bool:
-    """Return whether a problem that is `times` longer costs more than that: operations per position, or per pair."""
+    """Return whether a problem that is `times` longer costs more than `times` as much: it needs operations per position
+    or pair of positions."""
     try:
         with quiet():
             (operations, numbers), (more_operations, more_numbers) = (cost(p.run()[0]) for p in (problem, other))
@@ -368,7 +369,7 @@ def grows_superlinearly(problem: Problem, other: Problem, times: float) -> bool:
 
 
 def cost(output: Tensor) -> tuple[int, int]:
-    """Return the number of operations in an output's graph, and of the numbers that they compute and save."""
+    """Return the number of operations in an output's graph, and how many numbers they compute and save."""
     graph = nodes(output)
     computed = sum(math.prod(node.shape) for node in graph)
     return len(graph), computed + sum(saved_size(node.vjp) for node in graph)

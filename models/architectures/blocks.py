@@ -24,7 +24,7 @@ from models.registry import NORMS, POSITIONS
 
 A = TypeVar("A", bound=Attention)
 L = TypeVar("L", bound="EncoderLayer | DecoderLayer")
-DIVERGENCE_CHUNK = 1 << 22  # logits of R-Drop's divergence in memory at a time, for each of its arrays
+DIVERGENCE_CHUNK = 1 << 22  # maximum number of logits in memory at a time, in each array of R-Drop's divergence
 
 
 class Layer(Module):
@@ -34,7 +34,7 @@ class Layer(Module):
 class EncoderLayer(Layer):
     """Self-attention and feed-forward network, each in a residual connection. (B, S, D) -> (B, S, D), or packed (N, D).
 
-    `forward(x, spec, cache)`: `spec` says what may be attended to; `cache` holds earlier positions, if any. causal:
+    `forward(x, spec, cache)`: `spec` defines the mask and the packing; `cache` holds earlier positions, if any. causal:
     whether positions only attend to earlier ones, for relative positions.
     """
 
@@ -53,8 +53,8 @@ class EncoderLayer(Layer):
 class DecoderLayer(Layer):
     """Causal self-attention, cross-attention and feed-forward network. (B, T, D) -> (B, T, D), or packed (N, D).
 
-    `forward(x, memory, spec, self_cache, cross_cache)`: `spec` says what of the memory may be attended to, and how x is
-    packed. `memory` may be None if `cross_cache` holds its keys and values.
+    `forward(x, memory, spec, self_cache, cross_cache)`: `spec` defines the mask of the memory and the packing of x.
+    `memory` may be None if `cross_cache` holds its keys and values.
     """
 
     def __init__(self, c: TransformerConfig) -> None:
@@ -92,11 +92,11 @@ def causal_spec(x: Tensor, packing: npx.Packing | None = None) -> npx.AttentionS
     return npx.AttentionSpec(causal=bool(packing) or x.shape[1] > 1, q_packing=packing, kv_packing=packing)
 
 
-# The parts of a layer, as configured. `stack`: see `deep_norm_factors`.
+# The functions below build the parts of a layer from the configuration. `stack`: see `deep_norm_factors`.
 
 
 def norm_factors(c: TransformerConfig, stack: str) -> tuple[float, float]:
-    """Return the factor on residual connections and that on the initialization of sub-layers."""
+    """Return two factors: one on residual connections and one on the initialization of sub-layers."""
     return deep_norm_factors(stack, c.n_layers) if c.norm == "deepnorm" else (1.0, 1.0)
 
 
@@ -141,7 +141,7 @@ def make_residual(c: TransformerConfig, stack: str) -> Residual:
 
 
 def make_layers(make_layer: Callable[[], L], c: TransformerConfig) -> list[L]:
-    """Build the layers of a stack: relative positions may be shared, and later layers are skipped more often.
+    """Build the layers of a stack: relative positions may be shared, and later layers have a higher skip probability.
 
     The layers 1 to N are skipped with the probabilities l/N of `c.stochastic_depth` (Huang et al., 2016, equation 4).
     """
@@ -159,7 +159,7 @@ def make_layers(make_layer: Callable[[], L], c: TransformerConfig) -> list[L]:
 def record_weights(attentions: Mapping[str, Sequence[Attention]]) -> Iterator[dict[str, list[npx.Array]]]:
     """Record the attention weights (B, H, T, S) of every call within the block, on the host, by kind of attention.
 
-    Hooks that are set on the layers are not called, and are restored at the end.
+    The layers' own hooks are not called; they are restored at the end.
     """
     maps: dict[str, list[npx.Array]] = {kind: [] for kind in attentions}
     previous_hooks = [(layer, layer.hook) for layers in attentions.values() for layer in layers]
@@ -174,7 +174,10 @@ def record_weights(attentions: Mapping[str, Sequence[Attention]]) -> Iterator[di
 
 
 def make_final_norm(c: TransformerConfig) -> Norm | None:
-    """Build the norm after the last layer, which pre-norm and sandwich norm need: the last sum is not normalized."""
+    """Build the norm after the last layer.
+
+    Pre-norm and sandwich norm need one, because their last sum is not normalized.
+    """
     return NORMS[c.normalization](c.d_model, c.layer_norm_eps) if c.norm in ("pre", "sandwich") else None
 
 
@@ -192,7 +195,8 @@ def check_normalizer(loss_normalizer: float) -> float:
 
 
 class SequenceModel(Module):
-    """Base class of the architectures. One matrix is embedding and output projection (paper section 3.4), by default.
+    """Base class of the architectures. By default, embedding and output projection share one matrix (paper section
+    3.4).
 
     Ids are NumPy integer arrays. Sequences are padded at their end with `config.pad_id`. Subclasses define `examples`,
     the kind of data that `loss` takes ("pairs" of sequences, or "text"); `build(config)`, which creates the layers; and
@@ -228,7 +232,7 @@ class SequenceModel(Module):
 
     @property
     def max_length(self) -> int | None:
-        """The most positions of a sequence; None for no limit."""
+        """The maximum number of positions of a sequence; None for no limit."""
         return min((m.max_length for m in self.modules() if isinstance(m, Positions) and m.max_length), default=None)
 
     def enable_gradient_checkpointing(self, enabled: bool = True) -> None:
@@ -257,7 +261,8 @@ class SequenceModel(Module):
         return [name for name, _ in self.named_parameters() if name in names]
 
     def label_parameters(self) -> list[str]:
-        """Return the names of the parameters and modules that predict labels, if labels are not tokens of the text."""
+        """Return the names of the parameters and modules that predict labels; empty if labels are tokens of the
+        text."""
         return []
 
     def embed(
@@ -306,7 +311,7 @@ class SequenceModel(Module):
         """
         smoothing = npx.LabelSmoothing(label_smoothing, smoothing_classes, self.config.pad_id)
         rows = self.output_embedding
-        if self.output_bias is not None:  # as a last column of the weights, for inputs that end with 1
+        if self.output_bias is not None:  # the bias is a last column of the weights, for inputs that end with 1
             rows = concatenate(rows, self.output_bias[: len(rows)].reshape((-1, 1)), axis=1)  # (V, D + 1)
             ones = Tensor(npx.ones((*hidden.shape[:-1], 1), hidden.dtype))
             hidden = concatenate(hidden, ones, axis=-1)
@@ -326,11 +331,11 @@ class SequenceModel(Module):
 
             1/2 (CE_1 + CE_2) + rdrop / 4 (KL(P_1 | P_2) + KL(P_2 | P_1))
 
-        1 and 2 are two calls with different dropout masks (Liang et al., 2021, of whose loss this is one half). The
-        divergence is summed over targets, without padding, and divided by `loss_normalizer` too.
+        The indices 1 and 2 denote two calls with different dropout masks (Liang et al., 2021, whose loss is twice this
+        one). The divergence is summed over targets, without padding, and divided by `loss_normalizer` too.
 
-        In training mode, `config.balance_loss` times the balance losses of the experts is added, weighted by the
-        fraction of `loss_normalizer` that are targets here.
+        In training mode, the balance losses of the experts are added, times `config.balance_loss` and the fraction of
+        `loss_normalizer` that the targets of this call make up.
         """
         options = tgt_ids, label_smoothing, smoothing_classes, loss_normalizer
         with collect_balance_losses() as balance_losses:
@@ -349,8 +354,8 @@ class SequenceModel(Module):
     def divergence(self, hidden: Tensor, other: Tensor, tgt_ids: npx.Array) -> Tensor:
         """Return KL(P | Q) + KL(Q | P) () of the predictions for two outputs (..., D), summed over targets (...).
 
-        Computes it in chunks of rows, which are recomputed in backward, so that the logits of a batch are never all in
-        memory.
+        The divergence is computed in chunks of rows, which are recomputed in backward, so the logits of a complete
+        batch are never in memory.
         """
         hidden, other = (x.reshape((-1, x.shape[-1])) for x in (hidden, other))
         is_target = (tgt_ids != self.config.pad_id).reshape(-1)

@@ -26,7 +26,7 @@ HALF = 0.5**0.5  # keeps the variance of a sum of two
 class GatedConvolution(Layer):
     """x -> (x + glu(convolution(x))) / sqrt(2). (B, S, D) -> (B, S, D), or packed (N, D): an encoder layer of ConvS2S.
 
-    The gain of the initialization makes up for the gates, which are 1/2 on average: variance 4 / (width D).
+    The weights are initialized with variance 4 / (width D), which compensates for the gates: they are 1/2 on average.
     """
 
     causal = False
@@ -92,7 +92,8 @@ class ConvS2S(EncoderDecoder):
     """Gated convolutions with attention in every decoder layer. `model(src_ids, tgt_ids)` returns logits (B, T, V).
 
     Its attention is the Transformer's: W^K and W^V project the memory, the encoder's output plus the source embedding.
-    In the original, which has one head and no W^K, the keys lack the embedding. Weights are not normalized.
+    In the original, which has one head and no W^K, the keys do not contain the embedding. There is no weight
+    normalization.
     """
 
     def make_encoder(self, c: TransformerConfig) -> list[GatedConvolution]:
@@ -137,7 +138,7 @@ class ResidualConvolution(Layer):
 
         spec: the packing of x, or, if the block is not causal, the lengths of its sentences. cache: earlier positions.
         """
-        lengths = None if self.convolution.causal else spec.kv_lengths  # a decoder's are those of the memory
+        lengths = None if self.convolution.causal else spec.kv_lengths  # in a decoder: of the memory
         y = self.lower(ops.relu(self.norms[0](x)))
         y = self.convolution(ops.relu(self.norms[1](y)), spec.q_packing, lengths, cache)
         return x + self.dropout(self.upper(ops.relu(self.norms[2](y))))
@@ -169,7 +170,7 @@ class ByteNet(EncoderDecoder):
     position t reads the t-th, if there is one.
     """
 
-    expansion = 1.2  # the paper's, for English to German
+    expansion = 1.2  # as in the paper, for English to German
 
     def make_encoder(self, c: TransformerConfig) -> list[ResidualConvolution]:
         return [ResidualConvolution(c, i, causal=False) for i in range(c.n_layers)]
@@ -182,7 +183,7 @@ class ByteNet(EncoderDecoder):
         return norm
 
     def make_positions(self) -> Positions:
-        """Return an encoding that adds nothing: the convolutions know the order."""
+        """Return an encoding that adds nothing: the convolutions already depend on the order."""
         return RotaryPositions(self.config.d_model)
 
     def _check_source(self, src_ids: Any) -> tuple[npx.Array, npx.Array]:

@@ -47,7 +47,7 @@ class LanguageModel(SequenceModel):
     ) -> Tensor:
         """Return the label-smoothed cross entropy () of each token after the first, given those before it.
 
-        ids: (B, T+1). The other arguments are those of `Transformer.loss`.
+        ids: (B, T+1). Other arguments: see `Transformer.loss`.
         """
         (ids,) = self.loss_inputs(ids)
         if loss_normalizer is None:
@@ -119,7 +119,8 @@ class LanguageModel(SequenceModel):
         return ids[:, -1], state
 
     def limits(self, prompts: npx.Array, max_extra: int) -> npx.Array:
-        """Return the most tokens (B,) that may follow prompts (B, T): `max_extra`, or less with limited positions.
+        """Return the maximum number of tokens (B,) that may follow prompts (B, T): `max_extra`, or fewer if positions
+        are limited.
 
         Raises ValueError if there is no position left.
         """

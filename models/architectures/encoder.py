@@ -52,9 +52,9 @@ class OutputTransform(Module):
 class Encoder(SequenceModel):
     """The encoder of the Transformer with an output projection (Devlin et al., 2019). `model(ids)` returns (B, S, V).
 
-    Each row of ids (B, S) is BOS, tokens, EOS, padding; a second text may follow, with an EOS of its own. Labels are
-    ids of the output vocabulary, which is that of the text unless `config.src_vocab_size` gives the text another one;
-    `config.pad_id` marks a token without a label. Token types, if there are any, count the EOS before a token.
+    Each row of ids (B, S) is BOS, tokens, EOS, padding; a second text may follow, with its own EOS. Labels are
+    ids of the output vocabulary; the text has the same vocabulary unless `config.src_vocab_size` is set.
+    `config.pad_id` marks a token without a label. Token types, if there are any, are the number of EOS before a token.
 
     Args:
         config: a TransformerConfig.
@@ -137,13 +137,13 @@ class Encoder(SequenceModel):
             labels: (B, S), one for each token, or (B, 1), one for each text, which is predicted from its first token
                 through the pooler, if there is one. Padding marks what is not predicted.
 
-        The other arguments are those of `Transformer.loss`.
+        Other arguments: see `Transformer.loss`.
         """
         packed = self._packed(ids, labels)
         if loss_normalizer is None:
             loss_normalizer = count_targets(packed[3], self.config.pad_id)
         check_normalizer(loss_normalizer)
-        targets = packed[3][packed[4]]  # the same for every pass
+        targets = packed[3][packed[4]]  # computed once for all passes
         return self.training_loss(
             lambda: self._predictions(*packed)[0],
             targets,
@@ -209,7 +209,7 @@ class Encoder(SequenceModel):
     ) -> tuple[Tensor, npx.Array]:
         """Return the vectors (n, D) from which labels are predicted, and these labels (n,), for packed arrays.
 
-        Only these rows reach the output projection: a masked language model predicts one token in seven.
+        Only these rows reach the output projection: a masked language model predicts only about one token in seven.
         """
         hidden = self._encode(ids, types, npx.AttentionSpec(q_packing=packing, kv_packing=packing))
         if of_texts:
@@ -219,7 +219,7 @@ class Encoder(SequenceModel):
     def check_text(self, ids: Any, token_types: Any = None) -> tuple[npx.Array, npx.Array, npx.Array]:
         """Return ids (B, S), the lengths (B,) of the rows and token types (B, S), on the host.
 
-        Raises ValueError for padding within a row and for token types that the model lacks.
+        Raises ValueError for padding within a row and for token types that the model does not have.
         """
         c = self.config
         ids = self.check_ids("text ids", ids, c.src_vocab_size)

@@ -31,7 +31,7 @@ class Inspection(NamedTuple):
     """The internals of one pass of a Transformer.
 
     `maps`: attention weights (B, H, T, S) on the host, one array per layer, by kind of attention. `hidden`: the output
-    (B, T, D) of each decoder layer, normalized like the last one, so that `model.logits` applies to all of them.
+    (B, T, D) of each decoder layer, normalized like the last one, so `model.logits` can be applied to all of them.
     """
 
     maps: dict[str, list[npx.Array]]
@@ -41,7 +41,8 @@ class Inspection(NamedTuple):
 class TargetSpace(Module):
     """Adds a learned vector to source embeddings, (..., D) -> (..., D), as tensor2tensor does.
 
-    There it is the row of the target's kind of text in a table (32, D). A model with one kind of target reads one row.
+    In tensor2tensor the vector is a row of a table (32, D), selected by the kind of target. A model with one kind of
+    target needs only this row.
     """
 
     def __init__(self, d_model: int) -> None:
@@ -54,9 +55,9 @@ class TargetSpace(Module):
 class EncoderDecoder(SequenceModel):
     """Base class of encoder-decoders, with the arguments, inputs and result of `Transformer`.
 
-    Subclasses define `make_encoder(c)` and `make_decoder(c)`, which create the layers. An encoder layer is called as
-    `EncoderLayer`, and a decoder layer, which also has `new_cache` and `new_source_cache`, as `DecoderLayer`
-    (blocks.py). A stack with other connections overrides `run_encoder` or `run_decoder`.
+    Subclasses define `make_encoder(c)` and `make_decoder(c)`, which create the layers. Their layers are called like
+    `EncoderLayer` and `DecoderLayer` (blocks.py); a decoder layer also has the methods `new_cache` and
+    `new_source_cache`. A stack with other connections overrides `run_encoder` or `run_decoder`.
     """
 
     examples = "pairs"
@@ -94,7 +95,7 @@ class EncoderDecoder(SequenceModel):
             src_ids: (B, S).
             tgt_ids: (B, T+1), each row BOS, tokens, EOS, padding.
             label_smoothing: probability moved from the target to other classes, in [0, 1). Default 0.1.
-            smoothing_classes: the classes that share it: "all" (default), "others", "others_without_pad".
+            smoothing_classes: the classes that receive it: "all" (default), "others", "others_without_pad".
             loss_normalizer: divisor of the sum over target tokens. Default: their number, without padding. For a
                 micro-batch, pass the number of target tokens of the complete update.
             rdrop: weight of R-Drop's divergence between two passes with different dropout (`training_loss`); 0
@@ -134,7 +135,8 @@ class EncoderDecoder(SequenceModel):
     ) -> Tensor:
         """Compute `loss` from arrays on the device, without reading their values.
 
-        packing: of source and target; None if the arrays are padded, as CUDA graphs require (train/learn/graphs.py).
+        packing: the packing of source and target; None if the arrays are padded, as CUDA graphs require
+        (train/learn/graphs.py).
         """
         src_packing, tgt_packing = packing
         spec = (
@@ -210,7 +212,7 @@ class EncoderDecoder(SequenceModel):
     def run_decoder(
         self, x: Tensor, memory: Tensor | None, spec: npx.AttentionSpec, state: "DecoderState | None"
     ) -> Tensor:
-        """Return the decoder's output for embedded targets, of the same shape. The arguments are those of `_decode`."""
+        """Return the decoder's output for embedded targets, of the same shape. Arguments: see `_decode`."""
         for i, layer in enumerate(self.decoder):
             # Padding needs no mask: it follows the tokens, so the causal mask hides it from them.
             x = layer(x, memory, spec, *(state.caches(i) if state else ()))
@@ -229,7 +231,8 @@ class EncoderDecoder(SequenceModel):
         return host.full(len(memory), self.config.bos_id), state
 
     def new_source_caches(self, memory: Tensor) -> list[DecodingState]:
-        """Return what the layers compute from the memory (R, S, D) alone; by default one cache for each layer."""
+        """Return the values that depend only on the memory (R, S, D), for all layers; by default one cache for each
+        layer."""
         return [layer.new_source_cache(memory) for layer in self.decoder]
 
     def hidden_states(self, ids: npx.Array, state: "DecoderState") -> Tensor:
@@ -269,8 +272,8 @@ class EncoderDecoder(SequenceModel):
     def inspect(self, src_ids: Any, tgt_ids: Any, kinds: Iterable[str] = ATTENTION_KINDS) -> Inspection:
         """Run one pass in evaluation mode and return its attention weights and hidden states.
 
-        src_ids: (B, S). tgt_ids: decoder input ids (B, T). kinds: the attentions whose weights are returned. Hooks that
-        are set on the layers are not called.
+        src_ids: (B, S). tgt_ids: decoder input ids (B, T). kinds: the attentions whose weights are returned. The
+        layers' own hooks are not called.
         """
         layer_inputs: list[Tensor] = []
         previous_hooks = [block.hook for block in self.decoder]
@@ -317,7 +320,7 @@ class Transformer(EncoderDecoder):
 
 
 class SourceState(SharedState):
-    """The encoded sources during decoding: their lengths, and what each layer computed from the memory."""
+    """The encoded sources during decoding: their lengths, and the caches that each layer computed from the memory."""
 
     def __init__(self, lengths: npx.Array, layers: list[Any]) -> None:
         super().__init__(len(lengths))
@@ -332,5 +335,5 @@ class DecoderState(DecodingState):
         self.length = 0
 
     def caches(self, i: int) -> tuple[Any, Any]:
-        """Return the caches of layer i: that of the target positions, and that of the source."""
+        """Return the two caches of layer i: one for the target positions and one for the source."""
         return self.layers[i], self.source.layers[i]

@@ -27,7 +27,7 @@ class Attention(Module):
         qk_norm: name in NORMS of a norm of each head's queries and keys (Dehghani et al., "ViT-22B", 2023). Default
             None: no norm.
         eps: epsilon of that norm. Default 1e-6.
-        score_bias: makes a bias that is added to the scores of self-attention. Default None.
+        score_bias: module that computes a bias on the scores of self-attention. Default None.
         value_gain: factor on the initialization of W^V and W^O (`deep_norm_factors`). Default 1.
     """
 
@@ -62,17 +62,17 @@ class Attention(Module):
 
     @property
     def query_columns(self) -> tuple[int, int]:
-        """Heads and size of the queries."""
+        """The number of heads and the head size of the queries."""
         return self.n_heads, self.d_k
 
     @property
     def key_value_columns(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Heads and sizes of the keys and of the values."""
+        """The number of heads and the head sizes of the keys and the values."""
         return (self.n_kv_heads, self.d_k), (self.n_kv_heads, self.d_v)
 
     @property
     def is_merged(self) -> bool:
-        """Whether the operations on merged projections apply, which save less for backward."""
+        """Whether attention can run on the merged projections, which saves less for backward."""
         return self.query_norm is None and self.score_bias is None
 
     def options(self, spec: npx.AttentionSpec) -> dict[str, Any]:
@@ -127,7 +127,8 @@ class SelfAttention(Attention):
     ) -> Tensor:
         """Attend within x (B, T, D), or packed (N, D).
 
-        spec: mask, bias and packing. cache: the keys and values of earlier positions; those of x are appended.
+        spec: mask, bias and packing. cache: the keys and values of earlier positions; the keys and values of x are
+        appended.
         """
         qkv, options = self.query_key_value(x), self.options(spec)
         if cache is None and self.is_merged:
@@ -179,7 +180,8 @@ class CrossAttention(Attention):
         """Attend from x to the memory.
 
         spec: mask of the memory and packing. cache: the keys and values of the memory, which may then be None. With a
-        cache, x may have a multiple of its rows, one position each; then as many neighboring rows share a cache row.
+        cache, x may have k times as many rows as the cache, of one position each; then k neighboring rows of x share a
+        row of the cache.
         """
         q, options = self.query(x), self.options(spec)
         if cache is None and not self.is_merged:
@@ -192,7 +194,7 @@ class CrossAttention(Attention):
             y = neural.cross_attention(q, kv, *sizes, **options, recompute=recompute, kv_heads=self.n_kv_heads)
         else:
             rows = len(cache.keys)
-            rows_each = len(x) * x.shape[1] // max(1, rows)  # the rows of one source count as positions
+            rows_each = len(x) * x.shape[1] // max(1, rows)  # treats the rows of one source as positions
             queries = self.split_queries(Tensor(q.data.reshape(rows, rows_each, self.n_heads * self.d_k)))
             y = self.attend(queries, Tensor(cache.keys), Tensor(cache.values), **options)
             y = y.reshape(*x.shape[:2], self.n_heads * self.d_v)

@@ -35,7 +35,7 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """Rows of a table times sqrt(D) (paper section 3.4), by default. ids (...) -> (..., D).
+    """Rows of a table, by default times sqrt(D) (paper section 3.4). ids (...) -> (..., D).
 
     Args:
         rows: number V of rows.
@@ -60,7 +60,7 @@ class Embedding(Module):
 class Dropout(Module):
     """In training mode, set values to zero with probability `rate` and scale the others by 1 / (1 - rate).
 
-    It draws random numbers from the enclosing `with npx.keyed(...)`. Raises ValueError for a rate outside [0, 1].
+    The random numbers come from the enclosing `with npx.keyed(...)`. Raises ValueError for a rate outside [0, 1].
     """
 
     def __init__(self, rate: float) -> None:

@@ -13,9 +13,9 @@ from models.module import Module, Parameter
 
 
 def tap_offsets(width: int, dilation: int, causal: bool) -> list[int]:
-    """Return the distances from a position to those that a convolution reads there, in increasing order.
+    """Return the offsets, in increasing order, of the positions that a convolution reads to compute one position.
 
-    The last one is 0 if `causal`; otherwise the middle one is, or of an even number the one after the middle.
+    If `causal`, the last offset is 0; otherwise the middle one is, or the one after the middle if their number is even.
     """
     zero = width - 1 if causal else width // 2
     return [(tap - zero) * dilation for tap in range(width)]
@@ -41,7 +41,8 @@ def unfold(x, width, dilation=1, causal=False, packing=None, lengths=None):
     size, offsets = x.shape[-1], tap_offsets(width, dilation, causal)
     leading, n_rows = x.shape[:-1], npx.host.prod(x.shape[:-1], dtype=int)
     exists = [has_neighbor(x, offset, packing, lengths)[:, None] for offset in offsets]
-    # Row r reads row r + offset, because the positions of a sentence are consecutive rows: (target, source) slices
+    # Row r reads row r + offset, because the positions of a sentence are consecutive rows. Pairs of slices (target,
+    # source):
     slices = [
         (
             slice(max(0, -offset), max(0, n_rows - max(0, offset))),
@@ -81,10 +82,10 @@ class Convolution(Module):
     Args:
         d_in, d_out: widths D and F.
         width: number of positions that an output reads.
-        dilation: distance between neighboring ones of them. Default 1.
-        causal: read no later positions. Default False: read as many on both sides.
-        separable: a sum for each feature over the positions, then a matmul, instead of a matmul over both. Default
-            False.
+        dilation: distance between two neighbors among them. Default 1.
+        causal: whether to read no later positions. Default False: the positions before and after an output are read.
+        separable: whether to sum over the positions for each feature and then apply a matmul over the features, instead
+        of one matmul over both. Default False.
         gain: factor on the initialization of the matrix, Xavier uniform. Default 1.
 
     `forward(x, packing, lengths)`: x (B, T, D), of which sentence b has `lengths[b]` positions (default: T), or packed

@@ -1,7 +1,8 @@
 """Mixture of experts: several feed-forward networks, of which a router selects one or two for each token.
 
 Top-1 routing follows Fedus et al. ("Switch Transformers", 2022), top-2 routing Lepikhin et al. ("GShard", 2021). Unlike
-there, the tokens of an expert are not limited: no token is dropped, and its output does not depend on other tokens.
+in these papers, an expert has no capacity limit: no token is dropped, and the output for a token does not depend on
+other tokens.
 """
 
 from collections.abc import Callable, Iterator
@@ -52,7 +53,7 @@ class Experts(Module):
         rows = x.reshape((n, d_model))
         p = neural.softmax(self.router(rows).astype(npx.accumulation_dtype(x.dtype)))  # (N, E)
         selected = host.argsort(-npx.to_host(p.data), axis=1, kind="stable")[:, :k]  # (N, k)
-        order = host.argsort(selected.reshape(-1), kind="stable")  # of the pairs of token and expert, by expert
+        order = host.argsort(selected.reshape(-1), kind="stable")  # sorts the pairs of token and expert by expert
         ends = host.cumsum(host.bincount(selected.reshape(-1), minlength=n_experts)).tolist()
         dispatched = rows[npx.from_host(order // k)]  # (N k, D)
         outputs = [

@@ -8,7 +8,7 @@ from models.registry import ACTIVATIONS
 
 @ACTIVATIONS.register("relu")
 def relu(d_model: int, d_ff: int) -> Linear:
-    """Return the layer max(0, x W + b), one fused operation."""
+    """Return the layer max(0, x W + b), computed by one fused operation."""
     return Linear(d_model, d_ff, activation="relu")
 
 
@@ -27,4 +27,4 @@ class FeedForward(Module):
         self.outer = Linear(d_ff, d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.outer(self.dropout(self.inner(x)))  # (..., F) between inner and outer
+        return self.outer(self.dropout(self.inner(x)))  # (..., F), between the two projections

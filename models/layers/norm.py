@@ -24,7 +24,7 @@ class LayerNorm(Norm):
 
     Args:
         d_model: width D.
-        eps: added to the variance, which is the biased one. Default 1e-6.
+        eps: added to the (biased) variance. Default 1e-6.
     """
 
     def __init__(self, d_model: int, eps: float = 1e-6) -> None:
@@ -38,13 +38,13 @@ class LayerNorm(Norm):
         return neural.dropout_residual_norm(y, x, self.gamma, self.beta, dropout.draw(), self.eps)
 
 
-PLACEMENTS = ("post", "pre", "sandwich", "deepnorm")  # of the norms in a `Residual`
+PLACEMENTS = ("post", "pre", "sandwich", "deepnorm")  # the norms in a `Residual`
 
 
 def deep_norm_factors(stack: str, n_layers: int) -> tuple[float, float]:
     """Return DeepNorm's alpha and the gain beta of W^V, W^O and the feed-forward network (Wang et al., 2022, figure 2).
 
-    stack: "encoder" or "decoder" of a model with n_layers in each, or "single", the only stack of a model.
+    stack: "encoder" or "decoder" for a model with n_layers in each, or "single" for the only stack of a model.
     """
     n = n_layers
     return {
@@ -68,8 +68,8 @@ class Residual(Module):
         alpha: factor on x with "deepnorm" (`deep_norm_factors`). Default 1.
 
     Attributes:
-        skip: stochastic depth (Huang et al., 2016): in training f(x) is replaced by 0 with probability `skip.rate`,
-            initially 0, for all sentences of a micro-batch, and otherwise scaled by 1 / (1 - rate).
+        skip: stochastic depth (Huang et al., 2016). In training, f(x) is replaced by 0 with probability `skip.rate`,
+        for all sentences of a micro-batch at once, and otherwise scaled by 1 / (1 - rate). The rate is initially 0.
     """
 
     def __init__(
@@ -96,5 +96,5 @@ class Residual(Module):
     def skip_randomly(self, y: Tensor) -> Tensor:
         """Multiply the output of f by 0 or 1 / (1 - rate), at random, in training mode."""
         drop = self.skip.draw()
-        # a factor instead of a branch, so that a CUDA graph draws anew in each step
+        # a factor instead of a branch: a CUDA graph then makes a new decision in each step
         return y * npx.dropout(npx.ones(1, y.dtype), drop)[0] if drop else y

@@ -1,4 +1,5 @@
-"""Positional encodings: sinusoidal, learned, and rotary; the base class of those that are a bias on the scores."""
+"""Positional encodings: sinusoidal, learned and rotary, and the base class of encodings that are a bias on the
+scores."""
 
 from typing import Any
 
@@ -33,7 +34,8 @@ class Positions(Module):
 
     @classmethod
     def make_score_bias(cls, c: Any, causal: bool) -> "ScoreBias | None":
-        """Build the bias on the scores of a layer's self-attention, if this encoding is one. c: a TransformerConfig."""
+        """Build the bias on the scores of a layer's self-attention, if this encoding is such a bias; else return None.
+        c: a TransformerConfig."""
         return None
 
     def embed(self, embedding: Embedding, ids: npx.Array, start: Start, dropout: Dropout) -> Tensor:
@@ -42,7 +44,7 @@ class Positions(Module):
 
 
 def resolve_rates(halves: bool, rates: str | None) -> str:
-    """Return the rates of `sinusoids`, by default those of the layout."""
+    """Return the rates of `sinusoids`; by default they depend on the layout."""
     return rates or ("tensor2tensor" if halves else "paper")
 
 
@@ -53,7 +55,7 @@ def sinusoids(
 
     halves: all sines before all cosines, as in tensor2tensor, fairseq and Marian, instead of interleaved.
     rates: "paper", rate_i = 10000^(-2i/D), or "tensor2tensor", 10000^(-i/(D/2 - 1)), with a last column of zeros if D
-        is odd, as in the three programs above. Default: that of the layout.
+        is odd, as in the three programs above. Default: the rates of the layout.
     """
     if resolve_rates(halves, rates) == "paper":
         pairs = -(-d_model // 2)
@@ -80,7 +82,7 @@ class Sinusoids(Positions):
     """Adds `sinusoids`, with sines and cosines interleaved as in the paper."""
 
     halves = False
-    rates: str | None = None  # of `sinusoids`; None for those of the layout
+    rates: str | None = None  # rates of `sinusoids`; None for the layout's rates
     _table: npx.Array | None = None  # grows with the longest sequence so far
 
     def table_rows(self, start: Start, x: Any, dtype: Any) -> npx.Array:
@@ -130,7 +132,7 @@ class LearnedPositions(Positions):
 
 
 class AttentionPositions(Positions):
-    """Base class of encodings that add nothing to embeddings because they act within self-attention."""
+    """Base class of encodings that leave embeddings unchanged because they act within self-attention."""
 
     def forward(self, x: Tensor, start: Start = 0) -> Tensor:
         return x

@@ -17,13 +17,13 @@ from models.layers.basic import Linear
 from models.module import Module, Parameter
 from models.registry import CELLS
 
-Step = Callable[..., None]  # (gates (B, G), w, state, new_state, ...): compute a step in place
+Step = Callable[..., None]  # (gates (B, G), w, state, new_state, ...): computes a step in place
 
 
 class TimeMajor:
     """The layout of a recurrence over x (B, T, ...), or packed (N, ...): arrays (T, B, ...), padded with zeros.
 
-    reverse: the last position of each sentence comes first, and padding stays last. lengths (B,): where padded
+    reverse: whether the last position of each sentence comes first; padding stays last. lengths (B,): where padded
     sentences end.
     """
 
@@ -39,13 +39,13 @@ class TimeMajor:
         self.rows, self.length, self.batch = position * batch + sentence, length, batch
 
     def scatter(self, x: npx.Array) -> npx.Array:
-        """Copy x (..., G) to (T, B, G), in its accumulation dtype."""
+        """Return a copy of x (..., G) as steps (T, B, G), in the accumulation dtype of x."""
         steps = npx.zeros((self.length * self.batch, x.shape[-1]), npx.accumulation_dtype(x.dtype))
         steps[self.rows] = x.reshape(-1, x.shape[-1])
         return steps.reshape(self.length, self.batch, x.shape[-1])
 
     def gather(self, steps: npx.Array) -> npx.Array:
-        """Copy steps (T, B, G) to (..., G), in the layout and dtype of x."""
+        """Return a copy of steps (T, B, G) as (..., G), in the layout and dtype of x."""
         rows = steps.reshape(-1, steps.shape[-1])[self.rows]
         return rows.reshape(*self.leading, steps.shape[-1]).astype(self.dtype, copy=False)
 
@@ -132,7 +132,7 @@ def lstm(z, w, packing=None, lengths=None, reverse=False):
 
 
 def composed_lstm(z: Tensor, w: Tensor) -> Tensor:
-    """`lstm` from elementary operations, for z (B, T, 4 H)."""
+    """Compute `lstm` with elementary operations, for z (B, T, 4 H)."""
     h = c = Tensor(npx.zeros((z.shape[0], len(w)), z.dtype))
     outputs = []
     for t in range(z.shape[1]):
@@ -181,7 +181,7 @@ def gru(z, w, b, packing=None, lengths=None, reverse=False):
 
     def vjp(g):
         gh, g_gates, transposed = layout.scatter(g), npx.empty(gates.shape, gates.dtype), wide.T.copy()
-        ga = npx.empty(gates.shape, gates.dtype)  # of h w + (0, 0, b)
+        ga = npx.empty(gates.shape, gates.dtype)  # the gradient of h w + (0, 0, b)
         for t in reversed(range(layout.length)):
             r, s, u = columns(gates[t], 3)
             gr, gs, gu = columns(g_gates[t], 3)

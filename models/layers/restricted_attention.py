@@ -1,7 +1,7 @@
 """Restricted self-attention (paper section 4): each position attends to a window of r positions around it.
 
-The scores are computed in blocks of L = r queries, with the keys of the block and of its margins, so that memory and
-time grow with n r instead of n^2.
+The scores are computed in blocks of L = r queries, with the keys of the block and of its margins, so memory and time
+grow with n r instead of n^2.
 """
 
 from typing import Any
@@ -14,7 +14,8 @@ from npx.kernels.attention_spec import rotate
 
 
 def window_margins(window: int, causal: bool) -> tuple[int, int]:
-    """Return how many positions before and after itself a position attends to; with itself, `window` in all."""
+    """Return how many positions before and how many after itself a position attends to: `window` in total, itself
+    included."""
     return (window - 1, 0) if causal else (window // 2, (window - 1) // 2)
 
 
@@ -70,7 +71,7 @@ class Blocks:
     def bias(self, lengths: npx.Array | None) -> npx.Array:
         """Return the bias (B n, 1, L, L + margins) that masks keys outside of the window and of the sentence."""
         query = npx.arange(self.size)[:, None]
-        key = npx.arange(self.width)  # from the first one of the margin
+        key = npx.arange(self.width)  # counted from the first position of the margin
         in_window = (query <= key) & (key <= query + self.before + self.after)  # (L, width)
         position = npx.arange(self.n)[:, None] * self.size - self.before + key  # (n, width)
         ends = npx.full((self.batch,), self.length, npx.int64) if lengths is None else npx.minimum(lengths, self.length)

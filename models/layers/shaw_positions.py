@@ -12,7 +12,7 @@ from models.registry import POSITIONS
 
 @differentiable
 def relative_scores(q, table, n_keys, packing=None):
-    """z[b, h, t, s] = q[b, t, h] . table[clip(s - t, -k, k) + k] / sqrt(d_k), without forming S vectors per query.
+    """z[b, h, t, s] = q[b, t, h] . table[clip(s - t, -k, k) + k] / sqrt(d_k), without S vectors per query in memory.
 
     q (B, T, H, d_k), or (N, H, d_k) with its packing; table (2k + 1, d_k); result (B, H, T, S) with S = n_keys. The
     last query is at the position of the last key.
@@ -27,7 +27,7 @@ def relative_scores(q, table, n_keys, packing=None):
         keys = npx.arange(-k, k + 1) - offsets[:, :1]  # (T, 2k + 1), the key at each offset
         is_key = (keys >= 0) & (keys < n_keys)
         g_offset = g[:, :, npx.arange(n_queries)[:, None], npx.where(is_key, keys, 0)] * is_key.astype(g.dtype)
-        g_offset[..., 0] = (g * (offsets <= -k).astype(g.dtype)).sum(axis=-1)  # the ends are for many keys
+        g_offset[..., 0] = (g * (offsets <= -k).astype(g.dtype)).sum(axis=-1)  # the two ends serve many keys
         g_offset[..., -1] = (g * (offsets >= k).astype(g.dtype)).sum(axis=-1)
         g_offset = g_offset * scale
         x = npx.pad_packed(q, packing).swapaxes(1, 2)  # (B, H, T, d_k)
@@ -41,8 +41,8 @@ class RelativeKeys(ScoreBias):
     """q_t . a_(s - t) / sqrt(d_k) for query position t and key position s: equation 4 of the paper.
 
     The vectors a (2k + 1, d_k) are learned in each layer and shared by its heads; distances beyond k use the vectors of
-    -k and k. The paper also adds such vectors to the values (equation 3); its table 3 measures no gain from them, and
-    they are left out here.
+    -k and k. The paper also adds such vectors to the values (equation 3); its table 3 shows no gain from them, so they
+    are omitted here.
 
     Args:
         n_heads: number of heads.

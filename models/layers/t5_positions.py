@@ -14,9 +14,9 @@ from models.registry import POSITIONS
 def bucket(distance: npx.Array, n_buckets: int, max_distance: int, causal: bool) -> npx.Array:
     """Return the bucket, an integer from 0 to n_buckets - 1, of each distance s - t from a query to a key.
 
-    Of n buckets for one direction, the first n/2 are for the distances 0 to n/2 - 1, and the others for ranges that
-    grow logarithmically up to max_distance; the last one is also for all larger distances. A causal model uses all
-    buckets for earlier keys; otherwise the second half is for later keys.
+    Of the n buckets for one direction, the first n/2 hold the distances 0 to n/2 - 1, one each. The others hold ranges
+    that grow logarithmically up to max_distance, and the last one also holds all larger distances. A causal model uses
+    all buckets for earlier keys; other models use the second half for later keys.
     """
     offset = npx.zeros(distance.shape, npx.int64)
     if causal:
@@ -25,7 +25,8 @@ def bucket(distance: npx.Array, n_buckets: int, max_distance: int, causal: bool)
         n_buckets //= 2
         offset, distance = (distance > 0).astype(npx.int64) * n_buckets, npx.absolute(distance)
     n_exact = n_buckets // 2
-    fraction = npx.log(npx.maximum(distance, 1) / n_exact) / log(max_distance / n_exact)  # of the logarithmic range
+    # Position within the logarithmic range.
+    fraction = npx.log(npx.maximum(distance, 1) / n_exact) / log(max_distance / n_exact)
     far = n_exact + (fraction * (n_buckets - n_exact)).astype(npx.int64)
     return offset + npx.where(distance < n_exact, distance, npx.minimum(far, n_buckets - 1))
 

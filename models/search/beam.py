@@ -41,9 +41,9 @@ class _BestHypotheses:
         self.finished = host.zeros(shape, bool)
 
     def add(self, sentences: Any, rows: Any, valid: Any, finished: bool, penalty: float, **new: Any) -> None:
-        """Add those of the hypotheses (n, K) that are `valid`, for the `sentences` (n,) that the mask `rows` selects.
+        """Add the `valid` hypotheses among (n, K), for the `sentences` (n,) that the mask `rows` selects.
 
-        Finished hypotheses compete by score, which is log_probability / penalty; others only fill empty entries.
+        Finished hypotheses compete by score, log_probability / penalty; unfinished ones only fill empty entries.
         """
         n_best = self.score.shape[1]
         new["score"] = host.where(valid, new["log_probability"] / penalty, -host.inf)
@@ -88,15 +88,15 @@ def beam_search(
         early_stopping: stop a sentence as soon as no live hypothesis can enter its `n_best`. Default True. With False
             the search continues to the length limit and has the same result.
         full_beam: keep `beam` live hypotheses, as tensor2tensor does. Default False (see below).
-        finish_in_beam: with `full_beam`, rank only those that end among the `beam` most probable continuations, as
+        finish_in_beam: with `full_beam`, rank only hypotheses that end among the `beam` most probable continuations, as
             fairseq, transformers and CTranslate2 do. Default False.
         observe: called with each step; may raise to end the search. Default None.
 
-    Each step keeps the `beam` most probable continuations of a sentence. Those that end in EOS are ranked by score, the
-    others stay live. With `full_beam`, those among the 2 `beam` most probable continuations that end in EOS are ranked,
-    and the `beam` most probable others stay live. Ties go to the better-ranked parent, then to the lower token.
-    Hypotheses that are cut off at the limit come last, and only if fewer than `n_best` have finished. A list is shorter
-    than `n_best` only if there are no more sequences within the limit.
+    Each step keeps the `beam` most probable continuations of a sentence. Continuations that end in EOS are ranked by
+    score; the others stay live. With `full_beam`, the 2 `beam` most probable continuations are considered: those that
+    end in EOS are ranked, and the `beam` most probable others stay live. Ties go to the better-ranked parent, then to
+    the lower token. Hypotheses that are cut off at the limit come last, and only if fewer than `n_best` have finished.
+    A list is shorter than `n_best` only if there are no more sequences within the limit.
 
     Raises ValueError for an invalid argument, FloatingPointError for NaN in the logits.
     """
@@ -107,9 +107,9 @@ def beam_search(
     best = _BestHypotheses(len(src_ids), n_best)
     # The prefix tree, one array per step: parents, tokens and their log-probabilities. The root is -1.
     parents, symbols, node_values, n_nodes = [], [], [], 0
-    active = host.arange(len(src_ids))  # (n,) sentences that are still searched
-    # Each active sentence has the same number of adjacent rows, best first, so that a state can share its source among
-    # them: R = n * rows_each. A row with log-probability -inf is unused.
+    active = host.arange(len(src_ids))  # (n,) sentences whose search has not ended
+    # Each active sentence has the same number of adjacent rows, best first, so a state can share its source among them:
+    # R = n * rows_each. A row with log-probability -inf is unused.
     node, log_p = host.full(len(src_ids), -1), host.zeros(len(src_ids))  # (R,)
     with evaluation_mode(model):
         tokens, state = model.start(src_ids)
@@ -123,7 +123,7 @@ def beam_search(
             ranked = host.argsort(-grid, axis=1, kind="stable")
             order = ranked[:, :n_candidates]  # (n, K), or (n, 2 K) with full_beam
             total = host.take_along_axis(grid, order, axis=1)
-            row = order // width + rows_each * host.arange(len(active))[:, None]  # the row that each one extends
+            row = order // width + rows_each * host.arange(len(active))[:, None]  # row that the continuation extends
             token, value = ids[row, order % width], values[row, order % width]
             ended = (total > -host.inf) & (token == config.eos_id)
             open_ended = (total > -host.inf) & ~ended
@@ -165,7 +165,7 @@ def beam_search(
             if done.all():
                 break
 
-            if full_beam:  # the live hypotheses first, and no other columns than the beam's
+            if full_beam:  # the live hypotheses first, in only as many columns as the beam has
                 columns = host.argsort(~live, axis=1, kind="stable")[:, :beam]
                 of_beam = [host.take_along_axis(x, columns, axis=1) for x in (live, total, row, token, new_node)]
                 live, total, row, token, new_node = of_beam

@@ -14,7 +14,8 @@ class Ensemble:
     p(y) = (1 / M) sum_m p_m(y), computed from log-probabilities.
 
     Args:
-        members: one or more encoder-decoder models with the same vocabulary, of any sizes. ValueError otherwise.
+        members: one or more encoder-decoder models with the same vocabulary, of any sizes; anything else raises
+        ValueError.
     """
 
     def __init__(self, members: Sequence[Any]) -> None:
@@ -30,7 +31,7 @@ class Ensemble:
 
     @property
     def max_length(self) -> int | None:
-        """The most positions that all members have; None for no limit."""
+        """The number of positions that every member supports; None for no limit."""
         return min((member.max_length for member in self.members if member.max_length), default=None)
 
     def train(self, mode: bool = True) -> "Ensemble":

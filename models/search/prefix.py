@@ -11,7 +11,7 @@ from npx import Array, from_host, host, to_host
 class ForcedPrefix:
     """A SearchModel that makes the hypotheses of `model` begin with the token ids `prefixes`, one list for each source.
 
-    The log-probabilities are those of the model: the probability of the other tokens is not redistributed. A source
+    The log-probabilities are the model's own: the probability of the other tokens is not redistributed. A source
     with an empty prefix is unconstrained. The length limit leaves room for one token after the prefix.
     """
 

@@ -1,4 +1,4 @@
-"""The interface between search and models, and what the search algorithms share.
+"""The interface between search and models, and the code that the search algorithms share.
 
 All live hypotheses of all sentences are the rows of one flat batch. One step of the model computes the next-token
 logits of every row. The logits stay on the model's device, where each row is reduced to its most probable tokens. These
@@ -20,7 +20,7 @@ PENALTIES = ("paper", "length")
 
 
 class SearchModel(Protocol):
-    """What search needs of a model. Its R rows are hypotheses, at the start one for each source."""
+    """The interface that a model offers to search. Its R rows are hypotheses, at the start one for each source."""
 
     config: Any  # with pad_id, bos_id, eos_id, and suppressed_ids, if any
     training: bool
@@ -34,7 +34,7 @@ class SearchModel(Protocol):
         """Return the logits (R, V) of the token after `tokens` (R,), and advance the state by one position."""
 
     def limits(self, src_ids: npx.Array, max_extra: int) -> npx.Array:
-        """Return the most tokens (B,), EOS included, that search may generate for each source."""
+        """Return the maximum number of tokens (B,), EOS included, that search may generate for each source."""
 
 
 @dataclass
@@ -42,8 +42,8 @@ class Hypothesis:
     """One output sequence.
 
     tokens: ids without BOS and EOS. log_probability: sum over tokens and EOS, in nats. score: log_probability divided
-    by length_penalty(|Y|), by which hypotheses are ranked. finished: False if it was cut off at the length limit; then
-    EOS counts neither in log_probability nor in |Y|. token_log_probabilities: the terms of log_probability.
+    by length_penalty(|Y|), by which hypotheses are ranked. finished: False if the output was cut off at the length
+    limit; EOS then counts neither in log_probability nor in |Y|. token_log_probabilities: the terms of log_probability.
     """
 
     tokens: list[int]
@@ -99,8 +99,8 @@ def never_chosen(config: Any) -> tuple[int, ...]:
 def top_continuations(logits: npx.Array, k: int, config: Any, position: int) -> tuple[npx.Array, npx.Array]:
     """Return the log-probabilities (R, k) and ids (R, k) of the k most probable next tokens of every row, on the host.
 
-    PAD, BOS and `config.suppressed_ids` keep their probability but are never chosen. FloatingPointError for NaN or
-    infinite logits.
+    PAD, BOS and `config.suppressed_ids` keep their probability but are never chosen. Raises FloatingPointError for NaN
+    or infinite logits.
     """
     if logits.dtype.itemsize < 4:
         logits = logits.astype(npx.float32)

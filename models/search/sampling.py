@@ -34,9 +34,9 @@ def sample(
         top_p: sample from the fewest tokens whose probabilities sum to at least this (Holtzman et al., 2020), after
             `top_k`. Default 1.
         seed: text i uses the random keys (seed, i), independent of the other texts and of `tokens`. Default 0.
-        window: the most positions that the model sees. Default: `model.max_length`. When the window is full, the model
-            rereads its later half and continues. All texts count positions from the end of the shortest prompt, so the
-            positions that a text then sees depend on the other prompts.
+        window: the maximum number of positions that the model sees. Default: `model.max_length`. When the window is
+        full, the model rereads its later half and continues. All texts count positions from the end of the shortest
+        prompt, so the part of a text that the model rereads depends on the other prompts.
 
     Padding, BOS and EOS are never sampled. Raises ValueError for an invalid argument, FloatingPointError for NaN.
     """
@@ -133,7 +133,7 @@ def draw(logits: npx.Array, uniform: npx.Array, temperature: float, top_k: int, 
 def sampling_probabilities(
     logits: npx.Array, temperature: float, top_k: int, top_p: float
 ) -> tuple[npx.Array, npx.Array]:
-    """Return the tokens (B, V) from the most probable on, and the unnormalized probabilities (B, K) of the first K.
+    """Return the tokens (B, V), the most probable first, and the unnormalized probabilities (B, K) of the first K.
 
     Tokens that `top_k` or `top_p` exclude have no column or the probability 0. Ties: the lower token first.
     """

@@ -44,6 +44,6 @@ def decode_stepwise(
     hypotheses = []
     for ids, terms, end, has_end in zip(output, values, ends, finished.tolist(), strict=True):
         terms = terms[: end + has_end]
-        total = float(terms.cumsum()[-1]) if terms.size else 0.0  # added in order, as beam search does
+        total = float(terms.cumsum()[-1]) if terms.size else 0.0  # summed in the same order as in beam search
         hypotheses.append(Hypothesis(ids[:end].tolist(), total, total, has_end, terms.tolist()))
     return hypotheses

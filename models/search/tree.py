@@ -1,7 +1,7 @@
 """The tree of a beam search, for inspection: every candidate of every step, its fate, and why the search ended.
 
 tree = Tree()
-best = beam_search(model, src_ids, beam=4, observe=tree)  # of one sentence
+best = beam_search(model, src_ids, beam=4, observe=tree)  # for one sentence
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Candidate:
     length: int  # tokens, EOS included
     parent: int  # index in Tree.candidates of the candidate that it extends; -1: the root
     token: int
-    log_probability: float  # of all its tokens
+    log_probability: float  # sum over all its tokens
     score: float  # log_probability / length penalty
     fate: str
 
@@ -28,7 +28,7 @@ class Tree:
     """Records the candidates of the first sentence of a search; pass it as `observe`.
 
     Args:
-        dropped: number of dropped candidates recorded a step. Default 4.
+        dropped: number of dropped candidates recorded per step. Default 4.
 
     Attributes:
         candidates: in order of creation.

@@ -8,8 +8,9 @@ number of threads: sums over rows are computed per block and added in the order 
 GEMMs are split into panels in the same way once the process is configured (`tune.py`); otherwise BLAS, which then has
 its own threads, receives them undivided.
 
-A bug that only shows from the second block on, such as a lost tail or a sum that starts over, would need large test
-arrays. So every block size goes through `block_size`, in your own kernels too, and `small_blocks` shrinks them all:
+Some bugs only appear from the second block on, such as a lost tail or a sum that is reset; finding them would take
+large test arrays. Every block size therefore goes through `block_size`, in your own kernels too, and `small_blocks`
+shrinks all of them for a test:
 
     step = npx.cpu.row_blocks.block_size(1024)      # 1024, unless a test shrinks it
     parts = npx.cpu.row_blocks.parallel_ranges(body, len(x), step)
@@ -33,10 +34,10 @@ from npx.cpu.tune import is_configured
 from npx.scoped import Scoped
 from npx.settings import setting
 
-# Bytes of one operand in a block. Smaller blocks stay in cache; larger ones switch threads less often.
+# Bytes of one operand in a block. Small blocks stay in cache; large blocks switch threads less often.
 BLOCK_BYTES = 1 << 19
-INLINE_BYTES = 1 << 19  # below this, waking a thread costs more than it saves
-INLINE_FLOPS = 4_000_000  # the same limit for a GEMM
+INLINE_BYTES = 1 << 19  # for less work, waking a thread costs more time than it saves
+INLINE_FLOPS = 4_000_000  # the corresponding limit for a GEMM
 PANEL_ROWS = 64, 2048  # minimum and maximum rows (or columns) of a GEMM that one thread computes at a time
 
 _in_worker = Scoped(False)  # whether this thread is computing ranges
@@ -53,8 +54,8 @@ def block_size(size: int) -> int:
 def small_blocks(rows: int | None = 1, threads: int = 2) -> Iterator[None]:
     """Make every block size `rows` (None: unchanged) and use `threads` threads, for the duration of a `with` statement.
 
-    For tests. It applies to every thread of the process. Nothing runs `inline`, however small the arrays are, and the
-    first ranges of the threads are interleaved (npx/testing/interleave.py).
+    This is for tests and applies to every thread of the process. Even the smallest arrays are not computed `inline`,
+    and the first ranges of the threads are interleaved (npx/testing/interleave.py).
     """
     global _forced_rows, _forced_threads
     if min(1 if rows is None else rows, threads) < 1:
@@ -92,8 +93,8 @@ def map_blocks(body: Callable[[int, int], Any], rows: int, row_bytes: int) -> li
 def block_rows(rows: int, row_bytes: int) -> int:
     """Return the number of rows of a block of at most about BLOCK_BYTES.
 
-    Work that is not `inline` gets an even number of equal blocks where its rows allow it: of three blocks, one of two
-    threads would compute two.
+    Work that is not `inline` is split into an even number of equal blocks if it has enough rows: with three blocks, one
+    of two threads would have to compute two.
     """
     total = rows * row_bytes
     pairs = -(-total // (2 * BLOCK_BYTES)) if total >= INLINE_BYTES else 0
@@ -103,9 +104,9 @@ def block_rows(rows: int, row_bytes: int) -> int:
 def elementwise(formula: Callable[..., Any], *arrays: Any, outputs: int = 1) -> Any:
     """Return formula(*arrays) for an elementwise formula and arrays of the same shape, computed on all cores.
 
-    On a CPU the formula receives blocks of rows, on any thread; on a GPU the complete arrays. 16-bit floats are passed
-    as float32, whose range holds their squares and products. The result has the dtype of the first array; a formula
-    with several `outputs` returns them as a tuple. Raises ValueError if the shapes differ.
+    On a CPU the formula receives blocks of rows, on any thread; on a GPU it receives the complete arrays. 16-bit floats
+    are passed as float32, whose range holds their squares and products. The result has the dtype of the first array; a
+    formula with several `outputs` returns them as a tuple. Raises ValueError if the shapes differ.
     """
     x = arrays[0]
     if mismatches := [a.shape for a in arrays if a.shape != x.shape]:
@@ -180,7 +181,7 @@ def parallel_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: 
 def panel_size(n: int) -> int:
     """Return how many of the n rows (or columns) of a GEMM one thread computes at a time: a quarter, within bounds.
 
-    All n in a process that is not configured.
+    Returns n in a process that has not been configured.
     """
     smallest, largest = PANEL_ROWS
     return block_size(min(max(-(-n // 4), smallest), largest) if is_configured() else max(1, n))
@@ -196,7 +197,7 @@ def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None) -> np.nd
 def parallel_matmuls(*matmuls: tuple[np.ndarray, np.ndarray, np.ndarray, bool]) -> None:
     """Compute out = a @ b, or out += a @ b if `add`, for several independent (a, b, out, add) on all cores.
 
-    The work is split along the rows or the columns of each result, whichever are more.
+    Each result is split along its rows or its columns, whichever are more numerous.
     """
     parts = []
     for a, b, out, add in matmuls:

@@ -1,13 +1,15 @@
 """Process settings for speed: freed memory stays in the process, and BLAS runs on the calling thread only.
 
 A training step allocates the same large arrays again and again. By default glibc serves each of them with a fresh
-`mmap` and returns it on `free`, so the first pass over every temporary pays the kernel for zeroed pages: for a layer
-norm over 4096 x 512 that takes longer than the arithmetic. Keeping freed memory inside the process avoids it.
+`mmap` and returns it on `free`, so the first pass over every temporary array waits for the operating system to zero its
+pages. For a layer norm over 4096 x 512 this takes longer than the arithmetic. Keeping freed memory inside the process
+avoids it.
 
 BLAS libraries have their own threads, which wait for each other by spinning. As soon as anything else runs on the
-machine, a spinning thread occupies the core that the thread it waits for needs: on two cores with one busy neighbor a
-training step took seven times as long. So BLAS is limited to one thread, and each GEMM is split over the threads of
-`row_blocks.py`, which sleep while they wait. In a process that has not been configured, BLAS receives each GEMM whole.
+machine, a spinning thread occupies the core that the thread it waits for needs: on a machine with two cores, next to
+one busy process, a training step took seven times as long. So BLAS is limited to one thread, and each GEMM is split
+over the threads of `row_blocks.py`, which sleep while they wait. In a process that has not been configured, BLAS
+receives each GEMM undivided.
 
 Call `npx.configure_process()` once before training or a search, as the command line, the Trainer and the benchmarks
 do. NPX_TUNE=0 makes it do nothing.

@@ -15,9 +15,10 @@ def matmul(
 ) -> Array:
     """Return a b (M, N) for a (M, K) and b (K, N) of one dtype, written to `out`, or added to it if `add`.
 
-    Sums accumulate in float32 (float64 for float64) and are rounded once to the dtype of `out`, which is that of a and
-    b, or float32. The rows or the columns of a, b and out may be strided: cuBLAS reads transposed matrices and slices
-    of columns in place. If `uses_cublaslt()`, adds `bias` (N,) and, if `relu`, applies ReLU, both before rounding.
+    Sums accumulate in float32 (float64 for float64) and are rounded once to the dtype of `out`, which is the dtype of a
+    and b or float32. The rows or the columns of a, b and out may be strided: cuBLAS reads transposed matrices and
+    slices of columns in place. If `uses_cublaslt()`, adds `bias` (N,) and, if `relu`, applies ReLU, both before
+    rounding.
     """
     xp, wide = array_module(a), np.result_type(a.dtype, np.float32)
     if out is None:
@@ -36,7 +37,7 @@ def matmul(
 def leading_dimension(x: Array) -> tuple[bool, int] | None:
     """Return (is_transposed, leading dimension) of a matrix for cuBLAS; transposed means contiguous columns.
 
-    None if neither rows nor columns are contiguous.
+    Returns None if neither rows nor columns are contiguous.
     """
     (rows, columns), (row_stride, column_stride) = x.shape, (stride // x.itemsize for stride in x.strides)
     if column_stride == 1 or columns == 1:
@@ -48,7 +49,7 @@ def leading_dimension(x: Array) -> tuple[bool, int] | None:
 # Values of the enumerations of cuBLAS and CUDA
 DATA_TYPE = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32, DEFAULT_ALGORITHM = 68, 70, 77, -1
-DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # without it the parts of a split sum are rounded to the dtype of `out`
+DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # without it, partial sums are rounded to the dtype of `out`
 _own_handle: Cublas | None = None
 ZERO_AND_ONE = {name: np.array([0, 1], name) for name in ("float32", "float64")}  # alpha and beta
 

@@ -1,4 +1,4 @@
-"""cuBLAS and cuBLASLt without CuPy's wrapper, which rejects cuBLAS during stream capture and lacks cuBLASLt.
+"""cuBLAS and cuBLASLt without CuPy's wrapper, which rejects cuBLAS during stream capture and has no cuBLASLt functions.
 
 CuPy's compiled module is linked to both libraries, so their functions are found through it. The handle has its own
 workspace, because cuBLAS can only be captured in a CUDA graph if it need not allocate (manual, "CUDA graphs support").
@@ -28,8 +28,8 @@ ARGUMENTS = {
 TRANSPOSED_A, TRANSPOSED_B, EPILOGUE, BIAS = 3, 4, 7, 8
 MAX_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)
 NO_EPILOGUE, WITH_RELU, WITH_BIAS = 1, 2, 4
-FULL_PRECISION = 3  # split sums are reduced in place or in float32, never in the dtype of the output
-MAX_ALGORITHMS = 8  # requested from the heuristic
+FULL_PRECISION = 3  # partial sums are reduced in place or in float32, never in the dtype of the output
+MAX_ALGORITHMS = 8  # number of algorithms requested from the heuristic
 
 
 class Algorithm(ctypes.Structure):
@@ -73,7 +73,7 @@ class Cublas:
         self.algorithm = 0
 
     def call(self, name: str, *args: Any) -> None:
-        """Call a function of the library; RuntimeError with its status if it fails."""
+        """Call a function of the library. Raises RuntimeError with the status if it fails."""
         if status := getattr(self.functions, name)(*args):
             raise RuntimeError(f"{name}: expected status 0; got {status}")
 
@@ -87,7 +87,7 @@ class Cublas:
         self.call("cublasGemmEx", self.handle, *args)
 
     def matmul(self, *args: int, bias: int = 0, relu: bool = False) -> None:
-        """Compute the same GEMM with cuBLASLt, plus `bias` (an address; 0 for none), then a ReLU; rounded once."""
+        """Compute the same GEMM with cuBLASLt, add `bias` (an address, or 0 for none), apply a ReLU and round once."""
         alpha, a, b, beta, c = (args[i] for i in (5, 6, 9, 12, 13))
         aligned = tuple(min(16, address & -address) for address in (a, b, c, bias))
         key = args[:5], args[7:9], args[10:12], args[14:17], aligned, relu
@@ -116,7 +116,7 @@ class Cublas:
         *matrix_alignments, bias_alignment = alignments
         epilogue = WITH_RELU * relu + WITH_BIAS * bool(bias_alignment) or NO_EPILOGUE
         self.set("MatmulDesc", operation, EPILOGUE, INT(epilogue))
-        if bias_alignment:  # an address with this alignment, which the heuristic considers; it is never read
+        if bias_alignment:  # a fake address with this alignment for the heuristic; it is never read
             self.set("MatmulDesc", operation, BIAS, POINTER(bias_alignment))
         sizes = (k, m) if transposed_a else (m, k), (n, k) if transposed_b else (k, n), (m, n)
         layouts = [

@@ -243,7 +243,7 @@ __device__ __forceinline__ void ldmatrix_x4(unsigned* r, const void* row) {
                  : "r"((unsigned)__cvta_generic_to_shared(row)) : "memory");
 }
 
-// The same for transposed matrices: the elements (2t, group) and (2t + 1, group)
+// Load transposed matrices in the same way: r[m] receives the elements (2t, group) and (2t + 1, group)
 __device__ __forceinline__ void ldmatrix_x4_trans(unsigned* r, const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -335,7 +335,7 @@ __device__ __forceinline__ void wait_for_copies() {
 #else
 namespace emulator {
 
-// Copies run when they are waited for, so that earlier reads see wrong values.
+// Copies are delayed until they are waited for, so reads that come too early see wrong values.
 struct Copy { void* to; const void* from; int bytes; };
 const int MAX_COPIES = 512;
 static Copy copies[MAX_THREADS][MAX_COPIES];

@@ -1,7 +1,7 @@
 """CUDA graphs: record the GPU work of a function once and repeat it with a single call.
 
     graph = Graph(function, inputs)     # inputs: host arrays, which the function receives as device arrays
-    result = graph(new_inputs)          # of the same shapes and dtypes; launches all kernels and GEMMs at once
+    result = graph(new_inputs)          # same shapes and dtypes; launches all kernels and GEMMs at once
 
 The Python function runs only once, during the capture, when nothing is computed. Afterwards the GPU repeats the same
 kernels with the same arguments. The function must therefore not wait for a value and may read host data only through
@@ -25,7 +25,7 @@ ALIGNMENT = 256  # bytes, as for every CUDA allocation
 
 @functools.cache
 def pool(cupy: Any) -> Any:
-    """Return the memory pool for arrays created by graphs, which graphs write to whether or not the arrays are alive.
+    """Return the memory pool for arrays created by graphs, which write to their memory even after the arrays are freed.
 
     All graphs share the pool, because they run one after another. When memory is short, CuPy's default pool frees
     unused blocks; graphs would still write to those, so this pool never frees memory. NPX_GPU_MEMORY limits both pools
@@ -74,13 +74,13 @@ class Graph:
         cupy = array_module(self.buffer)
         blas.use_own_handle(cupy)
         stream = capture_stream(cupy)
-        free_memory()  # leaves more memory for the graph
+        free_memory()  # to leave more memory for the graph
         with stream, cupy.cuda.using_allocator(pool(cupy).malloc), _uploads_forbidden(cupy):
             stream.begin_capture()
             try:
                 self.result = function(*views)
             except BaseException:
-                with suppress(RuntimeError):  # reports the failed capture a second time
+                with suppress(RuntimeError):  # CuPy reports the failed capture a second time here
                     stream.end_capture()
                 raise
             self.graph = stream.end_capture()

@@ -13,9 +13,9 @@ from every rank and adds them in the order of the ranks, and an all-gather of th
 bitwise identical on every rank and in every run, whatever route the messages take. Each rank sends 2 (k - 1) / k of the
 array, which is optimal for k ranks; `bytes_sent` counts these bytes.
 
-Only one thread calls MPI (`CommThread`), and it never blocks there: it polls requests and sleeps in between, so that a
-waiting rank leaves its core to others, receives signals and knows how long it has waited. Every rank monitors the next
-one (`Heartbeat`), so that no rank waits forever for one that is dead, stopped or stuck.
+Only one thread calls MPI (`CommThread`), and it never blocks there: it polls requests and sleeps in between, so a
+waiting rank leaves its core to other processes, receives signals and knows how long it has waited. Every rank monitors
+the next one (`Heartbeat`), so no rank waits forever for a rank that is dead, stopped or stuck.
 """
 
 from npx.distributed.launcher import join, rank_and_size, world

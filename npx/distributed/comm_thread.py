@@ -7,9 +7,9 @@ A task is a generator that starts MPI requests and yields each one to wait for i
         yield comm.Iallgather(np.array([7]), sizes)     # resumes when the request is complete
         return sizes
 
-With a single calling thread no multi-threaded MPI is needed, whose locks are a common source of bugs. It never blocks
-in MPI, which would occupy a core: it polls the request and sleeps in between, so that a waiting rank leaves its core
-to others, and heartbeats are sent no matter what the rank is computing or waiting for.
+Because only one thread calls MPI, no multi-threaded MPI is needed; its locks are a common source of bugs. The thread
+never blocks in MPI, which would occupy a core: it polls the request and sleeps in between. A waiting rank therefore
+leaves its core to other processes, and heartbeats are sent no matter what the rank is computing or waiting for.
 """
 
 import os
@@ -44,7 +44,7 @@ class Task:
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait at most `seconds` for the task and return whether it is done; raise the task's error, if any."""
-        done = self.done.wait(seconds)  # a signal handler may interrupt this
+        done = self.done.wait(seconds)  # a signal handler may interrupt this wait
         if self.error is not None:
             raise self.error
         return done
@@ -114,7 +114,7 @@ class CommThread:
 
     def _run(self) -> None:
         try:
-            with np.errstate(all="ignore"):  # sums that are not finite are reported where they are used
+            with np.errstate(all="ignore"):  # non-finite sums are reported where they are used
                 self._loop()
         except BaseException:  # without this thread all ranks would wait forever
             traceback.print_exc()

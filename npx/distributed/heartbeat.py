@@ -11,7 +11,7 @@ ABORTING = np.array([-1], np.int64)  # sent instead of a heartbeat by a rank tha
 
 
 class Heartbeat:
-    """Monitors the next rank, so that every rank is monitored by one other.
+    """Monitors the next rank; every rank is thus monitored by one other rank.
 
     Each rank sends a heartbeat every BEAT seconds with the number of collectives it has started. This rank logs one
     line and ends all ranks if the next rank sends no heartbeat for `timeout` seconds, if its process has ended (on this
@@ -56,7 +56,7 @@ class Heartbeat:
         """Return what is wrong with the next rank, or ""."""
         comm_thread, timeout = self.world.comm_thread, self.world.timeout
         if self.pid is not None and _has_ended(self.pid):
-            return "its process has ended, killed or out of memory; the run ends; try --resume"
+            return "its process has ended (killed or out of memory); the run ends; try --resume"
         if silence > self.timeout:
             return f"no sign of life for {silence:.0f} s (train.rank_timeout); the run ends; try --resume"
         since = comm_thread.waiting_since
@@ -68,7 +68,8 @@ class Heartbeat:
 
 
 def _exit_fds(pid: int) -> list[int]:
-    """Return a descriptor that becomes readable when a process ends, or none if the system does not support it."""
+    """Return a list with a descriptor that becomes readable when a process ends; empty if the system has no such
+    descriptors."""
     try:
         return [os.pidfd_open(pid)]
     except (AttributeError, OSError):
@@ -76,7 +77,7 @@ def _exit_fds(pid: int) -> list[int]:
 
 
 def _has_ended(pid: int) -> bool:
-    """Return whether there is no process with this ID, or only a zombie."""
+    """Return whether the process with this ID no longer exists or is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")

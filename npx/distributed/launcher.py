@@ -43,7 +43,7 @@ def join() -> World:
 
         mpi4py.rc.thread_level = "serialized"  # only the CommThread calls MPI, so no locks are needed
         from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:  # not installed, or without its MPI library
+    except (ImportError, RuntimeError) as error:  # mpi4py is not installed or does not find its MPI library
         raise RuntimeError(
             f"ranks: expected mpi4py, because {size} processes were launched; got '{one_line(error)}'; "
             "try pip install 'npx-transformer[mpi]'"

@@ -1,8 +1,8 @@
-"""Ending mpirun after an abort if it hangs. Opt-in: NPX_KILL_LAUNCHER=1.
+"""Termination of an mpirun that hangs after an abort. Opt-in: NPX_KILL_LAUNCHER=1.
 
 After an abort mpirun waits for its daemons on all hosts. If a host is down or unreachable, mpirun waits until its TCP
-connection times out, after about 15 minutes; a daemon that cannot reach mpirun waits as long. An abort also kills the
-rank itself, so only a separate process can end the launcher.
+connection times out, after about 15 minutes; a daemon that cannot reach mpirun waits equally long. An abort also kills
+the rank itself, so only a separate process can end the launcher.
 """
 
 import os

@@ -18,7 +18,7 @@ from npx.distributed.launcher_cleanup import end_launcher
 from npx.distributed.world import Wait, World
 from npx.settings import setting
 
-FAILURE_WINDOW = 3.0  # seconds within which ranks that fail with the same error reach `all_ranks_failed`
+FAILURE_WINDOW = 3.0  # time limit in seconds for all ranks that fail with the same error to reach `all_ranks_failed`
 PACKET = 1024  # bytes in the first message of a value; a value that fits needs no second message
 
 
@@ -140,7 +140,7 @@ class MpiWorld(World):
 
     @contextmanager
     def rank_zero_first(self) -> Iterator[None]:
-        timeout, self.timeout = self.timeout, None  # rank 0 may take any time
+        timeout, self.timeout = self.timeout, None  # no timeout: rank 0 may take any amount of time
         error: BaseException | None = None
         if self.rank:
             error = self.broadcast(None)
@@ -214,7 +214,7 @@ class MpiWorld(World):
         if setting("NPX_KILL_LAUNCHER"):
             end_launcher()
         threading.Timer(2.0, os._exit, (status,)).start()  # in case MPI hangs
-        for rank in range(self.size):  # so that the other ranks do not report the abort as a failure
+        for rank in range(self.size):  # keeps the other ranks from reporting the abort as a failure
             with suppress(Exception):
                 self.heartbeat_comm.Isend(ABORTING, rank)
         self.mpi.COMM_WORLD.Abort(status)

@@ -19,7 +19,7 @@ class NcclCollectives:
         self.cupy, self.nccl, self.world = cupy, nccl, world
         self.communicator = nccl.NcclCommunicator(world.size, unique_id, world.rank)
         self.stream = cupy.cuda.Stream(non_blocking=True)
-        self._waits: list[tuple[Any, Any]] = []  # events: a stream began to wait, and the collective ended
+        self._waits: list[tuple[Any, Any]] = []  # pairs of events: a stream began to wait, and the collective ended
         self._wait_seconds = 0.0
 
     def reduce_scatter(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
@@ -79,7 +79,7 @@ class NcclCollectives:
     def _exchange(self, send: list[Any], receive: list[Any]) -> None:
         """Send `send[r]` to and fill `receive[r]` from every other rank r."""
         byte, stream = self.nccl.NCCL_UINT8, self.stream.ptr
-        self.nccl.groupStart()  # without a group each send would wait for its receiver
+        self.nccl.groupStart()  # without a group, each send would wait for its receiver
         for peer in (r for r in range(self.world.size) if r != self.world.rank):
             if send[peer].nbytes:
                 self.communicator.send(send[peer].data.ptr, send[peer].nbytes, byte, peer, stream)

@@ -7,7 +7,7 @@ from typing import Any
 
 from npx import array
 
-Wait = Callable[[], object]  # waits until an operation that was started has finished
+Wait = Callable[[], object]  # a function that waits until the operation has finished
 
 
 class World:
@@ -59,7 +59,7 @@ class World:
         yield
 
     def start_heartbeat(self, seconds: float) -> None:
-        """Start to end the run when a rank gives no sign of life for this long."""
+        """Start monitoring: end the run if a rank gives no sign of life for this many seconds."""
 
     def set_timeout(self, seconds: float | None) -> None:
         """Set how long a rank may wait for another in a collective before the run ends; None means forever."""

@@ -46,7 +46,7 @@ def adam_step(
 
 @kernel
 def adam(p: Array, g: Array, m: Array, v: Array, coefficients: AdamStep, low: Array | None = None) -> None:
-    """Update the flat arrays p, m, v (n,) in place from the scaled gradient, scale g (n,).
+    """Update the flat arrays p, m, v (n,) in place from the gradient g (n,) times `scale`.
 
         m = beta1 m + (1 - beta1) g          mhat = m / (1 - beta1^step)
         v = beta2 v + (1 - beta2) g^2        vhat = v / (1 - beta2^step)
@@ -93,7 +93,7 @@ def adam_numpy(p: Array, g: Array, m: Array, v: Array, coefficients: AdamStep, l
 
 @adam.fast("cupy", "float32")
 def adam_cuda(p: Array, g: Array, m: Array, v: Array, coefficients: AdamStep, low: Array | None = None) -> None:
-    """Update all five arrays in one pass; arrays that are not contiguous go to the reference."""
+    """Update all arrays in one pass; arrays that are not contiguous are passed to the reference."""
     if not all(x is None or x.flags.c_contiguous for x in (p, g, m, v, low)):
         return adam.reference(p, g, m, v, coefficients, low)
     n = p.size

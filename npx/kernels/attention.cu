@@ -115,8 +115,8 @@ __device__ void multiply_transposed(float (&c)[FRAGMENTS][4], const Tile<D>& a, 
     }
 }
 
-// c (16, D) += a b, where a (16, TILE) are the scores in the warp's registers and b is a tile. The layout of one
-// matmul's result in the lanes is that of the next one's left operand.
+// c (16, D) += a b, where a (16, TILE) are the scores in the warp's registers and b is a tile. One matmul's result is
+// laid out in the lanes as the next one requires its left operand.
 template <int D, class S = T>
 __device__ void multiply(float (&c)[D / 8][4], const float (&a)[FRAGMENTS][4], const Tile<D>& b) {
     const int lane = threadIdx.x % 32;
@@ -135,7 +135,7 @@ __device__ void multiply(float (&c)[D / 8][4], const float (&a)[FRAGMENTS][4], c
         }
     } else {
 #pragma unroll 1
-        for (int lane = 0; lane < 4; lane++) {  // of the four that share a row of a
+        for (int lane = 0; lane < 4; lane++) {  // the four lanes that share a row of a
 #pragma unroll
             for (int i = 0; i < 4 * FRAGMENTS; i += i % 2 ? 3 : 1) {
                 float upper = __shfl_sync(FULL, a[i / 4][i % 4], lane, 4);
@@ -195,8 +195,8 @@ __device__ void store_scores(Tile<TILE>& tile, const float (&scores)[FRAGMENTS][
     }
 }
 
-// The masks and the bias of one head of one sentence (npx/kernels/attention_spec.py). A query may attend to the keys
-// before `keys` that are at most `ahead` after its own index and whose bias is not -inf.
+// The masks and the bias of one head of one sentence (npx/kernels/attention_spec.py). Query q may attend to key k if k
+// < `keys`, k <= q + `ahead` and the bias of the pair is not -inf.
 struct ScoreSpec {
     const float* bias;  // may be null
     i64 query_step, key_step;
@@ -400,8 +400,9 @@ __device__ void store_allowed(float* scores, const float (&gs)[FRAGMENTS][4], un
         if (bits >> i & 1) scores[(i64)row_of(i) * n_keys + column_of(i)] = gs[i / 4][i % 4];
 }
 
-// Block i computes the gradient of the queries of tile i, then those of the keys of tile i, for which it recomputes the
-// scores and their gradient. If one tile holds the complete sentence, they are reused through shared memory instead.
+// Block i computes the gradient of the queries of tile i, then the gradients of the keys of tile i, for which it
+// recomputes the scores and their gradient. If one tile holds the complete sentence, they are reused through shared
+// memory instead.
 extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
     const T* g, const T* q, const T* k, const T* v, const T* y, const float* lse, float* gscores,
     T* gq, T* gk, T* gv,
@@ -503,7 +504,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
 
     if (at.first < kv_rows.count) {
         const int first = at.first, keys = kv_rows.count - first;
-        __syncthreads();  // the first half is done with its keys
+        __syncthreads();  // the first half no longer needs its keys
         load_tile(k_tile, k + first * k_position, k_position, keys, d_k);
         load_tile(v_tile, v + first * v_position, v_position, keys, d_v);
         float result_k[DK / 8][4] = {}, result_v[DV / 8][4] = {};

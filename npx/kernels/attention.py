@@ -25,7 +25,7 @@ from npx.kernels.softmax import (
 )  # fmt: skip
 from npx.precision import accumulation_dtype
 
-Arrays = tuple[Array, ...]  # usually those of queries, keys and values
+Arrays = tuple[Array, ...]  # usually the gradients of queries, keys and values
 
 
 @kernel
@@ -91,7 +91,8 @@ def rotate_inputs(q: Array, k: Array, spec: AttentionSpec) -> tuple[Array, Array
 
 
 def rotate_gradients_back(gq: Array, gk: Array, spec: AttentionSpec) -> None:
-    """Backpropagate through `rotate_inputs`, in place: the gradients of its results become those of its inputs."""
+    """Backpropagate through `rotate_inputs`: turn the gradients of its results into the gradients of its inputs, in
+    place."""
     if spec.rotary_base is not None:
         q_positions, k_positions = rotary_positions(spec, gq, gk)
         rotate(gq, q_positions, spec.rotary_base, inverse=True, out=gq)
@@ -112,7 +113,7 @@ def write_out(out: Arrays | None, values: Arrays) -> Arrays:
 
 
 class SentenceRows(NamedTuple):
-    """The rows of a block of sentences in an array of queries, or of keys and values, and their packing."""
+    """The rows of a block of sentences in an array of queries, keys or values, and their packing."""
 
     rows: slice
     packing: Packing | None
@@ -171,7 +172,7 @@ def for_each_block(blocks: list[SentenceBlock], body: Callable[[SentenceBlock], 
 def attention_numpy(
     q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(), drop: Drop | None = None
 ) -> Output:
-    """Compute one block of sentences at a time, so that its scores stay in cache between the two matmuls."""
+    """Compute one block of sentences at a time; its scores then stay in cache between the two matmuls."""
     (batch, n_queries, n_keys), (heads, d_k) = spec.sizes(q, k), q.shape[-2:]
     p = np.empty((batch, heads, n_queries, n_keys), q.dtype)
     y = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
@@ -242,12 +243,12 @@ def attention_grad_numpy(
 
 # On a GPU: attention.cu
 
-LARGEST_HEAD = 128  # maximum d_k and d_v of attention.cu; larger heads use the reference, in float32
-SHARED_BYTES = 48 << 10  # shared memory that is available to a block on every GPU
+LARGEST_HEAD = 128  # maximum d_k and d_v of attention.cu; larger heads use the float32 reference
+SHARED_BYTES = 48 << 10  # bytes of shared memory that every GPU can give to a block
 
 
 class SavedByReference(NamedTuple):
-    """What the float32 reference saved for a head that is too large for attention.cu."""
+    """The values that the float32 reference saved for a head that is too large for attention.cu."""
 
     values: tuple[Any, ...]
 
@@ -273,7 +274,7 @@ def attention_cuda(
 
 @attention_grad.fast("cupy", "float32", "float16", "bfloat16")
 def attention_grad_cuda(g: Array, *saved: Any, out: Arrays | None = None, bias: bool = False) -> Arrays:
-    """One block per tile of positions computes gq of its queries, then gk and gv of its keys. Deterministic.
+    """Let one block per tile of positions compute gq of its queries, then gk and gv of its keys. Deterministic.
 
     For a sentence that fits one tile, the usual case, the scores are computed once for all three gradients.
     """
@@ -310,7 +311,7 @@ def launch_attention(
     kernel: str, inputs: Arrays, grads: Arrays, dense: Arrays, rows: tuple[Array | None, ...], spec: AttentionSpec,
     drop: Drop | None,
 ) -> None:  # fmt: skip
-    """Launch a kernel of attention.cu over tiles of queries, or for gradients of queries or keys, whichever are more.
+    """Launch a kernel of attention.cu over tiles of queries or, for gradients, of queries or keys, whichever are more.
 
     inputs: q, k, v, of any strides; grads: their gradients, of any strides, or (); dense: (y,) or (g, y), contiguous;
     rows: the log-sum-exp and, for gradients, the array of the scores' gradient or None.

@@ -1,9 +1,9 @@
-"""What attention applies to its scores q k^T / sqrt(d_k) before the softmax, as one description for all versions.
+"""Masks, biases and rotary positions of attention: one description, shared by all versions of the kernel.
 
     AttentionSpec(causal=True, kv_lengths=lengths, rotary_base=10000.0)
 
 With T queries and S keys, query t has position t + S - T and key s has position s, so T new queries over a cache of S
-keys get the right positions. Nothing here is trainable.
+keys get the right positions. None of these values is trained.
 
 Sentences of different lengths may be packed without padding (npx/kernels/packing.py): `q_packing` and `kv_packing`
 then say which rows belong to which sentence, and T and S differ between sentences.
@@ -18,14 +18,14 @@ from npx.kernels.packing import Packing
 
 
 class AttentionSpec(NamedTuple):
-    """Which keys a query may attend to, what is added to its scores, and how the inputs are packed.
+    """The masks and biases of attention, its rotary positions, and the packing of its inputs.
 
     causal: a query attends only to keys up to its own position.
     kv_lengths: integers (B,); the queries of sentence b attend only to keys before kv_lengths[b].
     bias: constants broadcastable to (B, H, T, S) that are added to the scores; -inf masks a key.
     rotary_base: queries and keys are rotated by their positions with this base, usually 10000 (`rotate`).
-    q_packing, kv_packing: how the queries, and the keys and values, are packed. T and S above are then the lengths of
-        the longest sentence, and kv_lengths has no effect.
+    q_packing, kv_packing: packing of the queries and of the keys and values. T and S above are then the lengths of the
+    longest sentences, and kv_lengths has no effect.
     """
 
     causal: bool = False
@@ -61,7 +61,7 @@ def score_bias(spec: AttentionSpec, q: Array, k: Array) -> Array | None:
             n_earlier: Any = lengths if spec.kv_packing else n_keys
             n_earlier = n_earlier - (spec.q_packing.counts if spec.q_packing else n_queries)  # (B,)
             last = xp.arange(n_queries)[:, None] + n_earlier[:, None, None]  # (B, T, 1)
-        elif spec.kv_packing:  # self-attention: keys after a sentence's end are after its queries, so already masked
+        elif spec.kv_packing:  # keys after a sentence's end come after its queries: already masked
             lengths = None
         allowed = (position <= last)[:, None]  # (B or 1, 1, T, S)
     if lengths is not None:
@@ -115,5 +115,5 @@ def rotary_positions(spec: AttentionSpec, q: Array, k: Array) -> tuple[Any, Any]
     if spec.q_packing is None or spec.kv_packing is None:
         return k.shape[1] - q.shape[1], 0
     n_earlier = spec.kv_packing.counts - spec.q_packing.counts  # (B,)
-    sentence = spec.q_packing.flat_index // spec.q_packing.max_length  # of each query
+    sentence = spec.q_packing.flat_index // spec.q_packing.max_length  # the sentence of each query
     return spec.q_packing.positions + n_earlier[sentence], spec.kv_packing.positions

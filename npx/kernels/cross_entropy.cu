@@ -40,7 +40,7 @@ extern "C" __global__ void cross_entropy(
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) total += quick_exp(v[i] - peak);
     }
-    float target_term = 0;  // only the first thread's is used; read before gz overwrites z
+    float target_term = 0;  // only the first thread uses it; it is read before gz overwrites z
     if (threadIdx.x == 0) target_term = on * to_float(z[target]);
     __shared__ float scratch[32];
     float top = block_max(peak, scratch);

@@ -1,7 +1,7 @@
 """Label-smoothed cross entropy from logits (paper section 5.4), alone and fused with the projection to the vocabulary.
 
-The smoothed target is q_k = on [k = target] + off for each of the V classes. off depends on eps and on the classes over
-which `LabelSmoothing` spreads it:
+The smoothed target is q_k = on [k = target] + off for each of the V classes. The value of `off` depends on eps and on
+the classes over which `LabelSmoothing` spreads it:
 
     "all"                  off = eps / V        the complete vocabulary, including target and padding
                                                 (Szegedy et al., 2016, which the paper cites; also PyTorch)
@@ -31,7 +31,7 @@ from npx.precision import accumulation_dtype
 SMOOTHING_CLASSES = ("all", "others", "others_without_pad")
 PANEL = 1024  # maximum number of classes whose logits one thread computes at a time in `linear_cross_entropy`
 CHUNK = 3 << 22  # logits in memory at a time in `linear_cross_entropy`: 48 MiB of float32
-CUDA_CHUNK = 1 << 28  # the same on a GPU, which needs GEMMs of thousands of rows: 512 MiB of bfloat16
+CUDA_CHUNK = 1 << 28  # on a GPU, which needs GEMMs of thousands of rows: 512 MiB of bfloat16
 CUDA_ROWS = 64  # on a GPU the rows of a chunk and the allocated columns are multiples of this
 
 
@@ -119,7 +119,7 @@ def linear_cross_entropy_grad(
 @cross_entropy_grad.fast("numpy", "float32", "float64")
 @cross_entropy_grad.fast("cupy", "float32", "float16", "bfloat16")
 def scaled_in_place(g: Array, x: Array) -> Array:
-    """Multiply x by g in place, and so in x's dtype; x belongs to this kernel."""
+    """Multiply x by g in place, in x's dtype. No other code uses x."""
     x *= g
     return x
 
@@ -196,7 +196,7 @@ def linear_cross_entropy_numpy(
         gx = softmax(z) w   - on w[targets] - off sum_k w_k          (sums over the smoothed classes)
         gw = softmax(z)^T x - on sum of x over the rows of each class - off sum_n x_n
 
-    so q is never materialized. If m is the largest logit of a row within a panel, the panel's part of softmax(z) is
+    so q is never stored. If m is the largest logit of a row within a panel, the panel's part of softmax(z) is
     f exp(z - m) with one factor f = exp(m - logsumexp(z)) per row, which scales rows of x and gx instead of logits.
     Only the maximum, the exponentials and their sum are computed on the logits, in cache, right after their matmul.
     """

@@ -14,7 +14,7 @@ WORD = 1 << 16  # a value is dropped where its random 16-bit word is below rate 
 
 
 class Drop(NamedTuple):
-    """The dropout of one array: each value is dropped with probability `rate`, by the random numbers of `key`."""
+    """The dropout of one array: each value is dropped with probability `rate`; `key` generates the random numbers."""
 
     rate: float
     key: Key
@@ -47,7 +47,7 @@ class Drop(NamedTuple):
         return keep.reshape(shape)
 
 
-SavedDropout = tuple[Drop | None, Array | None]  # what `dropout` saves: its argument and the mask
+SavedDropout = tuple[Drop | None, Array | None]  # the values that `dropout` saves: its argument and the mask
 
 
 @kernel

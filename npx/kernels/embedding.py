@@ -43,8 +43,8 @@ def embedding_grad(
 
     g, keep (..., D); ids (...). accumulate_into: an array that gtable is added to, if not None.
 
-    Sums follow the order of the positions, so they are deterministic. The rows of g are scaled rather than those of
-    the table, which are far more.
+    Sums follow the order of the positions, so they are deterministic. The rows of g are scaled, because the table has
+    far more rows.
     """
     xp = array_module(g)
     g = dropout_grad.reference(g, drop, keep)
@@ -97,7 +97,7 @@ def embedding_grad_numpy(
     keep: Array | None,
     accumulate_into: Array | None = None,
 ) -> Array:
-    """Sum only the rows of ids that occur, without scattered writes."""
+    """Sum rows only for ids that occur, without scattered writes."""
     g = dropout_grad_numpy(g, drop, keep)
     g = g if scale == 1.0 else (g * scale).astype(g.dtype, copy=False)
     gtable = np.zeros((rows, g.shape[-1]), g.dtype) if accumulate_into is None else accumulate_into
@@ -120,7 +120,7 @@ def sums_by_id(g: Array, ids: Array) -> tuple[Array, Array]:
 def embedding_cuda(
     table: Array, ids: Array, scale: float = 1.0, positions: Array | None = None, drop: Drop | None = None
 ) -> Output:
-    """One warp per row."""
+    """Let one warp compute each row."""
     table, ids, d = contiguous(table), contiguous(ids), table.shape[1]
     positions = None if positions is None else contiguous(positions.astype(table.dtype, copy=False))
     y = array_module(table).empty((*ids.shape, d), table.dtype)

@@ -33,7 +33,7 @@ def layer_norm_grad(
 ) -> Any:
     """Gradients (gx, ggamma, gbeta) of `layer_norm`. g, xhat (..., D); gamma (D,); rstd (..., 1).
 
-    accumulate_into: arrays to which ggamma and gbeta are added, where not None.
+    accumulate_into: arrays to which ggamma and gbeta are added, or None for new arrays.
 
     With h = g * gamma: gx = rstd * (h - mean(h) - xhat * mean(h * xhat)), where the two means come from the dependence
     of the mean and of the variance on every x_i. ggamma = sum g * xhat and gbeta = sum g over all rows.
@@ -99,7 +99,7 @@ def layer_norm_numpy(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> 
 
 @layer_norm_grad.fast("numpy", "float32", "float64")
 def layer_norm_grad_numpy(g: Array, *saved: Any, **options: Any) -> tuple[Array, ...]:
-    """The gradient of `residual_norm_numpy`, without that of x."""
+    """Return the gradients of `residual_norm_numpy` except gx."""
     return residual_norm_grad_numpy(g, *saved, **options)[1:]
 
 
@@ -108,8 +108,8 @@ def residual_norm_numpy(
 ) -> Output:
     """layer_norm(residual + dropout(x)), one block of rows at a time; a `residual` of None counts as 0.
 
-    Saves y, which the next operation saves anyway, instead of xhat = (y - beta) / gamma. Columns from which xhat cannot
-    be recovered accurately save xhat. The dropout mask is saved as one bit per value.
+    Saves y, which the next operation saves anyway, instead of xhat = (y - beta) / gamma. For columns from which xhat
+    cannot be recovered accurately, xhat is saved. The dropout mask takes one bit per value.
     """
     check_rows(x, residual)
     y, rstd = np.empty(x.shape, x.dtype), np.empty((*x.shape[:-1], 1), x.dtype)
@@ -186,8 +186,8 @@ def as_rows(x: Array | None) -> Any:
     return None if x is None else x.reshape(-1, x.shape[-1])
 
 
-WARP_COLUMNS = 1024  # columns of a row that one warp can hold in registers; longer rows take several warps
-MAX_WARPS = 8  # per row: more would leave each thread too few registers
+WARP_COLUMNS = 1024  # number of columns that one warp can hold in registers; longer rows take several warps
+MAX_WARPS = 8  # warps per row: more would leave each thread too few registers
 PARTIAL_SUMS = 264  # blocks that sum the gradients of gamma and beta: two per multiprocessor of a large GPU
 
 
@@ -199,7 +199,7 @@ def layer_norm_cuda(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> O
 
 @layer_norm_grad.fast("cupy", "float32", "float16", "bfloat16")
 def layer_norm_grad_cuda(g: Array, *saved: Any, **options: Any) -> tuple[Array, ...]:
-    """The gradient of `residual_norm_cuda`, without that of x."""
+    """Return the gradients of `residual_norm_cuda` except gx."""
     return residual_norm_grad_cuda(g, *saved, **options)[1:]
 
 

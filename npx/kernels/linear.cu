@@ -1,5 +1,5 @@
-// The passes around the matmuls of linear.py: bias and ReLU after the forward one, the ReLU's mask and the sums over
-// rows before the backward ones.
+// The passes around the matmuls of linear.py: bias and ReLU after the forward matmul; the ReLU's mask and the sums over
+// rows before the backward matmuls.
 // Built with: T = float half_t bf16_t
 #include "device.cuh"
 

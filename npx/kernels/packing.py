@@ -14,7 +14,7 @@ from npx.array import Array, array_module, from_host
 
 
 class Packing(NamedTuple):
-    """How B sentences with N rows in all are packed.
+    """The packing of B sentences with N rows in total.
 
     starts: int64 (B + 1,); sentence b has the rows starts[b] to starts[b + 1] - 1.
     flat_index: int64 (N,); the position of each row in the padded array (B * max_length, ...).

@@ -84,7 +84,7 @@ def softmax_numpy(x: Array, mask: Array | None = None) -> tuple[Array, Array]:
     return y, y
 
 
-softmax_grad.fast("numpy", "float32", "float64")(softmax_grad.reference)  # it makes few passes
+softmax_grad.fast("numpy", "float32", "float64")(softmax_grad.reference)  # `softmax_grad` makes few passes
 
 
 def block_threads(n: int) -> int:
@@ -116,7 +116,7 @@ def softmax_cuda(x: Array, mask: Array | None = None) -> tuple[Array, Array]:
 
 @softmax_grad.fast("cupy", "float32", "float16", "bfloat16")
 def softmax_grad_cuda(g: Array, y: Array) -> Array:
-    """One block per row."""
+    """Launch one block per row."""
     g, y, n = contiguous(g), contiguous(y), g.shape[-1]
     gx = array_module(g).empty(g.shape, g.dtype)
     launch("softmax.cu", "softmax_grad", g.size // max(n, 1), block_threads(n), (g, y, gx, np.int32(n)), T=g.dtype)

@@ -1,4 +1,4 @@
-"""Interleaved threads, so that accidental sharing of data fails at once instead of once in a thousand runs.
+"""Interleaved threads, so accidentally shared data causes a failure in every run instead of one in a thousand.
 
 Two blocks that are small enough for a test are finished before a second thread has woken up, so a scratch array that
 both use would go unnoticed. Here the first block of each thread waits for the others, and every thread hands over to
@@ -46,7 +46,8 @@ class Turns:
                 self.changed.notify_all()
 
     def enter(self, i: int) -> bool:
-        """Wait until every thread has a range, then for the turn of range i; return False if no thread lacks one.
+        """Wait until every thread has a range, then for the turn of range i; return False if every thread already has
+        one.
 
         The last range has the first turn.
         """

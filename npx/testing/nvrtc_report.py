@@ -27,7 +27,7 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_90")  # Turing, Ampere, Hopper
 
 
 FLAGS = (*OPTIONS, "--device-as-default-execution-space", "-ftz=true")  # CuPy adds the last two
-MAX_LINES = 40  # of a compiler message that are shown
+MAX_LINES = 40  # lines of a compiler message that are shown
 
 
 class CompileError(RuntimeError):
@@ -66,7 +66,7 @@ def variants(source: str) -> list[dict[str, str]]:
 
 @functools.cache
 def load_nvrtc() -> ctypes.CDLL:
-    """Load NVRTC from an installed package or the system; CompileError if it is missing."""
+    """Load NVRTC from an installed package or the system. Raises CompileError if it is missing."""
     roots = [*site.getsitepackages(), site.getusersitepackages()]
     files = [str(file) for root in roots for file in sorted(Path(root).glob("nvidia/*/lib/libnvrtc.so.*"))]
     for file in [*reversed(files), "libnvrtc.so.13", "libnvrtc.so.12", "/usr/local/cuda/lib64/libnvrtc.so"]:
@@ -80,7 +80,10 @@ def load_nvrtc() -> ctypes.CDLL:
 
 
 def compile_kernels(source: str, defines: dict[str, str], architecture: str) -> str:
-    """Compile a kernel file to machine code and return the compiler's log; CompileError with the log if that fails."""
+    """Compile a kernel file to machine code and return the compiler's log.
+
+    Raises CompileError with the log if that fails.
+    """
     lib, program, size = load_nvrtc(), ctypes.c_void_p(), ctypes.c_size_t()
     flags = [*FLAGS, f"-arch={architecture}", "--ptxas-options=-v"]
     options = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))

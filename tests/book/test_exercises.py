@@ -13,7 +13,7 @@ from book.files import Exercise, exercises, first_problem
 from book.judging import MAX_LINES, WIDTH, judge, show
 from tests.book import answers
 
-SEEDS = range(int(os.environ.get("BOOK_SEEDS", "20")))  # of the cases that a right answer must pass
+SEEDS = range(int(os.environ.get("BOOK_SEEDS", "20")))  # seeds of the cases that a right answer must pass
 CHECK_ALL_GRADIENTS = "BOOK_KIT" in os.environ  # run the gradient checker on every right answer: takes minutes
 ALL = exercises()
 for_each_exercise = pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.name)

@@ -35,7 +35,7 @@ OF_ONE_RESULT = {  # changes of a result, and the relation that describes the re
     "shape": lambda x: x[0],
     "dtype": lambda x: x > 0,
     "nan": lambda x: x * np.nan,
-    "number of values": None,  # of a right result that is a tuple
+    "number of values": None,  # for a right result that is a tuple
     "": lambda x: x + 1,
     "reshape": lambda x: ValueError("cannot reshape array of size 12 into shape (1,2,4)"),
 }

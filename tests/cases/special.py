@@ -13,7 +13,7 @@ from tests.cases.base import Call
 
 SPECIAL = {}
 KEY = npx.Key(5, 2**33 + 1, 9)
-RATES = (0.5, 0.0, 1e-6, 0.999, 1.0)  # of dropout; the third is not a multiple of 1 / 65,536
+RATES = (0.5, 0.0, 1e-6, 0.999, 1.0)  # dropout rates; the third is not a multiple of 1 / 65,536
 
 
 def special(function):

@@ -51,7 +51,7 @@ def layer_norm_3(g, x, gamma, beta):
 
 @line("layer norm")
 def layer_norm_4(g, x, gamma, beta):
-    h, (xhat, rstd), ones = g * gamma, statistics(x), np.ones(4) / 2  # of length 1
+    h, (xhat, rstd), ones = g * gamma, statistics(x), np.ones(4) / 2  # ones has length 1
     off = np.eye(4) - np.outer(ones, ones) - np.stack([np.outer(row, row) / 4 for row in xhat])
     return rstd * (off @ h[..., None])[..., 0], (g * xhat).sum(axis=0), g.sum(axis=0)
 
@@ -139,7 +139,7 @@ def sublayer_1(g, x, residual, gamma, beta, drop):
 @line("dropout, residual and norm")
 def sublayer_2(g, x, residual, gamma, beta, drop):
     m = drop.keep_mask(x.shape) * drop.scale
-    gs, ggamma, gbeta = layer_norm_3(g, residual + m * x, gamma, beta)  # of the sum, which hands it to both
+    gs, ggamma, gbeta = layer_norm_3(g, residual + m * x, gamma, beta)  # the sum passes gs to both
     return m * gs, gs, ggamma, gbeta
 
 

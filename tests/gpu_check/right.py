@@ -24,7 +24,7 @@ from train.tasks.translation import translate_lines
 TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "fp16": 2e-2, "bf16": 8e-2, "float16": 2e-2, "bfloat16": 8e-2}
 SCALE = {"fp16": 256.0}  # loss scale
 LOSS_TOLERANCE = {"float32": 0.01, "bf16": 0.05, "fp16": 0.05}  # relative error of the losses in a short training
-DTYPES = ("float32", "bfloat16")  # of the calls under the sanitizers
+DTYPES = ("float32", "bfloat16")  # dtypes of the calls under the sanitizers
 
 
 def small_model(dtype: Any, sizes: Sizes) -> tuple[Transformer, Any, Any]:

@@ -57,7 +57,7 @@ def stderr_of(process):
 
 
 def run_jobs(size, jobs):
-    """Run the jobs of a file on `size` ranks; AssertionError if one fails."""
+    """Run the jobs of a file on `size` ranks. Raises AssertionError if one fails."""
     process = launch(size, "-m", "tests.helpers.distributed_jobs", jobs)
     errors = stderr_of(process)
     stacks = [f"{path}:\n{path.read_text()}" for path in sorted(jobs.parent.glob(f"{jobs.name}.*"))]
@@ -72,7 +72,7 @@ def rank_pids(mpirun):
             environment = dict(pair.partition("=")[::2] for pair in (folder / "environ").read_text().split("\0"))
             if _is_descendant(int(folder.name), mpirun.pid) and "OMPI_COMM_WORLD_RANK" in environment:
                 pids[int(environment["OMPI_COMM_WORLD_RANK"])] = int(folder.name)
-        except (OSError, UnicodeDecodeError):  # of another user, or ended by now
+        except (OSError, UnicodeDecodeError):  # a process of another user, or one that has ended
             pass
     return pids
 

@@ -20,7 +20,7 @@ from train.run.checkpoint import DamagedCheckpoint, load_checkpoint
 from train.run.folder import RunFolder, step_of
 from train.run.replace import existing_folder
 
-KEEP_LAST = 3  # of the trainings in tests/helpers/trainings.py
+KEEP_LAST = 3  # train.keep_last of the trainings in tests/helpers/trainings.py
 RESUMED = 20  # one of this many states is resumed to the end
 
 

@@ -39,7 +39,7 @@ SETTINGS = {
     "max_steps": 2, "warmup_steps": 2, "log_every": 1, "validate_every": 1, "checkpoint_every": 1, "keep_last": 2,
     "accumulate": 1, "validate_bleu": False,
 }  # fmt: skip
-MMAP_THRESHOLD, TOP_PAD = -3, -2  # of mallopt; small values request memory from the kernel more often
+MMAP_THRESHOLD, TOP_PAD = -3, -2  # options of mallopt; small values request memory from the kernel more often
 # Ends of a process in a library that does not check whether it got memory; nothing may be lost then either.
 ABORTED = -signal.SIGABRT, -signal.SIGSEGV
 

@@ -34,7 +34,7 @@ class Workspace:
         self.train(self.new_run())  # imports modules that the forks then share
         started = time.monotonic()
         assert self.child(lambda: self.train(reference)).wait() == 0
-        self.seconds = time.monotonic() - started  # of a training with its preparation
+        self.seconds = time.monotonic() - started  # time of a training with its preparation
         self.expected = self.result(reference)
 
     def train(self, out, resume=False, **changes):

@@ -221,7 +221,7 @@ def test_an_interrupted_preparation_changes_no_files(tmp_path, error):
     assert len(prepare(src, tgt, LetterTokenizer(), tmp_path / "out")) == 9000
 
 
-@pytest.mark.parametrize("renames", range(5))  # of four arrays and meta.json
+@pytest.mark.parametrize("renames", range(5))  # renames of four arrays and meta.json
 def test_a_preparation_killed_between_renames_is_incomplete(tmp_path, monkeypatch, renames):
     src, tgt = write(tmp_path, ["ab", "c"], ["d", "ef"])
     prepare(src, tgt, LetterTokenizer(), tmp_path / "out")

@@ -239,10 +239,10 @@ def test_values_that_the_folder_replaces_are_named(own, tmp_path, capfd):
     options = ["--data", str(own), "--out", str(tmp_path / "run"), *SMALL, *SHORT]
     assert main(["train", str(tmp_path / "my.toml"), *options]) == 0
     err = capfd.readouterr().err
-    assert f"{own}: data.vocab_size is 270, as in this folder, instead of 4,000 as configured\n" in err
-    assert f"{own}: data.max_length is 256, as in this folder, instead of 99 as configured\n" in err
+    assert f"{own}: data.vocab_size is 270, as in this folder, not 4,000 as configured\n" in err
+    assert f"{own}: data.max_length is 256, as in this folder, not 99 as configured\n" in err
     assert train(own, tmp_path / "b") == 0 and "as configured" not in capfd.readouterr().err
     assert train(own, tmp_path / "c", "--set=data.vocab_size=300") == 2
-    assert f"data.vocab_size: expected 270, that of the tokenizer in {own}; got 300; try" in capfd.readouterr().err
+    assert f"data.vocab_size: expected 270, the size of the tokenizer in {own}; got 300; try" in capfd.readouterr().err
     assert main(["train", str(tmp_path / "my.toml"), "--resume", "--out", str(tmp_path / "run")]) == 2
     assert f"--resume: expected the run's text files; got {tmp_path / 'my.toml'}" in capfd.readouterr().err

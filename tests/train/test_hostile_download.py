@@ -68,7 +68,7 @@ HOSTILE = {
     "redirect in a circle": (redirect(b"http://127.0.0.1:PORT/x"), "infinite loop"),
     "redirect to nothing": (redirect(b"http://[::1"), "Invalid IPv6 URL"),
     "redirect to a long name": (redirect(b"http://" + b"a" * 300 + b"/"), "label"),
-    "another range": (answer(b"Content-Range: bytes 7-99/9", body=BYTES, status=b"206 Partial"), "another range"),
+    "another range": (answer(b"Content-Range: bytes 7-99/9", body=BYTES, status=b"206 Partial"), "a different range"),
     "no HTTP": (b"\x1b[2J\x00\xff" * 99 + b"\r\n\r\n", "got"),
     "long header": (answer(b"X: " + b"x" * 70_000), "got more than 65536 bytes"),
     "many headers": (answer(*[b"X: x"] * 200), "got more than 100 headers"),

@@ -53,7 +53,7 @@ RESULTS = [(5.0, 10.0), (4.0, 30.0), (3.0, 20.0), (3.5, 30.0), (2.0, 5.0), (2.5,
     ("metric", "keep", "patience", "stop", "best", "kept"),
     [
         ("bleu", 1, 0, 6, 2, []),
-        ("bleu", 3, 0, 6, 2, [2, 4, 6]),  # of equal scores the earlier is better
+        ("bleu", 3, 0, 6, 2, [2, 4, 6]),  # if scores are equal, the earlier one is better
         ("bleu", 2, 2, 4, 2, [2, 4]),
         ("loss", 2, 0, 6, 5, [5, 6]),
         ("loss", 9, 1, 4, 3, [1, 2, 3, 4]),
@@ -83,7 +83,7 @@ def test_selection_survives_a_stop(text, tmp_path):
     keys = {"validate_every": 2, "best_metric": "loss", "keep_best": 2}
     run(text, tmp_path / "a", **keys)
     run(text, tmp_path / "b", **keys, max_steps=5)
-    (tmp_path / "b" / "checkpoints" / "best-99").mkdir()  # of a future that the run has not reached
+    (tmp_path / "b" / "checkpoints" / "best-99").mkdir()  # from a future that the run has not reached
     run(text, tmp_path / "b", resume=True, **keys)
     assert outcome(tmp_path / "a") == outcome(tmp_path / "b", 5)
     names = [path.name for path in RunFolder(tmp_path / "a").best_steps()]

@@ -28,7 +28,7 @@ class Commands(TyperGroup):
 
 
 def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
-    """Raise UserError if an option has fewer values than it takes before the next option of a command or the end."""
+    """Raise UserError if an option is followed by fewer values than it takes."""
     options = {name: p for p in params if p.param_type_name == "option" for name in p.opts}
     for i, name in enumerate(args):
         if name == "--":

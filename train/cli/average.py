@@ -19,7 +19,8 @@ def average(
         bool, typer.Option("--best", help="Average the best checkpoints (train.keep_best) instead.")
     ] = False,
 ) -> None:
-    """Average the weights of the newest or best checkpoints; commands that load the run then use the average."""
+    """Average the weights of the newest or best checkpoints; commands that load the run use the average from then
+    on."""
     from train.run.checkpoint import average_checkpoints
 
     if best and last is not None:

@@ -33,7 +33,9 @@ def classify(
     ] = None,
     gold_tags: Annotated[
         Path | None,
-        typer.Option(metavar="F", help="Tags of the sentences in --gold, one line for each; default: in --gold."),
+        typer.Option(
+            metavar="F", help="Tags of the sentences in --gold, one line for each; default: the tags in --gold."
+        ),
     ] = None,
     output: Output = None,
     top: Annotated[

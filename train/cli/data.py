@@ -12,7 +12,7 @@ from train.cli.options import number_option
 from train.errors import UserError, nearest, plural
 
 OWN = "own"
-LARGE = 500_000  # pairs from which the preset base is suggested instead of tiny
+LARGE = 500_000  # number of pairs from which on the preset base is suggested instead of tiny
 
 
 @app.command(
@@ -96,13 +96,14 @@ def data(
     held_out = f" ({pairs['held_out']:,} of them for validation)" if pairs["held_out"] else ""
     print(f"{plural(pairs['read'], 'pair')} read, {clean:,} kept{held_out}; removed: {removed}")
     for part, array in manifest["arrays"].items():
-        src, tgt = (array["tokens"][side] + array["kept"] for side in ("src", "tgt"))  # with the ends of sentences
+        src, tgt = (array["tokens"][side] + array["kept"] for side in ("src", "tgt"))  # including the ends of sentences
         outcomes = (array["too_long"], f"of more than {max_length} tokens"), (array["empty"], "with an empty side")
         left_out = ", ".join(f"{number:,} {words}" for number, words in outcomes if number)
         line = f"{part}: {plural(array['kept'], 'pair')}, {src:,} source and {tgt:,} target tokens"
         print(f"{line}; left out: {left_out}" if left_out else line)
     print(f"{out / 'manifest.json'} records the sources and settings")
-    # The defaults are the paper's: 25,000 tokens per update and 4,000 updates of warmup, too many for a small corpus.
+    # The default of 25,000 tokens per update and 4,000 updates of warmup, as in the paper, is too much for a small
+    # corpus.
     small = ["tiny", "--set", "train.batch_tokens=4096", "--set", "train.warmup_steps=1000"]
     paths = ["--data", str(out), "--out", f"runs/{out.absolute().name}"]
     options = [*(["base"] if clean >= LARGE else small), *paths]
@@ -111,6 +112,6 @@ def data(
 
 TEXT_OPTIONS = "--train-src", "--train-tgt", "--valid-src", "--valid-tgt"
 
-REASONS = {  # key in the manifest -> words
+REASONS = {  # maps a key in the manifest to words
     "empty": "empty", "long": "too long", "ratio": "length ratio", "script": "not Latin", "duplicate": "duplicates",
 }  # fmt: skip

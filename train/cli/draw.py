@@ -12,7 +12,7 @@ from train.errors import UserError, nearest
 
 PICTURES = ("heads", "beam", "curves", "memory", "roles", "confusion")
 DEFAULT_SENTENCES = 100
-MODELS = {"text": "a language model", "labels": "an encoder"}  # what a model is trained on -> its name in messages
+MODELS = {"text": "a language model", "labels": "an encoder"}  # maps a model's training data to its name in messages
 
 
 @app.command(
@@ -201,7 +201,7 @@ def draw_confusion_of(run: Path, out: Path) -> None:
 
 
 def draw_roles_of(run: Path, out: Path, sentences: int) -> None:
-    """Draw where the heads look on the validation text, and the effect of ablating each."""
+    """Draw where the heads attend on the validation text, and the effect of ablating each head."""
     from train.run.checkpoint import load_with_origin
     from train.viewer.inspection import check_heads
     from train.viewer.roles import EvaluationText, draw_roles, measure_roles

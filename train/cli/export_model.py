@@ -15,8 +15,8 @@ DTYPES = Range(str, choices=("float32", "float16", "int8"))
 
 @app.command(
     "export",
-    epilog="Example: [b]npx-transformer export runs/a --to huggingface --out exported[/b]. The folder has the tokenizer"
-    " too and works as it is.",
+    epilog="Example: [b]npx-transformer export runs/a --to huggingface --out exported[/b]. The folder also contains"
+    " the tokenizer and needs no further steps.",
 )
 def export_model(
     run: RunPath,

@@ -11,7 +11,7 @@ from train.cli.app import Device, app, use_device
 from train.cli.options import VOCABULARY, number_option
 from train.errors import UserError, plural
 
-N_SPECIAL = 4  # ids before the labels
+N_SPECIAL = 4  # number of ids before the labels
 VocabSize = Annotated[
     int | None,
     number_option(int, VOCABULARY, metavar="V", help="Vocabulary size, for a preset only; default: 37000."),
@@ -105,7 +105,7 @@ def check_preset_only(vocab_size: int | None, run: str) -> None:
 def describe(shape: Any, config: Any, updates: int | None = None) -> Iterator[str]:
     """Yield lines on a model's parameters, FLOP and memory, with the paper's figures for its unchanged presets.
 
-    `updates` is the number that a run has made; None means all of train.max_steps.
+    `updates` is the number of updates that a run has made; None stands for train.max_steps.
     """
     import npx
     from train.experiments.paper import FIGURES, TESTED
@@ -151,7 +151,7 @@ LANGUAGES = {"en-de": "English-German", "en-fr": "English-French"}
 
 
 def describe_architecture(shape: Any) -> str:
-    """Return the architecture and, if it has attention layers only, the places of its norms and its positions."""
+    """Return the architecture and, if all its layers use attention, the placement of its norms and its positions."""
     if shape.architecture not in ("encoder_decoder", "decoder", "encoder"):
         return str(shape.architecture)
     return f"{shape.architecture}, norm {shape.norm}, positions {shape.positions}"
@@ -172,14 +172,14 @@ def describe_vocabulary(shape: Any, sides: tuple[str, ...]) -> str:
 
 
 def has_metrics(entry: dict[str, Any], kind: str, *names: str) -> bool:
-    """Return whether an entry of metrics.jsonl is of this kind and has these numbers."""
+    """Return whether an entry of metrics.jsonl has this kind and these numbers."""
     return entry["kind"] == kind and all(type(entry.get(name)) in (int, float) for name in names)
 
 
 def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return step, tokens, loss and tokens per second of the last log line, or of a checkpoint that is newer.
 
-    If training stops between two log lines, only its checkpoint counts the last updates.
+    If training stops between two log lines, only its checkpoint includes the last updates.
     """
     from train.run.checkpoint import newest_totals
 

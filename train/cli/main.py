@@ -43,12 +43,12 @@ from train.cli import reproduce  # noqa: F401
 # isort: on
 
 OUT_OF_MEMORY = "out of memory; try shorter lines, or a smaller train.batch_tokens or search.batch_tokens"
-CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # click's ClickException, or that of the copy in newer typers
+CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # click's ClickException, or its copy in newer versions of typer
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; `argv` defaults to the process's arguments."""
-    os.environ["MPLBACKEND"] = "agg"  # pictures go to files; a notebook's backend may not be installed here
+    os.environ["MPLBACKEND"] = "agg"  # pictures are written to files; a notebook's backend may not be installed
     try:
         with guard_standard_streams():
             return run_command(argv)
@@ -74,12 +74,12 @@ def run_command(argv: Sequence[str] | None) -> int:
         return report_user_error("unexpected end of file; try a complete copy of the input file")
     except KeyboardInterrupt:
         return 130
-    except FloatingPointError as error:  # of a search; training reports its own
+    except FloatingPointError as error:  # raised by a search; training reports its own errors
         return report_user_error(f"{error}; try an earlier checkpoint")
     except SystemError as error:
         if "without exception set" not in str(error) and "without setting an exception" not in str(error):
             return report_internal_error()
-        return report_user_error(OUT_OF_MEMORY)  # NumPy, where it cannot allocate
+        return report_user_error(OUT_OF_MEMORY)  # NumPy, if it cannot allocate memory
     except MemoryError:
         return report_user_error(OUT_OF_MEMORY)
     except OSError as error:
@@ -108,7 +108,8 @@ def report_internal_error() -> int:
 def report_exit(status: int, line: str, details: str = "") -> int:
     """Print `details` and `line` once and return `status`.
 
-    If all ranks fail alike, only rank 0 prints; a rank that fails alone prints its name and aborts the others.
+    If all ranks fail with the same error, only rank 0 prints it. If a single rank fails, it prints its name and aborts
+    the others.
     """
     world = npx.distributed.world()
     prints = world.rank == 0 and npx.distributed.rank_and_size()[0] == 0

@@ -10,7 +10,7 @@ from train.errors import UserError
 def load_models(runs: Sequence[Path], on_warning: Callable[[str], object]) -> tuple[Any, Any, Any]:
     """Return (model, tokenizer, configuration) of one run, or of the ensemble of several.
 
-    The configuration is that of the first run. Raises UserError if the runs have different tokenizers.
+    The configuration is the first run's. Raises UserError if the runs have different tokenizers.
     """
     from models.search import Ensemble
     from train.run.checkpoint import load_model

@@ -1,6 +1,6 @@
 """Command-line options whose values are checked against a range.
 
-    number_option(int, "[1, 512]", help=...)   an option with a range of its own
+    number_option(int, "[1, 512]", help=...)   an option with its own range
     search_option("beam")                      an option that overrides a key of [search] and has its range
 
 The options that `translate` and `parse` share are defined here, with `search_options`, which merges them into a run's
@@ -25,7 +25,10 @@ def number_option(kind: type, interval: str, **settings: Any) -> Any:
 
 
 def search_option(key: str, **settings: Any) -> Any:
-    """Return a typer option that overrides a key of [search]. Its help is the key's unless `settings` has one."""
+    """Return a typer option that overrides a key of [search].
+
+    The help text is the key's, unless `settings` contains one.
+    """
     from models.fields import range_of
     from train.run.config import keys_of
 
@@ -47,7 +50,7 @@ def checked_option(allowed: Range, **settings: Any) -> Any:
             raise UserError(f"{name}: expected {allowed.words()}; got {str(value)[:60]}; try {attempt}")
         return value
 
-    return typer.Option(callback=check, is_eager=True, **settings)  # checked before missing options are reported
+    return typer.Option(callback=check, is_eager=True, **settings)  # is checked before missing options are reported
 
 
 def text_option(*names: str, **settings: Any) -> Any:
@@ -101,7 +104,7 @@ def search_options(run_search: dict[str, Any], n_best: int, **overrides: Any) ->
 
 
 def check_single_input(input: Path | None, gold: Path | None) -> None:
-    """Raise UserError if a command is given both texts and texts with their correct output."""
+    """Raise UserError if a command receives both --input and --gold."""
     if input is not None and gold is not None:
         raise UserError(f"--gold: expected --input or --gold; got both ({input}, {gold}); try one of them")
 

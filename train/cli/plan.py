@@ -90,12 +90,12 @@ def plan(
     t, n = config.train, shape.n_parameters()
     precision = precision_named(t.precision)
     width = precision.weight_dtype.itemsize
-    size = width * n  # bytes of the gradient, which is summed in the weights' dtype
+    size = width * n  # bytes of the gradient; sums have the weights' dtype
     wire = {
         "wire_fraction": 1.0 if t.reduce_dtype == "float32" else 2 / width,
         "gathered": t.shard * n * (2 if precision.is_mixed else width),
     }
-    tokens = t.batch_tokens * len(TASKS[config.data.task].sides)  # of a micro-batch
+    tokens = t.batch_tokens * len(TASKS[config.data.task].sides)  # tokens of a micro-batch
     late = shape.vocab_size * shape.d_model / n
     seconds = tokens / tokens_per_second
     plans = [estimate_step(size, late, seconds, t.accumulate, int(k), used, **wire) for k in counts]

@@ -27,8 +27,8 @@ def print_help(ctx: typer.Context) -> None:
 
 
 @tables.command(
-    epilog=f"{RESUME} --scale small measures lengths and widths up to 256. Measurements of time need a machine without"
-    " other work."
+    epilog=f"{RESUME} --scale small measures lengths and widths up to 256. Run the measurements of time on a machine"
+    " that is otherwise idle."
 )
 def table1(
     out: Out,
@@ -59,7 +59,7 @@ def table3(
     ] = None,
     steps: Annotated[
         int | None,
-        number_option(int, "[1, 1000000000]", metavar="N", help="Updates of base; big has three times as many."),
+        number_option(int, "[1, 1000000000]", metavar="N", help="Updates of base; big gets three times as many."),
     ] = None,
     seeds: Annotated[
         int | None,
@@ -103,7 +103,8 @@ def length(
     device: Device = "cpu",
     quiet: Quiet = False,
 ) -> None:
-    """Train on sequences of up to 20 tokens and test on up to 200; write length.md, length.json and length.png."""
+    """Train on sequences of up to 20 tokens, test on up to 200 tokens, and write length.md, length.json and
+    length.png."""
     from train.experiments.length import run_length
 
     use_device(device)
@@ -112,7 +113,7 @@ def length(
 
 
 def row_names(rows: str | None, example: str) -> list[str]:
-    """Return the names in the value of --rows. Raises UserError if it has none."""
+    """Return the names in the value of --rows. Raises UserError if there are none."""
     from train.errors import UserError
 
     names = [row.strip() for row in (rows or "").split(",") if row.strip()]

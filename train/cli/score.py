@@ -47,7 +47,9 @@ def score(
         tuple[Path, Path] | None,
         typer.Option(metavar="SRC TGT", help="Instead, print the log-probability of each target line under --model."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one object, with --pairs one per line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, or one per line with --pairs.")
+    ] = False,
     device: Device = "cpu",
 ) -> None:
     """Score a translation with BLEU, chrF and TER, or, with --pairs, print log-probabilities under a model."""

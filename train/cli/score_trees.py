@@ -1,4 +1,4 @@
-"""`score-trees`: EVALB's scores of trees against gold trees."""
+"""`score-trees`: scores trees against gold trees, as EVALB does."""
 
 import json
 import sys

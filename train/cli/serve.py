@@ -69,7 +69,7 @@ def serve(
 
 
 def load_page(runs: list[Path]) -> Any:
-    """Return the page for the first run's model, or a page with curves and the reason if it cannot be loaded."""
+    """Return the page for the first run's model, or a page with curves and an explanation if it cannot be loaded."""
     from train.run.checkpoint import load_with_origin
     from train.run.folder import RunFolder
     from train.viewer.curves import by_name

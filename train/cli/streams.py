@@ -1,7 +1,7 @@
 """Standard streams for a command that runs in a pipeline: closed streams and readers that exit early are handled.
 
 `main` enters `guard_standard_streams` once. A stream that was closed before the program started becomes the null
-device, so that a file opened later never takes its descriptor. Errors on standard error are ignored. If the reader of
+device, so a file opened later never takes its descriptor. Errors on standard error are ignored. If the reader of
 standard output closes it, `BrokenOutput` ends the program silently.
 """
 
@@ -17,12 +17,12 @@ from typing import Any, BinaryIO
 from train.errors import UserError
 from train.text.lines import long_line_error
 
-PAUSE_SECONDS = 0.05  # without input, after which the lines read so far are processed
+PAUSE_SECONDS = 0.05  # seconds without input after which the lines read so far are processed
 STREAMS = ("stdin", "stdout", "stderr")
 
 
 class BrokenOutput(BaseException):
-    """The reader of standard output has closed it. Not an OSError, which libraries would catch."""
+    """The reader of standard output has closed it. It is not an OSError, because libraries would catch it."""
 
 
 class GuardedStream:
@@ -48,7 +48,7 @@ class GuardedStream:
         try:
             method(*arguments)
         except OSError as error:
-            with suppress(OSError, ValueError):  # discard the buffered text, also when Python flushes it at exit
+            with suppress(OSError, ValueError):  # discards the buffered text, even when Python flushes it at exit
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
             self._on_error(error)
 
@@ -67,11 +67,11 @@ def guard_standard_streams() -> Iterator[None]:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is the missing one
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))
     stdout, stderr = sys.stdout, sys.stderr
-    for stream in (stdout, stderr):  # show a character that the terminal cannot encode as \\xfc, as stderr does
+    for stream in (stdout, stderr):  # shows a character that the terminal cannot encode as \\xfc, as stderr does
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     sys.stdout, sys.stderr = GuardedStream(stdout, raise_broken_output), GuardedStream(stderr, lambda error: None)

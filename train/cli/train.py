@@ -18,7 +18,8 @@ from train.tasks import TASKS, Task
 
 
 def with_task_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace a command's **texts with one option per [data] key of each task, after its first two parameters."""
+    """Replace the parameter **texts of a command by one option for each [data] key of each task, after its first two
+    parameters."""
     parameters = list(inspect.signature(command).parameters.values())
     by_name = {p.name: p for p in (*parameters[:2], *task_options(), *parameters[2:-1])}
     command.__signature__ = inspect.Signature(list(by_name.values()))  # type: ignore[attr-defined]
@@ -140,11 +141,11 @@ def check_task_options(names: Iterable[str], task: Task[Any, Any]) -> None:
 def use_data_folder(
     folder: Path, read: Callable[[Mapping[str, Any]], Any], texts: Mapping[str, str], init: Path | None
 ) -> tuple[Any, list[str]]:
-    """Return the configuration of a training on a folder that `data` has written, and lines to tell the user.
+    """Return the configuration for training on a folder written by `data`, and lines to show to the user.
 
     Args:
         folder: The folder of --data.
-        read: Returns the configuration with these keys of [data], which only --set and options override.
+        read: Returns the configuration with the given keys of [data], which only --set and options override.
         texts: The options that name texts.
         init: The run of --init, whose tokenizer is used.
 
@@ -165,7 +166,7 @@ def use_data_folder(
     if original.task != "translation":
         raise UserError(f"--data: expected the task translation; got {original.task}; try the options of that task")
     unused: set[str] = set()
-    if original.vocabularies == "separate":  # new tokenizers encode the texts again
+    if original.vocabularies == "separate":  # a new tokenizer encodes the texts again
         unused = {"tokenizer", "prepared"}
     if init is not None and digest(run_files(find_checkpoint(init))[0]) != digest(keys["tokenizer"]):
         unused = {"tokenizer", "prepared", "vocab_size"}
@@ -175,14 +176,14 @@ def use_data_folder(
     for name in ("vocab_size", "max_length"):
         value, given = getattr(config.data, name), getattr(original, name)
         if given not in (value, keys_of("data")[name].default):
-            notes.append(f"{folder}: data.{name} is {value:,}, as in this folder, instead of {given:,} as configured")
+            notes.append(f"{folder}: data.{name} is {value:,}, as in this folder, not {given:,} as configured")
     if config.data.tokenizer == keys.get("tokenizer") and config.data.vocab_size != keys["vocab_size"]:
         raise UserError(
-            f"data.vocab_size: expected {keys['vocab_size']}, that of the tokenizer in {folder}; got "
+            f"data.vocab_size: expected {keys['vocab_size']}, the size of the tokenizer in {folder}; got "
             f'{config.data.vocab_size}; try another folder, or data.tokenizer = "bpe", which trains a new tokenizer'
         )
     is_same = all(getattr(config.data, name) == value for name, value in keys.items()) and not texts
-    if config.data.prepared == keys.get("prepared") and not is_same:  # write other token arrays to the run
+    if config.data.prepared == keys.get("prepared") and not is_same:  # writes new token arrays to the run
         config = replace(config, data=replace(config.data, prepared=""))
     if not config.data.valid_src:
         notes.append(
@@ -192,16 +193,16 @@ def use_data_folder(
 
 
 def read_config(config: str | None, changes: list[str], out: Path, resume: bool, init: Path | None = None) -> Any:
-    """Return the configuration from a file, a preset or, without either, from the run that is resumed or `init`.
+    """Return the configuration from a file or a preset or, if neither is given, from the resumed run or from `init`.
 
-    With `init`, the tokenizer is that of `init` unless the file or `changes` name another.
+    With `init`, its tokenizer is used unless the file or `changes` name another one.
     """
     from train.run.checkpoint import find_checkpoint, run_files
     from train.run.config import to_toml
     from train.run.folder import RunFolder
 
     changed = {change.partition("=")[0].strip() for change in changes}
-    for part in ("train", "valid"):  # a new file of tagged words does not belong to the tags of the earlier one
+    for part in ("train", "valid"):  # a new file of tagged words must not be combined with the earlier file's tags
         if f"data.{part}_tagged" in changed and f"data.{part}_tags" not in changed:
             changes = [*changes, f"data.{part}_tags="]
     run_file = RunFolder(out).config_file
@@ -214,7 +215,7 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
         tokenizer_file, config_file = run_files(find_checkpoint(init))
         tokenizer = f"data.tokenizer={to_toml(str(tokenizer_file))}"
         if config is None:
-            # Do not write to its token arrays, and copy all of its weights.
+            # This run must not write to the token arrays of `init`, and copies all its weights.
             config, changes = str(config_file), ["data.prepared=", "train.init_only=", tokenizer, *changes]
         elif "data.tokenizer" not in changed:
             base = load_config(config, ())

@@ -42,7 +42,7 @@ def translate(
     n_best: NBest = 1,
     batch_tokens: BatchTokens = None,
     scores: Annotated[
-        bool, typer.Option("--scores", help="Add the log-probability (nats) and that of each token.")
+        bool, typer.Option("--scores", help="Add the log-probability (nats) of the translation and of each token.")
     ] = False,
     alignments: Annotated[
         bool, typer.Option("--alignments", help="Add aligned words as pairs source-target, counted from 0.")
@@ -117,7 +117,7 @@ def translate(
             options = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)
         options |= {"prefixes": prefixes, "alignments": alignments, "on_warning": on_warning, "world": world}
         work = stack.enter_context(line_progress("translated", input, output, not quiet and world.rank == 0))
-        options["on_progress"] = lambda lines: work.advance(lines * world.size)  # the other ranks are about as far
+        options["on_progress"] = lambda lines: work.advance(lines * world.size)  # other ranks: about equal
         index = -1
         results = decoding.decode_stream(network, tokenizer, lines, **options)
         for index, translations in enumerate(results):

@@ -29,7 +29,7 @@ ANSWERS = {True: "yes", False: "no", None: "unclear"}
 NOT_COMPARABLE = """\
 **These results are not comparable with the paper's.** The models are smaller (widths divided by {width}, layers by
 {depth}, the same number of heads), so are the text and the training, and the perplexity is of another vocabulary. Only
-the order of the rows can be compared, as far as the differences exceed the variation between seeds{unknown}."""
+the order of the rows can be compared, and only if the differences exceed the variation between seeds{unknown}."""
 VARIATION = """\
 Each row is the mean of its trainings with different seeds (of perplexity, the geometric mean), ± their standard
 deviation. Pooled over the rows, the standard deviation is {bleu:.2f} BLEU and {nats:.3f} nats. A difference between

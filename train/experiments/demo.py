@@ -17,7 +17,7 @@ from typing import Any
 from train.errors import UserError
 
 LIMIT = 1_000_000
-PICTURED = (342, 21_965)  # shown in the attention picture, never trained on
+PICTURED = (342, 21_965)  # numbers in the attention picture, excluded from training
 N_PRINTED = 5  # translations
 
 CONFIG = """

@@ -1,4 +1,4 @@
-"""The output folder of a table: it can only be continued by the same command with the same settings."""
+"""The output folder of a table, which only the same command with the same settings can continue."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -9,14 +9,14 @@ from train.errors import UserError
 from train.files import write_text
 from train.json_files import open_own_folder, write_json
 
-SHOWN = ("scale", "steps", "settings")  # settings whose values a message shows; others are hashes of files
+SHOWN = ("scale", "steps", "settings")  # settings whose values a message shows; the others are hashes of files
 
 
 def open_table_folder(out: Path, settings: Mapping[str, Any], mark: str = "settings.json") -> None:
     """Create the folder, or check that it belongs to this command and has the same settings.
 
-    The settings that all rows share are stored in the file `mark`; new ones are added to it. Raises UserError for
-    another folder and for different settings.
+    The settings that all rows share are stored in the file `mark`; new ones are added to it. Raises UserError for any
+    other folder and for different settings.
     """
     stored = open_own_folder(out, mark) or {}
     for name, value in settings.items():

@@ -1,4 +1,4 @@
-"""Length extrapolation, the paper's hope in section 3.5: trained on up to 20 tokens, tested on up to 200.
+"""Length extrapolation, which the paper hopes for in section 3.5: train on up to 20 tokens, test on up to 200.
 
     OUT/settings.json         settings of all rows: updates and seed
        /rows/TASK-POSITIONS.json  the results of a row; a row that has this file is finished
@@ -27,11 +27,11 @@ from train.progress import Display
 
 POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "t5", "shaw")
 TRAINED = 20  # longest source of the training
-LENGTHS = (5, 10, 15, 20, 25, 30, 40, 60, 80, 100, 150, 200)  # of the tested sources
+LENGTHS = (5, 10, 15, 20, 25, 30, 40, 60, 80, 100, 150, 200)  # lengths of the tested sources
 N_TESTED = 50  # sequences of each length
-BATCH = 64  # sequences of an update
+BATCH = 64  # number of sequences per update
 PEAK_RATE = 2e-3
-MASTERED = 90.0  # percentage of exact outputs
+MASTERED = 90.0  # percentage of exact outputs that counts as mastered
 PAD, BOS, EOS, FIRST = 0, 1, 2, 3
 LETTERS = 26
 MODEL: dict[str, Any] = {"d_model": 64, "d_ff": 256, "n_heads": 4, "n_layers": 2, "dropout": 0.0, "norm": "pre"}
@@ -43,13 +43,13 @@ Pair = tuple[list[int], list[int]]  # ids of source and target, without BOS and 
 
 
 def copy(rng: np.random.Generator, length: int) -> Pair:
-    """Return random letters, twice."""
+    """Return a random sequence of letters twice, as source and target."""
     letters = rng.integers(FIRST, FIRST + LETTERS, length).tolist()
     return letters, letters
 
 
 def reverse(rng: np.random.Generator, length: int) -> Pair:
-    """Return random letters and the same in reverse order."""
+    """Return a random sequence of letters and its reversal."""
     letters, _ = copy(rng, length)
     return letters, letters[::-1]
 
@@ -157,7 +157,8 @@ def train_model(
     seed: int,
     on_update: Callable[[], object],
 ) -> None:
-    """Train on new sequences of random lengths in every update; the rate rises for a tenth of them, then falls."""
+    """Train on new sequences of random lengths in every update; the learning rate rises for a tenth of the updates,
+    then falls."""
     adam, rng, warmup = Adam(model), np.random.default_rng((seed, 1)), max(1, steps // 10)
     for step in range(1, steps + 1):
         src, tgt = batch([task(rng, int(n)) for n in rng.integers(1, TRAINED + 1, BATCH)])
@@ -169,7 +170,7 @@ def train_model(
 
 
 def test_model(model: Transformer, pairs: Sequence[Pair]) -> dict[str, float]:
-    """Return the percentages of exact outputs, and of target tokens that the output has at the same place."""
+    """Return the percentages of exact outputs, and of target tokens that the output has at the same position."""
     src, _ = batch(pairs)
     longest = max(len(target) - len(source) for source, target in pairs)
     outputs = [h.tokens for h in greedy_search(model, src, max_extra=max(0, longest) + 5)]
@@ -183,7 +184,7 @@ def test_model(model: Transformer, pairs: Sequence[Pair]) -> dict[str, float]:
 
 
 def reach(result: Mapping[str, Any]) -> int:
-    """Return the greatest tested length up to which every length is mastered; 0 if none is."""
+    """Return the greatest tested length up to which every length is mastered, or 0."""
     longest = 0
     for n, scores in result["lengths"].items():
         if scores["exact"] < MASTERED:

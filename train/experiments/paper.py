@@ -45,7 +45,7 @@ PARSERS: list[tuple[str, str, float]] = [
     ("Dyer et al. (2016)", "generative", 93.3),
 ]
 
-# Table 2: BLEU on newstest2014 and training cost in FLOPs of each language pair, as printed; missing where it has none.
+# Table 2: BLEU on newstest2014 and training cost in FLOPs of each language pair; only the printed figures are present.
 TABLE2: list[dict[str, str]] = [
     {"model": "ByteNet", "en-de": "23.75"},
     {"model": "Deep-Att + PosUnk", "en-fr": "39.2", "en-fr FLOPs": "1.0e20"},
@@ -60,7 +60,7 @@ TABLE2: list[dict[str, str]] = [
     {"model": "Transformer (base)", "en-de": "27.3", "en-fr": "38.1", "en-de FLOPs": "3.3e18", "en-fr FLOPs": "3.3e18"},
     {"model": "Transformer (big)", "en-de": "28.4", "en-fr": "41.8", "en-de FLOPs": "2.3e19", "en-fr FLOPs": "2.3e19"},
 ]  # fmt: skip
-TESTED = {  # preset -> its language pairs and row in Table 2
+TESTED = {  # maps a preset to its language pairs and row in Table 2
     "base": (("en-de", "en-fr"), TABLE2[-2]),
     "big": (("en-de",), TABLE2[-1]),
     "big-enfr": (("en-fr",), TABLE2[-1]),

@@ -8,10 +8,10 @@ the rank that sums it, and each sum goes to all ranks:
     step     accumulate t + max(B buckets - 2/3 t (1 - 1 / (B - L)), L buckets) + 2 l
     shard    a bucket costs half, for the parts only; after the update the weights are gathered for the other half
 
-t is the compute time of a micro-batch, of which the backward pass is 2/3 (the time that a sharded update saves is
-ignored). Buckets are reduced during the backward pass as soon as the first is ready. The last L buckets are ready when
-it ends: those with a part of the embedding matrix, and at least one. The term 2 l is the exchange of losses, norms and
-timings between ranks.
+t is the compute time of a micro-batch, of which the backward pass takes 2/3 (the time that a sharded update saves is
+ignored). Buckets are reduced during the backward pass as soon as the first is ready. The last L buckets are ready only
+when it ends: all that contain a part of the embedding matrix, and at least one. The term 2 l is the exchange of losses,
+norms and timings between ranks.
 
 For comparison, the table shows the faster of the two usual algorithms for an all-reduce of n bytes:
 
@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from train.learn.parallel.reducer import BUCKET
 
-BACKWARD = 2 / 3  # fraction of a step's compute: two matmuls for each one of the forward pass
+BACKWARD = 2 / 3  # fraction of a step's compute: it has two matmuls for each matmul of the forward pass
 
 
 class Link(NamedTuple):
@@ -118,7 +118,7 @@ def table(estimates: list[StepEstimate], tokens: float) -> Iterator[str]:
 
 
 def training_table(estimates: list[StepEstimate], updates: int, price: float | None) -> Iterator[str]:
-    """Yield the lines of a table of the time and cost of `updates` updates; `price` is that of an hour of one GPU."""
+    """Yield the lines of a table of the time and cost of `updates` updates; `price` is the price of one GPU-hour."""
     yield f"  GPUs       hours    GPU-hours{'' if price is None else '         cost'}   of {updates:,} updates"
     for e in estimates:
         hours = updates * e.step / 3600

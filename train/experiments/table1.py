@@ -1,4 +1,4 @@
-"""Table 1 of the paper, measured: what a layer costs, and how far apart two positions are in it.
+"""Table 1 of the paper, measured: the cost of a layer, and the length of the path between two positions.
 
     OUT/settings.json          scale and format of the results
        /kinds/NAME.json        results of a kind of layer; a kind that has this file is finished
@@ -37,10 +37,10 @@ from train.learn.optimizer import Adam
 
 WINDOW, WIDTH = 16, 3  # r of restricted self-attention, and k of the convolutions
 HEAD = 64  # width of an attention head
-MIN_SECONDS = 0.3  # repeat a measurement at least this long, if MAX_REPEATS allows
-MAX_REPEATS = 20  # of a measurement
+MIN_SECONDS = 0.3  # seconds for which a measurement is repeated at least, if MAX_REPEATS allows
+MAX_REPEATS = 20  # maximum number of repetitions of a measurement
 SAMPLES = 32  # random inputs over which gradients are averaged
-VOCABULARY, COPY_WIDTH, COPY_BATCH = 8, 32, 16  # of the copying task
+VOCABULARY, COPY_WIDTH, COPY_BATCH = 8, 32, 16  # vocabulary of the copying task
 COPY_ACCURACY, COPY_RATE = 0.95, 1e-2
 
 
@@ -50,7 +50,7 @@ class Scale:
 
     lengths: tuple[int, ...]
     widths: tuple[int, ...]
-    distances: tuple[int, ...]  # of the gradient and of copying
+    distances: tuple[int, ...]  # distances for the gradient and for copying
     copy_steps: int  # updates after which learning to copy is given up
 
 
@@ -74,9 +74,9 @@ class Mixing(Module):
 class Kind:
     """A kind of layer.
 
-    layer: make a complete layer of width d, for stacks. mixing: make what is measured. multiplications: their number in
-    a forward pass over n positions. complexity, sequential, path: the paper's, as text. exponents: those of n and d
-    there.
+    layer: makes a complete layer of width d, for stacks. mixing: makes the part that is measured. multiplications:
+    their number in a forward pass over n positions. complexity, sequential, path: the paper's entries, as text.
+    exponents: the exponents of n and d in them.
     """
 
     layer: Callable[[int], Module]
@@ -94,7 +94,7 @@ def heads(d: int) -> int:
 
 
 def of_layer(make: Callable[[int], Module]) -> Callable[[int], Mixing]:
-    """Return a factory of `Mixing` modules for a layer that is measured as a whole."""
+    """Return a factory of `Mixing` modules for a layer that is measured completely."""
 
     def mixing(d: int) -> Mixing:
         layer = make(d)
@@ -226,7 +226,7 @@ def measure_cell(kind: Kind, n: int, d: int) -> dict[str, Any]:
 
 
 def graph_depth(kind: Kind, n: int) -> int:
-    """Return the number of operations on the longest path of the graph of a layer, without fused recurrences."""
+    """Return the number of operations on the longest path through the graph of a layer, without fused recurrences."""
     x = Tensor(npx.ones((1, n, 4)), requires_grad=True)
     layer = make(kind.layer, 4)
     y = composed_lstm(layer.input(x), layer.weight) if isinstance(layer, LSTM) else layer(x)
@@ -276,7 +276,7 @@ def layers_to_reach(kind: Kind, distance: int) -> int:
 
 
 def path_length(kind: Kind, distance: int) -> int:
-    """Return the steps that a signal takes over that distance: layers, times the recurrent steps in each."""
+    """Return the number of steps that a signal takes over that distance: layers times the recurrent steps in each."""
     one, two, all_positions = (graph_depth(kind, n) for n in (1, 2, distance + 1))
     steps = 1 + (all_positions - one) // (two - one) if two > one else 1
     return layers_to_reach(kind, distance) * steps
@@ -299,7 +299,8 @@ class Copier(Module):
 
 
 def steps_to_copy(kind: Kind, distance: int, longest: int, limit: int) -> int | None:
-    """Return the updates until COPY_ACCURACY of tokens are copied from that distance; None if `limit` are too few."""
+    """Return the number of updates until COPY_ACCURACY of tokens are copied from that distance; None if it exceeds
+    `limit`."""
     with npx.keyed(1, 0):
         model = Copier(kind)
     adam, rng = Adam(model), np.random.default_rng(1)

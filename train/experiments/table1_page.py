@@ -48,7 +48,7 @@ def markdown(table: Mapping[str, Any], has_picture: bool) -> Iterator[str]:
     yield from ("# Table 1, measured", "")
     yield from (
         "One sequence of n positions of width d, forward and backward, on this machine. Exponents are least-squares",
-        "fits over the larger half of the sizes. FLOPs are those of the matmuls, the backward pass counted twice and",
+        "fits over the larger half of the sizes. FLOPs count only matmuls, those of the backward pass twice and",
         "recomputation not at all. Memory is the peak of the arrays allocated in a pass.",
         "",
         "| layer | paper | FLOPs | time | memory | n = 8, 16, 32: graph depth | paper: sequential |",

@@ -1,7 +1,7 @@
 """Table 2 of the paper: BLEU and training cost of the models it compares, and of models trained here.
 
-The cost of a model trained here is computed in two ways: by the formula, for each token that the run was trained on;
-and as in the paper, time x devices x sustained FLOP/s of a device (footnote 5). Only the second includes overhead.
+The cost of a model trained here is computed in two ways: by a formula, for each token that the run was trained on; and
+as in the paper, as time x devices x sustained FLOP/s of a device (footnote 5). Only the second includes overhead.
 
     OUT/en-de.translated, en-fr.translated     translations of the test text, written atomically
        /table2.{md,json}
@@ -42,9 +42,9 @@ def run_table2(out: Path, runs: Mapping[str, TrainedRun]) -> dict[str, Any]:
     """Translate and score the test texts with the `runs` (by "en-de", "en-fr"); write and return the table.
 
     A translation in `out` by the same checkpoint and of the same text is reused. Raises UserError for an invalid run or
-    text, and for a folder of another command.
+    text, and for a folder that another command has written.
     """
-    for run in runs.values():  # before the first translation, which may take hours
+    for run in runs.values():  # check before the first translation, which may take hours
         check_test_text(run)
     open_table_folder(out, {"table": 2}, "table2.json")
     paper = [{name: text if name == "model" else float(text) for name, text in row.items()} for row in TABLE2]
@@ -79,8 +79,8 @@ def check_test_text(run: TrainedRun) -> None:
 def training_cost(path: Path) -> dict[str, Any]:
     """Return updates, tokens, seconds and FLOP of a run, from the state of its newest checkpoint.
 
-    The ratio of source and target tokens comes from the prepared text, or is taken as 1 if that is missing. Only the
-    seconds of updates count.
+    The ratio of source to target tokens comes from the prepared text; it is 1 if that is missing. Only the time spent
+    in updates counts.
     """
     run = RunFolder(path)
     if (totals := newest_totals(run)) is None:
@@ -91,7 +91,7 @@ def training_cost(path: Path) -> dict[str, Any]:
     meta, source_fraction = run.data("train", config.data.prepared) / "meta.json", 0.5
     if meta.is_file():
         tokens, pairs = (read_json(meta, "prepared text")[key] for key in ("tokens", "pairs"))
-        source, target = (tokens[side] + pairs["kept"] for side in ("src", "tgt"))  # with end tokens
+        source, target = (tokens[side] + pairs["kept"] for side in ("src", "tgt"))  # end tokens included
         source_fraction = source / (source + target)
     source, target = round(totals.tokens * source_fraction), round(totals.tokens * (1 - source_fraction))
     counted = shape.training_flops(source, target)

@@ -6,8 +6,8 @@
        /rows/NAME/result.json  the results of this training; with this file it is finished
        /table3.{md,json,png}   all finished rows and the paper's, rewritten after each training
 
-An interrupted row continues from its newest checkpoint. The results of a row are those of its last weights, as in the
-paper (section 6.2: "no checkpoint averaging"); those of the average of its last checkpoints are also recorded.
+An interrupted row continues from its newest checkpoint. A row is scored with its last weights, as in the paper (section
+6.2: "no checkpoint averaging"); the scores of the average of its last checkpoints are also recorded.
 """
 
 import shutil
@@ -93,7 +93,7 @@ def run_table3(
         rows: rows to train; none for all.
         steps: updates of base; default: the scale's.
         settings: configuration changes of every row, as for --set.
-        progress: print the progress of each training, or with several jobs its result.
+        progress: print the progress of each training; with several jobs, only that it starts.
         seeds: trainings of each row, with train.seed, train.seed + 1, ...; default: the scale's.
         jobs: trainings at a time, each in its own process.
 

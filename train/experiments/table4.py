@@ -1,4 +1,5 @@
-"""Table 4 of the paper, constituency parsing: a Transformer trained on gold trees, and one also on parsed trees.
+"""Table 4 of the paper, constituency parsing: a Transformer trained on gold trees, and one also trained on
+automatically parsed trees.
 
     OUT/table4.settings.json   settings of all rows: scale, configuration changes, SHA-256 of the trees and runs
        /test.mrg               the test trees
@@ -8,8 +9,9 @@
        /rows/ROW.parsed        its trees of the test sentences
        /table4.{md,json}       all finished rows, other parsers and the paper's results
 
-An interrupted row continues from its newest checkpoint. Of two checkpoints, the average of the last ones and the one
-with the best validation F1, the one that scores better on the validation trees with the search of the test is tested.
+An interrupted row continues from its newest checkpoint. There are two candidates for the test: the average of the last
+checkpoints, and the checkpoint with the best validation F1. The one that scores better on the validation trees, with
+the same search as in the test, is tested.
 """
 
 import time
@@ -33,7 +35,7 @@ from train.tasks.parsing.lexicon import Lexicon
 from train.tasks.parsing.task import parse_gold, read_clean_trees
 from train.tasks.parsing.trees import Tree, write_tree
 
-GOLD_COPIES = 2  # of each gold tree in the row semi, as gold trees are better and from the domain of the test
+GOLD_COPIES = 2  # copies of each gold tree in the row semi: gold trees are better and come from the domain of the test
 PAPER: dict[str, Any] = {"tokenizer": "bpe", "pretokenizer": "whitespace", "max_length": 512}
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"preset": "parsing-small"},
@@ -76,8 +78,8 @@ def run_table4(
         out: folder of the table.
         trees: files of "train", "valid", "test" and, for the row semi, "silver".
         scale: key of SCALES.
-        runs: row -> run folder that is already trained.
-        others: name -> file with another parser's trees of the test sentences.
+        runs: maps a row to a run folder that is already trained. others: maps a name to a file with another parser's
+        trees of the test sentences.
         settings: configuration changes of every row, as for --set.
         progress: print the progress of each training.
 
@@ -88,7 +90,7 @@ def run_table4(
     rows = ["wsj", *(["semi"] if "silver" in trees or "semi" in runs else [])]
     shared: dict[str, Any] = {"scale": scale, "settings": [*settings]}
     for row in rows:
-        row_config(row, scale, trees["train"], trees["valid"], settings)  # checked before the folder is created
+        row_config(row, scale, trees["train"], trees["valid"], settings)  # is checked before the folder is created
         shared[f"run {row}"] = run_digest(runs[row]) if row in runs else None
     open_table_folder(
         out, shared | {f"{part} trees": digest(path) for part, path in trees.items()}, "table4.settings.json"
@@ -187,9 +189,9 @@ def markdown(table: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of the Markdown page."""
     yield from (f"# Table 4, scale {table['scale']}", "")
     if table["scale"] != "paper":
-        yield "**These results are not comparable with the paper's:** they are from other, far fewer trees and a small"
-        yield "model. The parsers below the paper's in this table are comparable: they are trained and tested on the"
-        yield "same trees."
+        yield "**These results are not comparable with the paper's:** they come from different, far fewer trees and a"
+        yield "small model. The parsers below the paper's in this table are comparable: they are trained and tested on"
+        yield "the same trees."
         yield ""
     yield from ("| parser | training | F1 |", "|---|---|---|")
     for parser, training, f1 in table["paper"]:

@@ -1,7 +1,7 @@
-"""The BERT architecture of Hugging Face transformers, in terms of our encoder of labels.
+"""The BERT architecture of Hugging Face transformers, mapped to our encoder.
 
 BERT normalizes after each sub-layer and after the embeddings, has learned positions, token types and biases, and
-predicts masked tokens through a layer of its own. Our special tokens have the ids 0 to 3, so the import moves the rows
+predicts masked tokens through an additional layer. Our special tokens have the ids 0 to 3, so the import moves the rows
 of [PAD], [CLS], [SEP] and [MASK] there.
 """
 
@@ -24,13 +24,14 @@ from train.text.lines import read_all_lines
 from train.text.tokenizer import REMEDY, SPECIAL_IDS, tokenizer_spec
 
 VOCABULARY = "vocab.txt"
-SPECIALS = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}  # with our ids
+# In the order of our ids.
+SPECIALS = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
 UNKNOWN = "[UNK]"
 SIZES = {
     "d_model": "hidden_size", "d_ff": "intermediate_size", "n_layers": "num_hidden_layers",
     "n_heads": "num_attention_heads", "max_positions": "max_position_embeddings",
 }  # fmt: skip
-FRACTIONS = {  # with their defaults
+FRACTIONS = {  # with their default values
     "layer_norm_eps": ("layer_norm_eps", 1e-12), "dropout": ("hidden_dropout_prob", 0.1),
     "attention_dropout": ("attention_probs_dropout_prob", 0.1),
 }  # fmt: skip
@@ -39,15 +40,15 @@ OTHER_SETTINGS: Mapping[str, Any] = {
     "position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False,
 }  # fmt: skip
 EMBEDDING, OUTPUT = "embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
-OUTPUT_BIAS = "cls.predictions.decoder.bias", "cls.predictions.bias"  # the first is used, if there are both
+OUTPUT_BIAS = "cls.predictions.decoder.bias", "cls.predictions.bias"  # the first name is used if both exist
 TRANSFORM = "cls.predictions.transform"
 POOLER, NEXT_SENTENCE = "pooler.dense.weight", "cls.seq_relationship."
 BUFFER = "embeddings.position_ids"
-OLDER_NAMES = {".weight": ".gamma", ".bias": ".beta"}  # of norms, in checkpoints of 2018
+OLDER_NAMES = {".weight": ".gamma", ".bias": ".beta"}  # names in the norms of checkpoints of 2018
 
 
 def parameters(c: TransformerConfig) -> Iterator[Mapped]:
-    """Yield the parameters but those with a row for each token of the vocabulary."""
+    """Yield the parameters except those with a row for each token of the vocabulary."""
     yield Mapped("text_positions.weight", ("embeddings.position_embeddings.weight",), False)
     yield Mapped("token_types.weight", ("embeddings.token_type_embeddings.weight",), False)
     yield from norm("embedding_norm", "embeddings.LayerNorm")
@@ -71,7 +72,10 @@ def parameters(c: TransformerConfig) -> Iterator[Mapped]:
 def read_bert(
     folder: Path, config: Mapping[str, Any], settings: Mapping[str, Any], on_warning: Callable[[str], object]
 ) -> Imported:
-    """Read a BERT folder, with or without the layers that predict masked tokens. Raises UserError for what we lack."""
+    """Read a BERT folder, with or without the layers that predict masked tokens.
+
+    Raises UserError for unsupported features.
+    """
     path = folder / CONFIG
     check_settings(config, OTHER_SETTINGS, str(path))
 
@@ -109,7 +113,8 @@ def read_bert(
 def from_bert(weights: Mapping[str, Any], c: TransformerConfig, order: Any, name: str) -> dict[str, Any]:
     """Return our parameters, float32.
 
-    order: BERT's id of each of our ids. Raises UserError, naming a tensor of the file `name`, where one does not fit.
+    order: BERT's id of each of our ids. Raises UserError, naming the tensor and the file `name`, for a tensor that does
+    not fit.
     """
     shapes = {parameter: p.shape for parameter, p in c.outline().named_parameters()}
     tensors = Tensors(weights, name)
@@ -123,7 +128,7 @@ def from_bert(weights: Mapping[str, Any], c: TransformerConfig, order: Any, name
         arrays = [tensors.take(candidates(part), size) for part in parts]
         result[ours] = np.concatenate([x.T for x in arrays], axis=-1) if is_matrix or len(parts) > 1 else arrays[0]
     ignored = {BUFFER, *OUTPUT_BIAS} | ({OUTPUT} if c.tying != "none" else set())
-    tensors.check_empty("a BERT model without other outputs than masked tokens", lambda key: key in ignored)
+    tensors.check_empty("a BERT model that only predicts masked tokens", lambda key: key in ignored)
     return result
 
 
@@ -137,7 +142,7 @@ def candidates(name: str) -> tuple[str, ...]:
 
 
 def read_tokenizer(folder: Path) -> tuple[AffixTokenizer, Any]:
-    """Return the tokenizer with our numbers of its subwords, and the file's number of each. Raises UserError."""
+    """Return the tokenizer with our ids, and the file's id of each subword. Raises UserError if it cannot be read."""
     spec = read_spec(folder)
     vocabulary = spec["model"]["vocab"]
     for token in (*SPECIALS.values(), UNKNOWN):
@@ -157,7 +162,7 @@ def read_tokenizer(folder: Path) -> tuple[AffixTokenizer, Any]:
 
 
 def read_spec(folder: Path) -> dict[str, Any]:
-    """Return the content of tokenizer.json, or of vocab.txt and tokenizer_config.json in its form."""
+    """Return the content of tokenizer.json, or of vocab.txt and tokenizer_config.json converted to its layout."""
     if (folder / TOKENIZER).exists():
         spec = read_json(folder / TOKENIZER, "a Hugging Face tokenizer.json", REMEDY)
         model = spec.get("model") if isinstance(spec, dict) else None

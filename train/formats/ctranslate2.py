@@ -57,7 +57,7 @@ def write_ctranslate2(model: Any, tokenizer: Any, config: RunConfig, folder: Pat
 
 
 def is_pad_last(converted: MarianModel) -> bool:
-    """Return whether padding is the last id of both vocabularies, so that it can be left out."""
+    """Return whether padding is the last id of both vocabularies and can therefore be left out."""
     return all(converted.pad_id == len(names) - 1 for names in converted.vocabularies)
 
 

@@ -1,4 +1,4 @@
-"""Export of runs: which formats there are, and a folder that is complete or absent."""
+"""Export of runs: the available formats, and output folders that are complete or absent."""
 
 import json
 import os
@@ -20,12 +20,12 @@ from train.run.checkpoint import load_model
 from train.run.config import RunConfig
 from train.run.replace import hidden_name, remove_partial, replace_folder
 
-# target -> a function that writes (model, tokenizer, run's configuration, dtype) as files of a folder
+# maps a target to a function that writes (model, tokenizer, run's configuration, dtype) to files in a folder
 Writer = Callable[[Any, Any, RunConfig, Path, str], None]
 TARGETS: Registry[Writer] = Registry("target")
 DTYPES = ("float32", "float16", "int8")
-# Fields of a model that need no check: sizes, ids, initialization, dropout and other training, and fields without
-# effect for the architectures and positions that the targets have.
+# Fields of a model that need no check: sizes, ids, initialization, dropout and other training settings, and fields
+# without effect for the architectures and positions that the targets support.
 UNCHECKED = frozenset(
     "vocab_size src_vocab_size d_model d_ff n_heads n_layers pad_id bos_id eos_id unk_id suppressed_ids "
     "attention_gain embedding_init initialization dropout attention_dropout activation_dropout word_dropout "
@@ -45,7 +45,7 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
         dtype: dtype of the weights, one of DTYPES.
         on_warning: called with warnings about the run.
 
-    Raises UserError for a folder that exists, and for a model or dtype that the format lacks.
+    Raises UserError for a folder that exists, and for a model or dtype that the format does not support.
     """
     if os.path.islink(out):
         raise UserError(f"{out}: expected a new folder; got a link; try another --out")
@@ -87,7 +87,7 @@ def write_tensors(path: Path, tensors: dict[str, Any], dtype: str, target: str) 
         raise UserError(f"--dtype: expected float32 or float16 with --to {target}; got int8; try --to ctranslate2")
     check_range(tensors, dtype)
     arrays = {name: np.ascontiguousarray(array, dtype) for name, array in tensors.items()}
-    path.write_bytes(save(arrays, {"format": "pt"}))  # save_file makes it unreadable for other users
+    path.write_bytes(save(arrays, {"format": "pt"}))  # save_file makes the file unreadable for other users
 
 
 def check_range(tensors: Mapping[str, Any], dtype: str) -> None:
@@ -101,9 +101,9 @@ def check_range(tensors: Mapping[str, Any], dtype: str) -> None:
 
 
 def unsupported_fields(c: TransformerConfig, allowed: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a model whose values a target lacks, and the supported values in words.
+    """Yield the fields of a model whose values a target does not support, and the supported values in words.
 
-    A field that is neither in `allowed` nor in UNCHECKED needs its default, so that a new option is an error.
+    A field that is neither in `allowed` nor in UNCHECKED must have its default, so a new option raises an error.
     """
     for field in fields(c):
         values = allowed.get(field.name, (field.default,))
@@ -145,5 +145,5 @@ def write_safetensors(model: Any, tokenizer: Any, config: RunConfig, folder: Pat
 
 
 def to_json(c: TransformerConfig) -> dict[str, Any]:
-    """Return a model's configuration as JSON content, without its open keys."""
+    """Return a model's configuration as JSON content, without keys that are None."""
     return {name: value for name, value in c.to_dict().items() if value is not None}

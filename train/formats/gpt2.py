@@ -1,7 +1,7 @@
-"""The GPT-2 architecture of Hugging Face transformers, in terms of our decoder-only model.
+"""The GPT-2 architecture of Hugging Face transformers, mapped to our decoder-only model.
 
-GPT-2 normalizes before each sub-layer and after the last layer, has learned positions and biases, and its matrices
-have the same layout as ours.
+GPT-2 normalizes before each sub-layer and after the last layer and has learned positions and biases. Its matrices have
+the same layout as ours.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -39,7 +39,7 @@ SUBLAYERS = {
     "feed_forward.outer": "mlp.c_proj",
 }  # fmt: skip
 SIZES = {"d_model": "n_embd", "n_layers": "n_layer", "n_heads": "n_head", "max_positions": "n_positions"}
-FRACTIONS = {  # with their defaults
+FRACTIONS = {  # with their default values
     "layer_norm_eps": ("layer_norm_epsilon", 1e-5), "dropout": ("resid_pdrop", 0.1),
     "attention_dropout": ("attn_pdrop", 0.1),
 }  # fmt: skip
@@ -101,7 +101,10 @@ def read_gpt2(
 
 
 def from_gpt2(weights: Mapping[str, Any], c: TransformerConfig, name: str) -> dict[str, Any]:
-    """Return our parameters, float32. Raises UserError, naming a tensor of the file `name`, where one does not fit."""
+    """Return our parameters in float32.
+
+    Raises UserError, naming the tensor and the file `name`, for one that does not fit.
+    """
     shapes = {parameter: p.shape for parameter, p in c.outline().named_parameters()}
     tensors = Tensors(weights, name)
     pairs = [("embedding.weight", EMBEDDING), ("text_positions.weight", POSITIONS), *parameters(c)]
@@ -115,8 +118,8 @@ def from_gpt2(weights: Mapping[str, Any], c: TransformerConfig, name: str) -> di
 def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> PlainTokenizer:
     """Return the byte-level tokenizer of a folder. Raises UserError for another kind.
 
-    GPT-2 has only one special token, the end of a text. Padding, the beginning and unknown characters are bytes that
-    UTF-8 never contains, so that no text has them and no new rows are needed.
+    GPT-2 has only one special token, the end of a text. Padding, the beginning of a text and the unknown token are
+    represented by bytes that never occur in UTF-8, so no new rows are needed.
     """
     spec = read_spec(folder)
     names = {token["content"] for token in spec["added_tokens"]}
@@ -133,7 +136,7 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> PlainTokenizer:
 
 
 def read_spec(folder: Path) -> dict[str, Any]:
-    """Return the content of tokenizer.json, or of vocab.json and merges.txt in its form."""
+    """Return the content of tokenizer.json, or of vocab.json and merges.txt converted to its layout."""
     if (folder / TOKENIZER).exists():
         spec = read_json(folder / TOKENIZER, "a Hugging Face tokenizer.json", REMEDY)
         model = spec.get("model") if isinstance(spec, dict) else None
@@ -176,8 +179,8 @@ def check_model(c: TransformerConfig) -> None:
 def to_gpt2(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int) -> dict[str, Any]:
     """Return the tensors of a GPT-2 model equivalent to ours, for at most `n_positions` positions.
 
-    Sinusoids become the table of positions, and the scale of the embedding becomes part of it; then the output has a
-    matrix of its own.
+    Sinusoids become the table of positions. A scale of the embedding is multiplied into it; the output then has a
+    separate matrix.
     """
     result = {}
     for name, theirs in parameters(c):

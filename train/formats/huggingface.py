@@ -40,7 +40,7 @@ class Imported(NamedTuple):
     parameters: Mapping[str, Any]
 
 
-# model_type -> a function that reads a folder: (folder, config.json, generation settings, on_warning)
+# maps a model_type to a function that reads a folder: (folder, config.json, generation settings, on_warning)
 Reader = Callable[[Path, Mapping[str, Any], Mapping[str, Any], Callable[[str], object]], Imported]
 READERS: Registry[Reader] = Registry("model_type")
 
@@ -54,7 +54,7 @@ def make_shape(
 ) -> Any:
     """Return the model's configuration for its [model] `keys`, whose names in the file are `names`.
 
-    Raises UserError for an invalid one.
+    Raises UserError for an invalid configuration.
     """
     special: dict[str, Any] = {
         "pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id,
@@ -93,7 +93,7 @@ def write_run(
     tokenizer: TextTokenizer,
     parameters: Mapping[str, npx.Array],
 ) -> None:
-    """Write a new run folder with one checkpoint, step-0, which has weights but no state of an optimizer."""
+    """Write a new run folder with one checkpoint, step-0, which has weights but no optimizer state."""
     state = {"step": 0, "model": shape.to_dict(), "tokenizer_digest": tokenizer.digest, "task": config.data.task}
     with run.creating(resume=False):
         run.prepare(config, tokenizer)
@@ -140,7 +140,10 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> PairTokenizer | T
 
 
 def read_sentencepiece(folder: Path, pad: int, eos: int) -> PairTokenizer:
-    """Return the tokenizer of source.spm and target.spm, with one vocabulary or two. Raises UserError."""
+    """Return the tokenizer of source.spm and target.spm, with one vocabulary or two.
+
+    Raises UserError for a damaged file.
+    """
     settings = read_object(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
     is_separate = settings.get("separate_vocabs") is True
     files = VOCABULARY, TARGET_VOCABULARY if is_separate else VOCABULARY
@@ -168,7 +171,10 @@ def special_id(config: Mapping[str, Any], name: str, folder: Path) -> int:
 
 
 def suppressed_ids(settings: Mapping[str, Any], tokenizer: TextTokenizer, path: Path) -> tuple[int, ...]:
-    """Return the forbidden tokens, without those that a search never chooses. Raises UserError for sequences."""
+    """Return the forbidden tokens except those that a search never chooses.
+
+    Raises UserError for forbidden sequences.
+    """
     sequences, tokens = (settings.get(name) or [] for name in ("bad_words_ids", "suppress_tokens"))
     is_list = isinstance(sequences, list) and isinstance(tokens, list)
     words = [*sequences, *([token] for token in tokens)] if is_list else []
@@ -188,7 +194,7 @@ def warn_of_settings(settings: Mapping[str, Any], path: Path, on_warning: Callab
 
 
 def search_settings(settings: Mapping[str, Any], path: Path, on_warning: Callable[[str], object]) -> dict[str, Any]:
-    """Return the [search] table for the settings of a generation: the search of transformers."""
+    """Return the [search] table that searches as transformers does with these generation settings."""
     warn_of_settings(settings, path, on_warning)
     beam, alpha = settings.get("num_beams") or 1, settings.get("length_penalty")
     return {

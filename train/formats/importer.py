@@ -18,9 +18,9 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
         folder: config.json, weights and tokenizer files of a MarianMT, GPT-2 or BERT model of Hugging
             Face; or Marian's own .npz file with its vocabularies.
         out: the run folder; new or empty.
-        on_warning: called with a message for each setting of the search that has no counterpart here.
+        on_warning: called with a message for each search setting that has no counterpart here.
 
-    Raises UserError for a file that is missing, damaged or does not fit the others, and for what our models lack.
+    Raises UserError for a file that is missing, damaged or inconsistent with the others, and for unsupported features.
     """
     if not folder.is_dir():
         got = "a file" if folder.exists() else "nothing"

@@ -1,4 +1,4 @@
-"""The Marian architecture of Hugging Face transformers: its weights and its config.json, in terms of our Transformer.
+"""The Marian architecture of Hugging Face transformers: its weights and its config.json, mapped to our Transformer.
 
 Marian normalizes after each sub-layer, has biases everywhere, begins targets with padding and, with d = D / 2, adds
 sines of positions in columns 0 to d - 1 and cosines in the others.
@@ -16,18 +16,18 @@ from train.formats.export import sinusoids_of
 from train.formats.settings import read_activation, read_value
 from train.formats.weights import Tensors
 
-EPSILON = 1e-5  # of its layer norms
+EPSILON = 1e-5  # epsilon of its layer norms
 SHARED = "model.shared.weight"
 SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 OUTPUT, BIAS = "lm_head.weight", "final_logits_bias"
 POSITIONS = {"source_positions": "model.encoder.embed_positions.weight",
              "target_positions": "model.decoder.embed_positions.weight"}  # fmt: skip
 NAMES = {"n_layers": "encoder_layers", "n_heads": "encoder_attention_heads", "d_ff": "encoder_ffn_dim"}  # ours, theirs
-TOLERANCE = 1e-4  # of a table of sinusoids, which some programs compute in float32
+TOLERANCE = 1e-4  # tolerance for tables of sinusoids, which some programs compute in float32
 
 
 class Mapped(NamedTuple):
-    """A parameter of ours, and the tensors that it consists of, side by side."""
+    """One of our parameters and the tensors that it consists of, side by side."""
 
     ours: str
     theirs: tuple[str, ...]
@@ -73,9 +73,9 @@ def norm(ours: str, theirs: str) -> Iterator[Mapped]:
 
 
 def read_config(c: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the arguments of our TransformerConfig for a config.json, without those of the vocabulary.
+    """Return the arguments of our TransformerConfig for a config.json, except those of the vocabulary.
 
-    Raises UserError, naming the key and the file `name`, for what our model lacks.
+    Raises UserError, naming the key and the file `name`, for unsupported features.
     """
 
     def value(key: str, kind: type = int, default: Any = None) -> Any:
@@ -88,8 +88,8 @@ def read_config(c: Mapping[str, Any], name: str) -> dict[str, Any]:
     }.items():
         if (encoder := value(sides[0])) != (decoder := value(sides[1])):
             raise UserError(
-                f"{name}: {sides[1]}: expected {encoder}, as {sides[0]}, because model.{ours} is that of both; got "
-                f"{decoder}; try another model"
+                f"{name}: {sides[1]}: expected {encoder}, as {sides[0]}, because model.{ours} applies to both; got"
+                f" {decoder}; try another model"
             )
     for key in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
         if value(key, bool, False):
@@ -134,7 +134,10 @@ def read_positions(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_marian(weights: Mapping[str, Any], c: TransformerConfig, name: str) -> dict[str, Any]:
-    """Return our parameters, float32. Raises UserError, naming a tensor of the file `name`, where one does not fit."""
+    """Return our parameters in float32.
+
+    Raises UserError, naming the tensor and the file `name`, for one that does not fit.
+    """
     shapes = {parameter: p.shape for parameter, p in c.outline().named_parameters()}
     tensors, result = Tensors(weights, name), dict[str, Any]()
     aliases: dict[str, tuple[str, ...]]
@@ -164,11 +167,11 @@ def from_marian(weights: Mapping[str, Any], c: TransformerConfig, name: str) -> 
 
 
 def to_marian(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int) -> dict[str, Any]:
-    """Return the tensors of a Marian model that computes the same as our model, for at most `n_positions` positions.
+    """Return the tensors of a Marian model equivalent to our model, for at most `n_positions` positions.
 
-    Interleaved sinusoids become those of Marian by a permutation of the D columns, and what else is added to the first
+    A permutation of the D columns turns interleaved sinusoids into Marian's. Anything else that is added to the first
     layer's input, such as the embedding of `bos_id`, becomes part of the tables of positions. Biases that our model
-    lacks are zeros.
+    does not have are zeros.
     """
     order = column_order(c)
     shapes = {mapped.ours: mapped for mapped in layer_parameters(c)}
@@ -195,7 +198,8 @@ def to_marian(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int) -
 
 
 def column_order(c: TransformerConfig) -> Any:
-    """Return our column for each of Marian's D columns: for interleaved sinusoids, even ones before odd ones."""
+    """Return our column for each of Marian's D columns: for interleaved sinusoids, the even columns before the odd
+    ones."""
     columns = np.arange(c.d_model)
     return np.concatenate([columns[::2], columns[1::2]]) if c.positions == "sinusoidal" else columns
 
@@ -225,7 +229,7 @@ def position_tables(ours: Mapping[str, Any], c: TransformerConfig, n_positions: 
         if side == "source_positions" and "target_space.weight" in ours:
             table = table + ours["target_space.weight"].reshape(-1)[order]
         if side == "target_positions" and c.decoder_start == "bos":
-            table[0] += ours["embedding.weight"][c.bos_id][order] * scale  # its first input is a row of zeros
+            table[0] += ours["embedding.weight"][c.bos_id][order] * scale  # the decoder's first input is a row of zeros
         result[theirs] = table
     same = all(table.shape == marian.shape and np.abs(table - marian).max() < 1e-6 for table in result.values())
     return {} if same else result

@@ -26,15 +26,17 @@ from train.text.pair_tokenizer import PairTokenizer
 from train.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from train.text.tokenizer import SPECIALS, Tokenizer
 
-MAX_POSITIONS = 1024  # sinusoids have no limit, but the format asks for one
-MAX_EPSILON = 2e-5  # in the norms: transformers replaces it by 1e-5, which changes variances by at most that much
-NEVER = -1e4  # bias of padding, whose row is zeros; float16 can hold it
+MAX_POSITIONS = 1024  # sinusoids have no limit, but the format requires one
+MAX_EPSILON = (
+    2e-5  # limit for the norms' epsilon: transformers uses 1e-5 instead, which changes variances by at most that much
+)
+NEVER = -1e4  # bias of padding, whose row is zeros; within the range of float16
 
 
 class MarianModel(NamedTuple):
     """A model as Marian tensors.
 
-    order: the id of ours that each of Marian's ids has. vocabularies: the subwords of source and target by Marian's id.
+    order: our id for each of Marian's ids. vocabularies: the subwords of source and target by Marian's id.
     """
 
     tensors: dict[str, Any]
@@ -44,7 +46,7 @@ class MarianModel(NamedTuple):
     n_positions: int
 
     def id(self, ours: int) -> int:
-        """Return Marian's id of an id of ours."""
+        """Return Marian's id for one of our ids."""
         return int(np.flatnonzero(self.order == ours)[0])
 
 
@@ -64,10 +66,10 @@ def check_model(c: TransformerConfig, target: str, norms: tuple[str, ...] = ("po
 
 
 def marian_model(model: Any, tokenizer: Any, target: str, norms: tuple[str, ...] = ("post",)) -> MarianModel:
-    """Return a model as Marian tensors. Raises UserError for one that cannot be represented.
+    """Return a model as Marian tensors. Raises UserError for a model that cannot be represented.
 
-    A model that begins with padding keeps its vocabulary. In any other, padding becomes the last id, where CTranslate2
-    expects it; its row is zeros, and its bias excludes it from the predictions.
+    A model whose targets begin with padding keeps its vocabulary. In any other model, padding becomes the last id,
+    where CTranslate2 expects it; its row is zeros, and its bias excludes it from the predictions.
     """
     c = model.config
     check_model(c, target, norms)

@@ -1,8 +1,8 @@
 """Models in Marian's own format: parameters and settings in a .npz file, vocabularies in .yml or SentencePiece files.
 
-The parameters get the names of transformers' Marian, whose import does the rest (marian.py). Marian itself computes its
+The parameters are renamed as in transformers' Marian and imported by marian.py. Marian itself computes its
 sinusoids with the rates of tensor2tensor and adds 1e-6 to the variance in its norms. Its vocabulary has no padding, so
-one more token is added, with a row of zeros: a target begins with zeros.
+a token with a row of zeros is added. The decoder's first input, a vector of zeros, is then the embedding of padding.
 """
 
 import re
@@ -24,7 +24,7 @@ from train.text.sentencepiece_tokenizer import SentencePieceTokenizer, load_engi
 from train.text.tokenizer import SpecialIds
 
 SETTINGS, DECODER = "special:model.yml", "decoder.yml"
-EPSILON = 1e-6  # of its layer norms
+EPSILON = 1e-6  # epsilon of its layer norms
 PAD, EOS = "<pad>", "</s>"
 ACTIVATIONS = {"swish": "silu", "relu": "relu"}
 NAMES = {
@@ -32,7 +32,7 @@ NAMES = {
     "dropout": "transformer-dropout", "attention_dropout": "transformer-dropout-attention",
     "activation_dropout": "transformer-dropout-ffn",
 }  # fmt: skip
-OTHER_SETTINGS = {  # with the values that our model has, the first of which is the default
+OTHER_SETTINGS = {  # with the values that our model supports, the default first
     "type": ("transformer",), "transformer-decoder-autoreg": ("self-attention",), "transformer-ffn-depth": ("2",),
     "transformer-no-projection": ("false",), "transformer-train-position-embeddings": ("false",),
     "transformer-postprocess-emb": ("d", ""), "right-left": ("false",),
@@ -47,11 +47,11 @@ NORM = re.compile(r"(?:Wo|ffn)_ln_(scale|bias)(?:_pre)?")
 SUBLAYERS = {"self": "self_attn", "context": "encoder_attn", "ffn": "final"}
 EMBEDDINGS = {"Wemb": marian.SHARED, "encoder_Wemb": marian.SOURCE, "decoder_Wemb": marian.TARGET}
 OUTPUT = "decoder_ff_logit_out_"
-TABLES = (*EMBEDDINGS.values(), marian.OUTPUT)  # with a row for each token
+TABLES = (*EMBEDDINGS.values(), marian.OUTPUT)  # tensors with a row for each token
 
 
 def find_npz(folder: Path) -> Path | None:
-    """Return the .npz file of a folder, or None. Raises UserError for several."""
+    """Return the .npz file of a folder, or None. Raises UserError if there are several."""
     files = sorted(folder.glob("*.npz"))
     if len(files) > 1:
         raise UserError(f"{folder}: expected one .npz file; got {len(files)}; try a folder with one of them")
@@ -59,9 +59,9 @@ def find_npz(folder: Path) -> Path | None:
 
 
 def read_npz(path: Path, on_warning: Callable[[str], object]) -> Imported:
-    """Read the model of a .npz file and the vocabularies in its folder. Raises UserError for what our model lacks.
+    """Read the model of a .npz file and the vocabularies in its folder. Raises UserError for unsupported features.
 
-    on_warning: called with a message for a setting of the search that has no counterpart here.
+    on_warning: called with a message for each search setting that has no counterpart here.
     """
     arrays = read_arrays(path)
     if SETTINGS not in arrays:
@@ -92,7 +92,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
     """Return the arrays of a .npz file by name. Raises UserError for a damaged file."""
     try:
         with open_for_reading(path, "a model of Marian") as file:
-            with ZipFile(file) as archive:  # a small compressed file could fill the memory
+            with ZipFile(file) as archive:  # a small compressed file could expand to fill the memory
                 if any(member.compress_type != ZIP_STORED for member in archive.infolist()):
                     raise ValueError("compressed arrays")
             file.seek(0)
@@ -109,7 +109,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
 
 
 def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
-    """Return the keys of [model] but `tying`. Raises UserError, naming the setting, for what our model lacks."""
+    """Return the keys of [model] except `tying`. Raises UserError, naming the setting, for unsupported features."""
     for key, value in config.items():
         if key in TEXT_SETTINGS and not isinstance(value, str):
             raise UserError(f"{name}: {key}: expected one value; got {value}; try a copy of the file")
@@ -157,7 +157,7 @@ def number(config: Mapping[str, str], key: str, kind: type, default: Any, name: 
 
 
 def renamed(name: str, array: Any) -> tuple[str, Any]:
-    """Return the name and the layout that a parameter has in transformers; others keep their name."""
+    """Return the name and the layout that a parameter has in transformers; unknown parameters keep their name."""
     if name in EMBEDDINGS:
         return EMBEDDINGS[name], array
     if name.startswith(OUTPUT):
@@ -184,9 +184,11 @@ def renamed(name: str, array: Any) -> tuple[str, Any]:
 
 
 def with_padding(weights: Mapping[str, Any], n_tokens: tuple[int, int], size: int) -> dict[str, Any]:
-    """Return the weights with rows of zeros, up to `size`, for the tokens that Marian lacks, which are never predicted.
+    """Return the weights with rows of zeros, up to `size`, for tokens that Marian does not have. These are never
+    predicted.
 
-    n_tokens: of Marian's vocabularies of source and target. A table of another size stays as it is, for an error.
+    n_tokens: sizes of Marian's source and target vocabularies. A table of any other size is left unchanged, and a later
+    check rejects it.
     """
     result = dict(weights)
     for name in TABLES:
@@ -220,9 +222,9 @@ def read_yaml(text: str, name: str) -> dict[str, Any]:
 
 
 def read_tokenizer(folder: Path, settings: Mapping[str, Any], is_shared: bool) -> tuple[PairTokenizer, tuple[int, int]]:
-    """Return the tokenizer and the number of tokens of Marian's two vocabularies. Raises UserError.
+    """Return the tokenizer and the sizes of Marian's two vocabularies. Raises UserError for files that do not fit.
 
-    settings: of decoder.yml, which names the vocabularies; without it they are found by their endings.
+    settings: content of decoder.yml, which names the vocabularies; without it they are found by their file extensions.
     """
     names = settings.get("vocabs")
     if isinstance(names, list) and names and all(isinstance(name, str) for name in names):

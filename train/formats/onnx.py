@@ -14,8 +14,8 @@ from train.formats.marian_folder import MarianModel, check_tokenizer, marian_mod
 from train.run.config import RunConfig
 
 ENCODER, DECODER = "encoder_model.onnx", "decoder_model.onnx"
-OPSET, IR_VERSION = 20, 9  # of the operator Gelu
-BIAS = -1e9  # added to the scores of masked positions
+OPSET, IR_VERSION = 20, 9  # required by the operator Gelu
+BIAS = -1e9  # constant added to the scores of masked positions
 
 
 @TARGETS.register("onnx")

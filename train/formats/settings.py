@@ -1,11 +1,11 @@
-"""Reading keys of config.json, which several architectures have."""
+"""Reads keys of config.json that several architectures share."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from train.errors import UserError, nearest
 
-ACTIVATIONS = {  # transformers' name -> ours; of several names, the last is written
+ACTIVATIONS = {  # maps transformers' name to ours; of several names, the last one is written
     "swish": "silu", "silu": "silu", "relu": "relu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu",
     "gelu": "gelu_erf",
 }  # fmt: skip
@@ -13,7 +13,7 @@ WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def read_value(config: Mapping[str, Any], key: str, kind: type, name: str, default: Any = None) -> Any:
-    """Return a key of the file `name`. Raises UserError for a value of another type than `kind`."""
+    """Return a key of the file `name`. Raises UserError for a value that is not of type `kind`."""
     value = config.get(key, default)
     if type(value) is not kind and not (kind is float and type(value) is int):
         raise UserError(f"{name}: {key}: expected {WORDS[kind]}; got {value!r}; try a copy of the file")
@@ -30,7 +30,7 @@ def check_settings(config: Mapping[str, Any], expected: Mapping[str, Any], name:
 def read_activation(
     config: Mapping[str, Any], name: str, default: str | None = None, key: str = "activation_function"
 ) -> str:
-    """Return our name of the activation. Raises UserError for another one."""
+    """Return our name of the activation. Raises UserError for an unsupported one."""
     value = config.get(key, default)
     if not isinstance(value, str) or value not in ACTIVATIONS:
         raise UserError(

@@ -1,8 +1,8 @@
 """Reading PyTorch's files of weights without PyTorch, by an unpickler that can run no code.
 
-A pickle names functions to call. This unpickler knows the few that build tensors, in implementations of its own, and
-rejects any other name before anything is called. It also rejects opcodes that tensors do not need, and changes no
-object but lists and dictionaries that the pickle creates.
+A pickle names functions to call. This unpickler has its own implementations of the few functions that build tensors,
+and rejects any other name before anything is called. It also rejects opcodes that tensors do not need, and modifies
+only lists and dictionaries that the pickle creates.
 """
 
 import io
@@ -23,10 +23,10 @@ DTYPES = {
     "LongStorage": "<i8", "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "<i1", "ByteStorage": "<u1",
     "BoolStorage": "<u1",
 }  # fmt: skip
-LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of a file of PyTorch before 1.6
+LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of a file written by PyTorch before 1.6
 MAX_VALUES = 1 << 40
-MAX_PICKLE = 1 << 26  # bytes; objects take many times as much memory
-OPCODES = (  # those of PyTorch's files, in protocols 2 to 5; strings of Python 2 are BINSTRING
+MAX_PICKLE = 1 << 26  # bytes; the objects take many times as much memory
+OPCODES = (  # opcodes of PyTorch's files, in protocols 2 to 5; strings of Python 2 are BINSTRING
     "PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINSTRING "
     "SHORT_BINSTRING BINUNICODE SHORT_BINUNICODE "
     "EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT BINPUT LONG_BINPUT MEMOIZE BINGET "
@@ -48,7 +48,7 @@ class Storage:
         self.n_values, self.values = n_values, np.zeros(0, self.dtype)
 
     def read(self, data: bytes | memoryview) -> None:
-        """Set the values; bfloat16 becomes float32. Raises ValueError for another number of them."""
+        """Set the values; bfloat16 becomes float32. Raises ValueError if their number is wrong."""
         if len(data) != self.n_values * self.dtype.itemsize:
             raise ValueError(f"a storage of {len(data)} bytes for {self.n_values} values")
         values = np.frombuffer(data, self.dtype)
@@ -64,7 +64,7 @@ class StoredTensor(NamedTuple):
     strides: tuple[int, ...]
 
     def array(self) -> Any:
-        """Return the tensor as a read-only array. Raises ValueError for a view that is not within the storage."""
+        """Return the tensor as a read-only array. Raises ValueError for a view that exceeds the storage."""
         values, last = self.storage.values, self.offset
         if min((*self.shape, *self.strides, self.offset), default=0) < 0 or len(self.shape) != len(self.strides):
             raise ValueError("a tensor of negative sizes")
@@ -72,7 +72,7 @@ class StoredTensor(NamedTuple):
             last += sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
             if last >= len(values):
                 raise ValueError(f"a tensor with index {last} in a storage of {len(values)} values")
-        if math.prod(self.shape) > len(values):  # strides of 0 would make few bytes any number of values
+        if math.prod(self.shape) > len(values):  # with strides of 0, a few bytes could become any number of values
             raise ValueError(f"a tensor of shape {self.shape} in a storage of {len(values)} values")
         strides = tuple(stride * values.itemsize for stride in self.strides)
         return np.lib.stride_tricks.as_strided(values[self.offset :], self.shape, strides, writeable=False)
@@ -116,7 +116,8 @@ KNOWN: dict[tuple[str, str], Any] = {
 }
 
 
-# Python's implementation, because the one in C has no table of opcodes to change. Its type stub lacks its methods.
+# Uses Python's implementation, because the one in C has no table of opcodes to change. The type stub does not declare
+# its methods.
 PythonUnpickler: Any = pickle._Unpickler
 
 
@@ -166,7 +167,10 @@ class TensorUnpickler(PythonUnpickler):
 
 
 def read_torch_file(path: Path) -> dict[str, Any]:
-    """Return the arrays of a pytorch_model.bin by name. Raises UserError, and runs nothing that the file contains."""
+    """Return the arrays of a pytorch_model.bin by name, without running code from the file.
+
+    Raises UserError if it is invalid.
+    """
     try:
         tensors = read_zip(path) if zipfile.is_zipfile(path) else read_legacy(path)
         if not isinstance(tensors, dict):
@@ -185,7 +189,7 @@ def read_torch_file(path: Path) -> dict[str, Any]:
 
 
 def read_zip(path: Path) -> Any:
-    """Read the format of PyTorch since 1.6: a zip file of a pickle and one file for each storage."""
+    """Read the format of PyTorch since 1.6: a zip file with a pickle and one file for each storage."""
     with zipfile.ZipFile(path) as archive:
         pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
         if len(pickles) != 1:
@@ -209,7 +213,8 @@ def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def read_legacy(path: Path) -> Any:
-    """Read the format of PyTorch before 1.6: pickles of magic number, version, machine, tensors, keys; storages."""
+    """Read the format of PyTorch before 1.6: pickles of the magic number, version, machine, tensors and keys, then the
+    storages."""
     content = path.read_bytes()
     file = io.BytesIO(content[:MAX_PICKLE])
     magic, _, machine, *_ = (TensorUnpickler(file).load() for _ in range(3))

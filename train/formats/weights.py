@@ -17,7 +17,7 @@ DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8",
 
 
 class Tensors:
-    """The tensors of a file, which are taken one by one, so that those left over are noticed.
+    """The tensors of a file, which are taken one by one, so tensors that are left over can be reported.
 
     Args:
         weights: arrays by name.
@@ -29,7 +29,7 @@ class Tensors:
         self.remaining = {*weights}
 
     def take(self, candidates: tuple[str, ...], shape: tuple[int, ...]) -> Any:
-        """Return the first tensor that exists, as float32. Raises UserError for another shape, NaN and infinity."""
+        """Return the first tensor that exists, as float32. Raises UserError for a wrong shape, NaN and infinity."""
         key = next((key for key in candidates if key in self.weights), None)
         got = "no such tensor" if key is None else f"shape {self.weights[key].shape}"
         if key is None or self.weights[key].shape != shape:
@@ -37,7 +37,7 @@ class Tensors:
                 f"{self.name}: {key or candidates[0]}: expected shape {shape}, as the settings say; got {got}; try the "
                 "files of one model"
             )
-        with np.errstate(over="ignore"):  # from float64
+        with np.errstate(over="ignore"):  # overflow from float64
             array = self.weights[key].astype(np.float32)
         if not np.isfinite(array).all():
             raise UserError(
@@ -55,7 +55,7 @@ class Tensors:
 
 
 def read_weights(folder: Path) -> dict[str, Any]:
-    """Return the arrays of a Hugging Face folder by name: from safetensors, one file or several, or PyTorch's file.
+    """Return the arrays of a Hugging Face folder by name, from one or several safetensors files or from PyTorch's file.
 
     Raises UserError for a missing or damaged file.
     """

@@ -1,7 +1,7 @@
 """Locate the origin of a NaN or infinity by repeating the computation with every result checked.
 
-Nothing is checked until then, so normal training pays nothing. The repetition is exact: dropout is keyed by (seed,
-step), and the weights have not changed.
+Nothing is checked before that, so normal training is not slowed down. The repetition is exact: dropout is keyed by
+(seed, step), and the weights have not changed.
 """
 
 from collections.abc import Callable
@@ -17,8 +17,8 @@ NO_OPERATION = "none; only a sum of finite values overflows"
 def ignore_nonfinite_warnings() -> AbstractContextManager[None]:
     """Disable NumPy's floating-point warnings in this thread and its row workers.
 
-    Losses and norms are checked where they are read. Warning filters would not do: they belong to the process, and two
-    threads that train at once would restore each other's.
+    Losses and norms are checked where they are read. Warning filters would not work: they belong to the process, and
+    two threads that train at the same time would overwrite each other's filters.
     """
     return npx.host.errstate(all="ignore")
 

@@ -26,9 +26,9 @@ from train.run.state import COUNT, RunState
 from train.tasks.protocols import Corpus, TextTokenizer
 from train.text.batches import Stream
 
-RETRY = 60  # seconds until a checkpoint that could not be written is tried again
-SCHEMA = {"adam_steps": COUNT, "run": dict}  # of state.json, in addition to storage.SCHEMA
-OPTIONAL = {  # missing in earlier versions
+RETRY = 60  # seconds until the next attempt to write a checkpoint that could not be written
+SCHEMA = {"adam_steps": COUNT, "run": dict}  # keys of state.json, in addition to storage.SCHEMA
+OPTIONAL = {  # missing in files of earlier versions
     "loss_scale": LossScale.SCHEMA, "micro_batches": Range(int, "[1, 1e9]"), "max_steps": Range(int, "[1, inf)")
 }  # fmt: skip
 
@@ -36,7 +36,7 @@ OPTIONAL = {  # missing in earlier versions
 class Checkpointer:
     """Writes and restores the checkpoints of a training run.
 
-    All ranks call every method; rank 0 writes. `newest` is the newest checkpoint, `warnings` are the messages of
+    All ranks call every method; rank 0 writes. `newest` is the newest checkpoint. `warnings` are the messages of
     `restore` and `check_position`, such as one for each damaged checkpoint that was skipped.
     """
 
@@ -52,10 +52,10 @@ class Checkpointer:
         self.folder, self.config, self.tokenizer, self.corpus = folder, config, tokenizer, corpus
         self.update, self.report = update, report
         self.world = npx.distributed.world()
-        self.micro_batches = config.train.accumulate * self.world.size  # per update, over all ranks
+        self.micro_batches = config.train.accumulate * self.world.size  # number per update, over all ranks
         self.newest: Path | None = None
         self.newest_seconds = 0.0  # RunState.seconds of the newest checkpoint
-        self.retry_time = math.inf  # time.monotonic() at which a failed write is tried again
+        self.retry_time = math.inf  # time.monotonic() at which a failed write is retried
         self.warnings: list[str] = []
 
     @contextmanager
@@ -71,10 +71,11 @@ class Checkpointer:
                     self.lock = stack.enter_context(self.folder.lock("train"))
                     self.lock.check()
                     self.folder.prepare(self.config, self.tokenizer, keep_config=is_complete)
-                    if not state.best_step:  # the best weights are those of an earlier run in this folder
+                    if not state.best_step:  # the best weights belong to an earlier run in this folder
                         shutil.rmtree(self.folder.best, ignore_errors=True)
                     self._prune_best(state)
-                    store.prune(self.folder, self.config.train.keep_last)  # a kill may have come just before pruning
+                    # The program may have been killed just before pruning.
+                    store.prune(self.folder, self.config.train.keep_last)
             yield
 
     # ---- writing
@@ -181,7 +182,7 @@ class Checkpointer:
         return state
 
     def _check_schedule(self, content: Mapping[str, Any]) -> None:
-        """Warn if another train.max_steps than that of the checkpoint changes the learning rate."""
+        """Warn if train.max_steps differs from the checkpoint's and this changes the learning rate."""
         t, step = self.config.train, content["step"] + 1
         previous = max(content.get("max_steps", t.max_steps), content["step"])
         if step > t.max_steps:
@@ -197,8 +198,8 @@ class Checkpointer:
     def check_position(self, state: RunState, stream: Stream) -> None:
         """Check the restored `state` against the batches of `stream`.
 
-        Raises UserError if it is at a batch that its epoch does not have, or if no update has an example for every
-        rank. Warns if there are more ranks than micro-batches.
+        Raises UserError if its batch does not exist in its epoch, or if no update has an example for every rank. Warns
+        if there are more ranks than micro-batches.
         """
         if self.newest is None:
             return

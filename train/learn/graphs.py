@@ -1,8 +1,9 @@
-"""Gradients of micro-batches by CUDA graphs (`train.graphs`), for batches so small that the GPU waits for its host.
+"""Gradients of micro-batches by CUDA graphs (`train.graphs`), for batches that are so small that the GPU waits for the
+host.
 
 Forward and backward of a base model are about 410 kernels and GEMMs, which Python launches in about 10 ms; a graph is
-one launch. A graph is for one batch shape. There are few shapes, because batches are cut from sorted sentences
-(docs/gpu.md). Packing (npx/kernels/packing.py) would make nearly every shape unique, so batches stay padded here.
+one launch. Each graph serves one batch shape. There are few shapes, because batches are cut from sorted sentences
+(docs/gpu.md). Packing (npx/kernels/packing.py) would make nearly every shape unique, so batches stay padded.
 
 The first batch of a shape runs kernel by kernel; the second is captured as a graph. Everything that varies is an input
 of the graph: the ids, the lengths, the dropout key (step and call number) and the factor on the loss. Adam is one more
@@ -20,7 +21,7 @@ from npx.cuda.graphs import Graph
 from train.run.keys import TrainSection
 
 T = TypeVar("T")
-MAX_SHAPES = 512  # batches of further shapes run kernel by kernel
+MAX_SHAPES = 512  # maximum number of graphs; batches of other shapes run kernel by kernel
 
 
 class Graphs:
@@ -42,7 +43,8 @@ class Graphs:
         self.flat_gradient = trained.buffer().grad  # graphs accumulate into this address
 
     def loss(self, sequences: Sequence[npx.Array], normalizer: float, scale: float) -> npx.Array:
-        """Return the loss () of a batch / `normalizer`, on the device; accumulate `scale` times its gradient."""
+        """Return the loss () of a batch divided by `normalizer`, on the device; accumulate `scale` times its
+        gradient."""
         model, dtype = self.model, self.flat_gradient.dtype.type
         weight = dtype(1 / float(normalizer))
         if not self.graphs:  # the GEMMs of the first batch must use the graphs' handle too

@@ -19,7 +19,7 @@ from train.run.checkpoint import MODEL, find_checkpoint, load_checkpoint, model_
 from train.run.config import to_toml
 from train.tasks.protocols import TextTokenizer
 
-LISTED = 3  # parameters that a message lists
+LISTED = 3  # number of parameters that a message lists
 # Keys of [model] on which the computation depends, but not the shapes of the weights.
 COMPUTATION_KEYS = (
     "n_heads", "norm", "positions", "position_distance", "activation", "normalization",
@@ -58,18 +58,18 @@ def freeze(model: Module, patterns: str) -> None:
 
 
 def initialize(model: SequenceModel, source: str, patterns: str, tokenizer: TextTokenizer) -> str:
-    """Copy weights of another run into a model, and return a line that says which.
+    """Copy weights of another run into a model, and return a line that describes them.
 
     Args:
         model: The model, whose parameters are not yet in a flat buffer.
         source: A run, whose averaged, best or newest checkpoint is read, or a checkpoint folder.
-        patterns: The parameters to copy; "" copies all, except those of other labels (`label_parameters`). The source
-            must then have no others, and use them alike.
+        patterns: The parameters to copy; "" copies all, except the parameters of other labels (`label_parameters`). The
+        source must then have no further parameters, and use them in the same way.
         tokenizer: The tokenizer of the new run.
 
     Raises:
-        UserError: A parameter is missing or has another shape; the source computes something else from it; the
-            embedding of another vocabulary would be copied; a pattern matches nothing; or the checkpoint cannot be
+        UserError: A parameter is missing or has another shape; the source uses it in a different computation; the
+        embedding of a different vocabulary would be copied; a pattern matches nothing; or the checkpoint cannot be
             read.
     """
     folder = find_checkpoint(source)
@@ -104,7 +104,7 @@ def initialize(model: SequenceModel, source: str, patterns: str, tokenizer: Text
 
 
 def has_same_text_tokenizer(model: SequenceModel, folder: Path, state: Mapping[str, Any], tokenizer: Any) -> bool:
-    """Return whether a model of labels reads its text by the tokenizer with which a checkpoint reads its text."""
+    """Return whether a model of labels tokenizes its text like the model of a checkpoint."""
     if model.examples != "labels" or ARCHITECTURES[model_config(state).architecture].examples != "labels":
         return False
     source: Any = task_of(state).load_tokenizer(run_files(folder)[0])
@@ -129,11 +129,11 @@ def check_same_computation(config: TransformerConfig, source: TransformerConfig,
 
 
 def mismatches(shapes: Mapping[str, tuple[int, ...]], weights: Mapping[str, npx.Array]) -> list[str]:
-    """Return a description of each parameter that is missing, unexpected or of another shape in `weights`."""
+    """Return a description of each parameter that is missing, unexpected or of the wrong shape in `weights`."""
     missing = [f"no {name}" for name in shapes if name not in weights]
     wrong = [
         f"{name} of shape {weights[name].shape} instead of {shape}"
         for name, shape in shapes.items()
         if name in weights and weights[name].shape != shape
     ]
-    return wrong + missing + [f"{name}, which this model lacks" for name in weights if name not in shapes]
+    return wrong + missing + [f"{name}, which this model does not have" for name in weights if name not in shapes]

@@ -1,4 +1,4 @@
-"""Memory of training: the weights, and the arrays that training keeps of them from update to update."""
+"""Memory of training: the weights and the arrays that training keeps for them between updates."""
 
 import os
 
@@ -11,7 +11,7 @@ from train.run.keys import TrainSection
 
 
 def count_trained(shape: TransformerConfig, freeze: str) -> int:
-    """Return the number of parameters that are trained if those that match the patterns `freeze` are not."""
+    """Return the number of trained parameters, which excludes those that match the patterns `freeze`."""
     sizes = {name: p.size for name, p in shape.outline().named_parameters()}
     return sum(sizes.values()) - sum(sizes[name] for name in select("train.freeze", freeze, sizes))
 

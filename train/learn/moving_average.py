@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from models import FlatParameters
 from train.learn.parallel.reducer import LocalGradients
 
-CHUNK = 1 << 17  # elements computed at once, so that temporary arrays stay in the cache
+CHUNK = 1 << 17  # number of elements computed at once; temporary arrays then stay in cache
 
 
 class MovingAverage:
@@ -34,7 +34,7 @@ class MovingAverage:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Exchange the weights for their average during this block."""
+        """Replace the weights by their average during this block."""
         self._swap()
         try:
             yield

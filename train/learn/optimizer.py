@@ -14,7 +14,7 @@ from npx.ranges import Range
 from train.json_files import Schema
 from train.run.state import COUNT
 
-CHUNK = 1 << 17  # gradients whose squares are summed in float32
+CHUNK = 1 << 17  # number of gradients whose squares are summed in float32
 POSITIVE = Range(float, "(0, 1e38]")
 
 
@@ -61,8 +61,8 @@ class Adam:
         p = p - lr (mhat / (sqrt(vhat) + eps) + weight_decay p)
 
     Args:
-        model: A module, whose parameters are moved into a flat buffer, or its FlatParameters. Of a sharded buffer
-            only the local shard is updated; `m` and `v` then have the size of the shard.
+        model: A module, whose parameters are moved into a flat buffer, or its FlatParameters. If the buffer is sharded,
+        only the local shard is updated, and `m` and `v` have the size of the shard.
         beta1: Decay of the mean of the gradients, in [0, 1). Default 0.9.
         beta2: Decay of the mean of their squares, in [0, 1). Default 0.98.
         eps: Added to the denominator, above 0. Default 1e-9.
@@ -104,10 +104,10 @@ class Adam:
         self.flat.zero_grad()
 
     def step(self, lr: float, scale: float = 1.0) -> None:
-        """Update the weights once, with the learning rate `lr` and the present gradients times `scale`.
+        """Update the weights once, with the learning rate `lr` and the current gradients times `scale`.
 
-        A gradient that is NaN or infinite makes its weight and moments NaN for good. Gradients are not checked here,
-        which would need a pass over all of them: check `squared_norm` before, as `Trainer` does.
+        A gradient that is NaN or infinite makes its weight and moments NaN permanently. Gradients are not checked here,
+        because that would take an extra pass over them; check `squared_norm` first, as `Trainer` does.
 
         Raises ValueError if `lr` is negative or not finite.
         """
@@ -128,7 +128,7 @@ class Adam:
         return {"m": npx.to_host(self.m).copy(), "v": npx.to_host(self.v).copy(), "step": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned. Raises ValueError if it is for a model of another size."""
+        """Restore the result of `state_dict`. Raises ValueError if it belongs to a model of a different size."""
         for name, moment in (("m", self.m), ("v", self.v)):
             if state[name].shape != moment.shape:
                 raise ValueError(
@@ -143,20 +143,20 @@ class Adam:
 class LossScale:
     """The factor on the loss that keeps fp16 gradients in range (Micikevicius et al., 2018, section 3.2).
 
-    fp16 ends at 65,504 and has nothing below 6e-8, where many gradients lie. The factor starts high, halves when an
-    update overflows (which is then skipped), and doubles after PATIENCE consecutive updates. It is a power of two, so
-    scaling does not round. For other precisions (`dynamic` False) it is always 1.
+    The largest fp16 number is 65,504 and the smallest 6e-8; many gradients are smaller than that. The factor starts
+    high, halves when an update overflows (which is then skipped), and doubles after PATIENCE consecutive updates. It is
+    a power of two, so scaling does not round. For other precisions (`dynamic` False) it is always 1.
     """
 
-    SCHEMA: Schema = {"value": POSITIVE, "good": COUNT, "skipped": COUNT}  # of its state_dict
+    SCHEMA: Schema = {"value": POSITIVE, "good": COUNT, "skipped": COUNT}  # schema of its state_dict
     START = 2.0**16
     PATIENCE = 2000
 
     def __init__(self, dynamic: bool = False) -> None:
         self.dynamic = dynamic
         self.value = self.START if dynamic else 1.0
-        self.good = 0  # updates since the last change
-        self.skipped = 0  # updates skipped
+        self.good = 0  # number of updates since the last change
+        self.skipped = 0  # number of skipped updates
 
     def record_update(self) -> None:
         """Record an update that was made."""
@@ -176,20 +176,21 @@ class LossScale:
         return {"value": self.value, "good": self.good, "skipped": self.skipped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the result of `state_dict`."""
         self.value, self.good, self.skipped = float(state["value"]), int(state["good"]), int(state["skipped"])
 
 
 def squared_norm(flat: FlatParameters) -> npx.Array:
-    """Return sum g^2 () over all gradients, on the device; inf or NaN if a gradient is, or if the sum overflows."""
+    """Return sum g^2 () over all gradients, on the device; inf or NaN if a gradient is inf or NaN, or if the sum
+    overflows."""
     return npx.sum(npx.stack([sum_of_squares(g) for _, g in flat.gradient_chunks()]))
 
 
 def sum_of_squares(g: npx.Array) -> npx.Array:
     """Return sum g^2 () of g (n,), summed over chunks in float64 on a CPU.
 
-    Its BLAS would add up to 19 million float32 squares sequentially and lose digits. A GPU sums in a tree, and each
-    chunk would be a launch.
+    On a CPU, BLAS would add all squares sequentially in float32 and lose digits. A GPU sums in a tree, so it needs no
+    chunks, each of which would be a kernel launch.
     """
     if not isinstance(g, npx.ndarray):
         return g @ g
@@ -200,6 +201,6 @@ def sum_of_squares(g: npx.Array) -> npx.Array:
 def clip_factor(norm: float, max_norm: float) -> float:
     """Return the factor that reduces gradients of global L2 norm `norm` to at most `max_norm`; 0 disables clipping.
 
-    Returns 1 for a norm that is not finite, whose update is skipped. The paper does not clip.
+    Returns 1 for a non-finite norm, because that update is skipped. The paper does not clip.
     """
     return max_norm / norm if max_norm > 0 and math.isfinite(norm) and norm > max_norm else 1.0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from train.learn.optimizer import NoamSchedule
 from train.run.keys import SCHEDULES, TrainSection
 
-# name -> the fraction of the peak that remains when a fraction of the updates after warmup is done
+# maps a name to a function: fraction of the updates after warmup -> fraction of the peak learning rate
 DECAYS: dict[str, Callable[[float], float]] = {
     "linear": lambda done: 1.0 - done,
     "cosine": lambda done: 0.5 * (1.0 + math.cos(math.pi * done)),
@@ -18,8 +18,8 @@ class Schedule:
     """The learning rate of each update: linear warmup to the peak, then a decay by name.
 
     noam and inverse_sqrt are the paper's formula (NoamSchedule); with train.peak_lr it is scaled to that peak. The
-    other schedules have the same warmup and by default the same peak. linear and cosine would reach 0 one update after
-    train.max_steps, so every update changes the weights.
+    other schedules have the same warmup and, by default, the same peak. linear and cosine reach 0 one update after
+    train.max_steps, so even the last update changes the weights.
 
     Args:
         settings: [train].
@@ -48,7 +48,7 @@ class Schedule:
         )
 
     def warning(self) -> str:
-        """Return a warning if training ends before warmup does, or ""."""
+        """Return a warning if training ends before the warmup, or ""."""
         if self.warmup_steps <= self.max_steps:
             return ""
         return (

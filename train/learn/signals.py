@@ -19,8 +19,8 @@ class Signals:
     """Records requests to stop.
 
     Args:
-        single_process: A signal to this process stops it. Otherwise ranks stop together: `received` is exchanged, and
-            `request_stop` tells each of them.
+        single_process: A signal to this process stops it. Otherwise the ranks exchange `received` and stop together:
+        each calls `request_stop`.
     """
 
     def __init__(self, single_process: bool = True) -> None:
@@ -36,8 +36,8 @@ class Signals:
     def handling(self) -> Iterator[None]:
         """Handle SIGINT, SIGTERM, SIGHUP and SIGUSR1 in this block.
 
-        The first signal sets `stop_requested`, the second raises KeyboardInterrupt. A signal that is ignored, as
-        SIGHUP after nohup, stays ignored.
+        The first signal sets `stop_requested`, the second raises KeyboardInterrupt. A signal that was ignored before,
+        such as SIGHUP under nohup, stays ignored.
         """
         if threading.current_thread() is not threading.main_thread():
             yield  # Python delivers signals only to the main thread
@@ -55,7 +55,7 @@ class Signals:
             raise KeyboardInterrupt
         self.received, self.stop_requested = True, self.stop_requested or self.single_process
         if self.single_process and sys.__stderr__ is not None:
-            with suppress(OSError):  # directly to the terminal: a buffered writer may be in the middle of a line
+            with suppress(OSError):  # writes to the descriptor: a buffered writer may be in the middle of a line
                 os.write(2, b"\nstopping after this step; press Ctrl-C again to stop at once\n")
 
 
@@ -69,7 +69,7 @@ def reraise_lost_interrupts() -> Iterator[None]:
             return previous(unraisable)
         returned = threading.Event()
 
-        def interrupt() -> None:  # only after `hook` has returned, or Python would ignore it again
+        def interrupt() -> None:  # waits until `hook` has returned, because Python would ignore it again
             returned.wait()
             time.sleep(0.01)
             _thread.interrupt_main()

@@ -1,8 +1,8 @@
 """The training loop: updates, validation, early stopping and checkpoints.
 
-All randomness is derived from known numbers: dropout from (seed, step), the order of batches from (seed, epoch), the
-initialization from the seed. So weights, Adam's moments, the loss scale and RunState are a complete checkpoint.
-Resuming is bitwise exact on the same kind of machine with the same libraries and number of threads.
+All random numbers are derived from known values: dropout from (seed, step), the order of batches from (seed, epoch),
+the initialization from the seed. Weights, Adam's moments, the loss scale and RunState are therefore a complete
+checkpoint. Resuming is bitwise exact on the same kind of machine with the same libraries and number of threads.
 """
 
 import math
@@ -28,18 +28,19 @@ from train.tasks import TASKS
 from train.tasks.protocols import Batch, Corpus, TextTokenizer, TrainableModel
 from train.text.batches import Position, Stream
 
-SLOW_UPDATES = 10  # an update may take train.rank_timeout plus this many times the longest update so far
+SLOW_UPDATES = 10  # time limit of an update: train.rank_timeout plus this many times the longest update so far
 
 
 class Trainer:
     """Trains a model in a run folder: config.toml, tokenizer.json, checkpoints, metrics.jsonl, log.txt.
 
     One update takes `accumulate` micro-batches. Each contributes the gradient of its summed loss / n, where n is the
-    number of target tokens of the update without padding, so k micro-batches equal one batch of their union. Clipping
-    and Adam, with the learning rate of the step, follow (section 5 of the paper).
+    number of target tokens of the update without padding, so k micro-batches are equivalent to one batch of their
+    union. Then the gradient is clipped, and Adam updates the weights with the learning rate of the step (section 5 of
+    the paper).
 
     With several ranks (npx.distributed) each rank has a Trainer and computes its share of the micro-batches. Decisions
-    depend only on what all ranks know, so all ranks decide alike. Only rank 0 writes files.
+    depend only on values that all ranks have, so all ranks make the same decisions. Only rank 0 writes files.
 
     Args:
         model: The model to train. Its parameters are moved into a flat buffer.
@@ -47,7 +48,7 @@ class Trainer:
         tokenizer: The tokenizer of the corpora, saved with the run.
         corpora: The prepared text, "train" and optionally "valid".
         run_dir: The run folder. Nothing is written before `run`.
-        resume: Continue from the newest undamaged checkpoint of `run_dir`, or from the start if it has none.
+        resume: Continue from the newest undamaged checkpoint of `run_dir`, or from the start if there is no checkpoint.
         progress: Show progress on standard error.
         deadline: Stop before this time.monotonic() value.
         debug: "anomaly" reports the first operation that produced a NaN or infinity.
@@ -78,7 +79,7 @@ class Trainer:
         self.signals = Signals(single_process=self.world.size == 1)
         report = SilentReport if self.world.rank else RunReport
         self.report = report(folder, t.max_steps, progress, t.csv, t.tensorboard)
-        notes = RankNotes()  # the log lines of a rank other than 0
+        notes = RankNotes()  # log lines of a rank other than 0
         self.sync = UpdateSync(self.world, self.signals, notes, self.report)
         self.schedule = Schedule(t, model.config.d_model)
         self.update = Update(task, model, t, notes if self.world.rank else self.report, self._prepare_batches)
@@ -119,7 +120,7 @@ class Trainer:
         # the previous run stopped before or during this validation
         if self._is_validation_due() and self._end_reason() != "max_hours":
             self._validate()
-            if self._end_reason():  # no update follows whose checkpoint would include this validation
+            if self._end_reason():  # no later update has a checkpoint that would include this validation
                 self.checkpoints.save(self.state, required=True)
         while not self._end_reason():
             if self._update():
@@ -131,7 +132,7 @@ class Trainer:
     # ---- one update
 
     def _update(self) -> bool:
-        """Perform one update. Return False if it was skipped because its loss or gradient is not finite."""
+        """Perform one update. Return False if it was skipped because of a non-finite loss or gradient."""
         self.sync.begin()
         s, step, scale = self.state, self.state.step + 1, self.update.scale
         places, tokens, share = self._plan()
@@ -170,8 +171,8 @@ class Trainer:
         self.stream.prepare([places[index] for index in share.indices])
 
     def _locate_nonfinite(self, batches: list[Batch], places: list[Position], share: WorkShare) -> tuple[str, str]:
-        """Return the examples of the non-finite micro-batches and, with debug, the first operation that is not
-        finite.
+        """Return the examples of the non-finite micro-batches and, with debug, the first operation with a non-finite
+        result.
         """
         indices, operation = self.update.locate_nonfinite(batches, self.state.step + 1, bool(self.debug), share)
         keys = [self.stream.examples(places[index]) for index in indices]
@@ -238,7 +239,7 @@ class Trainer:
         metric = t.best_metric or self.task.selection_metric
         value = result.get(metric)
         is_best = s.add_validation(result["loss"], value if metric != "loss" else None)
-        if value is None:  # no metric, or one that this validation has not measured
+        if value is None:  # there is no metric, or this validation has not measured it
             return
         is_ranked = t.keep_best > 1 and s.rank(value, metric == "loss", t.keep_best)
         if is_best or is_ranked:
@@ -292,7 +293,7 @@ class Trainer:
         return "max_hours" if is_late else ""
 
     def _final_reason(self) -> str:
-        """Return why this run is over, so that resuming it does nothing: "max_steps", "patience" or ""."""
+        """Return why this run is over and resuming it does nothing: "max_steps", "patience" or ""."""
         t, s = self.config.train, self.state
         if s.step >= t.max_steps:
             return "max_steps"
@@ -320,7 +321,7 @@ class Trainer:
         return self._summarize(reason, result)
 
     def _recorded_result(self) -> dict[str, float] | None:
-        """Return the final validation ({} without one) of a run that has nothing left to do, or None for any other."""
+        """Return the final validation ({} without one) of a run that has nothing left to do, or None for other runs."""
         s = self.state
         if self.checkpoints.newest is None or self._is_validation_due() or not self._final_reason():
             return None
@@ -330,7 +331,7 @@ class Trainer:
         return next((e for e in entries if e["kind"] == "valid" and isinstance(e.get("loss"), int | float)), None)
 
     def _confirm_end(self, result: Mapping[str, float]) -> Summary:
-        """Say that a resumed run has nothing left to do, and return its summary."""
+        """Report that a resumed run has nothing left to do, and return its summary."""
         s, t, reason = self.state, self.config.train, self._final_reason()
         self.report.trim(s, validates=False)
         self.report.write_missing_copies()

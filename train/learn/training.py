@@ -44,12 +44,13 @@ def train(
 
     The tokenizer is trained on the training text only. Configuration and files are checked before anything is
     written, and a newly created folder is removed if training fails before the first update. With several ranks
-    (npx.distributed) all call this with equal arguments and a folder that all can access; rank 0 writes.
+    (npx.distributed), all ranks call this function with equal arguments and a folder that all of them can access; rank
+    0 writes.
 
     Args:
         config: The configuration of the run.
         run_dir: The run folder. The token arrays go to its data/ folder unless data.prepared names another one.
-        resume: Continue from the newest checkpoint of `run_dir`, bit for bit as if it had not stopped.
+        resume: Continue from the newest checkpoint of `run_dir`; the result is bit-identical to an uninterrupted run.
         progress: Show progress on standard error.
         max_hours: Stop before this time, with a checkpoint; 0 means no limit.
         debug: "anomaly" reports the first operation that produced a NaN or infinity, by repeating the update.
@@ -58,8 +59,8 @@ def train(
         The summary of the run.
 
     Raises:
-        UserError: The configuration, a file or the folder is invalid: among them a folder with checkpoints when
-            `resume` is False, one without a run when it is True, and one that another program has locked.
+        UserError: The configuration, a file or the folder is invalid. A folder is invalid if it has checkpoints and
+        `resume` is False, if it has no run and `resume` is True, or if another program has locked it.
     """
     start, world = time.monotonic(), join_ranks()
     run, t, task = RunFolder(run_dir), config.train, TASKS[config.data.task]
@@ -70,7 +71,7 @@ def train(
             check_init_unchanged(run, t.init)
     try:
         precision = npx.use_precision(t.precision)
-        npx.precision_named(t.reduce_dtype).compute_dtype  # noqa: B018  raises if this NumPy lacks the dtype
+        npx.precision_named(t.reduce_dtype).compute_dtype  # noqa: B018  raises if this NumPy does not have the dtype
     except ValueError as error:
         raise UserError(f"train.{error}") from None
     check_model(config, task)
@@ -119,7 +120,8 @@ def prepare_tokenizer(
     reuse: bool,
     display: Display,
 ) -> TextTokenizer:
-    """Return the run's tokenizer: its own if `reuse` and it has one, else `existing`, else a newly trained one."""
+    """Return the run's tokenizer: the one in its folder if `reuse` and there is one, else `existing`, else a newly
+    trained one."""
     data, task = config.data, TASKS[config.data.task]
     if existing is not None:
         existing = task.fit_tokenizer(existing, data, texts["train"])
@@ -138,7 +140,7 @@ def prepare_tokenizer(
 
 
 def check_vocabularies(tokenizer: TextTokenizer, config: RunConfig, task: Task) -> None:
-    """Raise UserError unless an existing tokenizer has as many vocabularies as data.vocabularies says."""
+    """Raise UserError unless an existing tokenizer has the number of vocabularies that data.vocabularies requires."""
     has_two = tokenizer.src_vocab_size is not None
     if has_two != task.has_separate_vocabularies(config.data):
         choices = ("shared", "separate")
@@ -169,13 +171,14 @@ def prepare_corpora(
 
 
 def check_shared_arrays(folder: Path, tokenizer: TextTokenizer) -> None:
-    """Raise UserError if a folder that runs share has token arrays of another tokenizer, which other runs may need."""
+    """Raise UserError if a shared folder has token arrays of a different tokenizer, because other runs may need
+    them."""
     meta = read_sealed(folder / "meta.json")
     if isinstance(meta, dict) and meta.get("tokenizer") != tokenizer.digest:
         raise UserError(
             f"data.prepared: expected token arrays of the run's tokenizer; got those of another one in {folder}, "
             "which was prepared for another run, or again from other text; "
-            "try --set data.prepared=, which keeps the arrays of the present text in the run folder"
+            "try --set data.prepared=, which stores the arrays of the current text in the run folder"
         )
 
 
@@ -188,7 +191,8 @@ def join_ranks() -> npx.distributed.World:
 
 
 def check_selection(config: RunConfig, task: Task, texts: Texts) -> None:
-    """Raise UserError if the validations of this run do not measure train.best_metric, or patience has none."""
+    """Raise UserError if the validations of this run do not measure train.best_metric, or if train.patience has no
+    metric."""
     metric = config.train.best_metric or task.selection_metric
     metrics = [name for name in METRICS if name in ("loss", *task.scores)]
     if config.train.keep_best > 1 and not metric:
@@ -212,7 +216,7 @@ def check_selection(config: RunConfig, task: Task, texts: Texts) -> None:
 
 
 def check_init_unchanged(run: RunFolder, init: str) -> None:
-    """Raise UserError if a run that resumes from its checkpoints is given other initial weights."""
+    """Raise UserError if train.init of a run that resumes from its checkpoints has changed."""
     if init and run.steps() and run.config_file.exists() and init != (stored := run.load_config().train.init):
         raise UserError(
             f'train.init: expected "{stored}" as in {run.config_file}; got "{init}", which a resumed run does not '

@@ -3,7 +3,7 @@
 The gradient of the mean loss over all target tokens, times the loss scale, is accumulated over the micro-batches; Adam
 divides by the scale and clips in its own pass. The host waits for the device once per update: losses and norm are read
 together after the last backward, and the weights change only if they are finite. With several ranks, each computes
-its share of the micro-batches, and all receive the gradient of the whole update.
+its share of the micro-batches, and all receive the gradient of the complete update.
 """
 
 import math
@@ -66,7 +66,7 @@ class Update:
         self.scale = LossScale(dynamic=precision.needs_loss_scaling)
         self.graphs = Graphs(model, t, report.write_line) if t.graphs and npx.device() == "cuda" else None
         self.dropout_calls: int | None = None  # the number of random keys that each micro-batch uses
-        self.losses: list[float] = []  # of all micro-batches of the last gradient, on all ranks
+        self.losses: list[float] = []  # losses of all micro-batches of the last gradient, on all ranks
 
     def gradient(self, batches: Sequence[Batch], step: int, share: WorkShare | None = None) -> tuple[float, float]:
         """Compute the gradient of micro-batches; return their mean loss and the gradient's L2 norm.
@@ -76,9 +76,9 @@ class Update:
 
         Args:
             batches: This rank's micro-batches.
-            step: The number of the update, which keys dropout.
-            share: Which part of the update `batches` is; None means all of it. Loss, norm and gradient are those of
-                all ranks (with `train.shard`, the gradient of this rank's shard).
+            step: The number of the update, which keys dropout. share: The part of the update that `batches` is; None
+            means all of it. Loss, norm and gradient cover all ranks; with `train.shard`, the gradient is limited to
+            this rank's shard.
 
         Raises:
             UserError: The halves do not fit in memory either, or this rank's gradient has already been sent to the
@@ -89,7 +89,7 @@ class Update:
             try:
                 return self._gradient(batches, share, step)
             except MemoryError:
-                message = self.describe_out_of_memory(batches, step)  # before the traceback releases the graph
+                message = self.describe_out_of_memory(batches, step)  # read before the traceback releases the graph
             halves = [half for batch in batches for half in batch.halves()]
             if halved or len(halves) == len(batches) or self.gradients.has_sent:
                 raise UserError(message)
@@ -161,7 +161,7 @@ class Update:
         return values if values.size == self.flat.size else self.gradients.gather_full(values)
 
     def _by_name(self, full: npx.Array) -> dict[str, npx.Array]:
-        """Return all weights by name, on the host, those of the flat buffer from `full`."""
+        """Return all weights by name, on the host; those in the flat buffer are taken from `full`."""
         spans = self.flat.spans
         return {
             name: full[spans[name]].reshape(p.shape) if name in spans else npx.to_host(p.weights)
@@ -169,9 +169,10 @@ class Update:
         }
 
     def load_weights(self, state: Mapping[str, npx.Array], trained: npx.Array | None = None) -> None:
-        """Restore what `weights` returned and, with a moving average, "weights" of `optimizer_state` as `trained`.
+        """Restore the result of `weights` and, with a moving average, the entry "weights" of `optimizer_state` as
+        `trained`.
 
-        Raises ValueError for another model's weights, before changing anything.
+        Raises ValueError for the weights of a different model; nothing is changed in that case.
         """
         self._set_weights(state)
         if self.average is not None:
@@ -186,7 +187,7 @@ class Update:
             self.flat.data[...] = npx.from_host(self.gradients.local_shard(full))
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        """Restore what `optimizer_state` returned. Raises ValueError for the state of a model of another size."""
+        """Restore the result of `optimizer_state`. Raises ValueError for the state of a model of a different size."""
         if self.gradients.is_sharded and all(state[name].shape == (self.flat.size,) for name in ("m", "v")):
             state = state | {name: self.gradients.local_shard(state[name]) for name in ("m", "v")}
         self.adam.load_state_dict(state)
@@ -236,12 +237,13 @@ class Update:
         self.scale.record_update()
 
     def describe_out_of_memory(self, batches: Sequence[Batch], step: int) -> str:
-        """Return one line: what was computed, what fills the memory, and which settings need less."""
+        """Return one line that describes the failed computation, the contents of the memory, and settings that need
+        less."""
         t, use = self.settings, npx.memory_use()
         largest = max(batches, key=lambda batch: batch.shape).describe()
         flat, adam = self.flat, self.adam
         arrays = flat.data, flat.low_precision, adam.m, adam.v
-        gradients = flat.size * flat.data.itemsize  # of the whole model, even if sharded
+        gradients = flat.size * flat.data.itemsize  # bytes for the complete model, even if sharded
         parameters = (sum(a.nbytes for a in arrays if a is not None) + gradients) / 2**20
         saved = "; ".join(map(str, saved_arrays()[:3])) or "nothing yet"
         recompute = (

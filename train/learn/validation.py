@@ -39,16 +39,17 @@ class Validation:
     def measure(self, signals: Signals) -> dict[str, float] | None:
         """Return loss (without smoothing), perplexity, seconds and the task's scores; None if a stop is requested.
 
-        Of k ranks each computes every k-th batch, and all return the result of all. After a loss that is not finite the
-        result is only that loss, and `failure` has its batch.
+        Each of k ranks computes every k-th batch, and all return the combined result. After a non-finite loss the
+        result contains only that loss, and `failure` holds its batch.
         """
         start, world = time.perf_counter(), npx.distributed.world()
         evaluation = self.task.evaluation(self.config, self.tokenizer, self.corpus)
-        losses: dict[int, tuple[float, int]] = {}  # index of a batch -> its loss and target tokens
+        losses: dict[int, tuple[float, int]] = {}  # maps the index of a batch to its loss and target tokens
         self.failure = None
         self.model.eval()
         try:
-            n_targets = getattr(self.corpus, "n_target_tokens", None)  # the corpus of a user-defined task may lack it
+            # The corpus of a user-defined task may not have it.
+            n_targets = getattr(self.corpus, "n_target_tokens", None)
             with no_grad(), self.display.work("validation", "tokens", n_targets) as work:
                 batches = enumerate(self.task.in_order(self.corpus, self.config.train.batch_tokens))
                 for index, (examples, batch) in islice(batches, world.rank, None, world.size):
@@ -61,7 +62,8 @@ class Validation:
                         break
                     if evaluation is not None:
                         evaluation.add(self.model, examples, batch)
-                    work.advance(batch.n_target_tokens * world.size)  # the other ranks are about as far
+                    # The other ranks have made about the same progress.
+                    work.advance(batch.n_target_tokens * world.size)
         finally:
             self.model.train()
         if world.size > 1:
@@ -87,7 +89,8 @@ class Validation:
             return float(self.model.loss(*self.task.sequences(batch), label_smoothing=0.0, loss_normalizer=1.0).item())
 
     def locate_nonfinite(self, debug: bool) -> tuple[str, str]:
-        """Return where the examples of the failure stand in the text and, with `debug`, the first operation.
+        """Return the positions in the text of the examples that failed and, with `debug`, the first non-finite
+        operation.
 
         The result is the same on all ranks.
         """
@@ -105,14 +108,14 @@ class Validation:
 
 
 def merge_records(parts: list[Any]) -> Any:
-    """Return the evaluation records of all ranks, which are lists or dictionaries, as one."""
+    """Merge the evaluation records of all ranks, which are lists or dictionaries."""
     if isinstance(parts[0], dict):
         return {key: value for part in parts for key, value in part.items()}
     return [record for part in parts for record in part]
 
 
 def perplexity(run: str | Path, source: str | Path, references: str | Path, progress: bool = False) -> dict[str, Any]:
-    """Return the perplexity of references given their source, by the model of a run, as a row of a score report.
+    """Return the perplexity of references given their sources under the model of a run, as a row of a score report.
 
     Perplexity is exp(mean loss) without smoothing over the subwords and the end of each sentence, as in the paper. It
     depends on the vocabulary, which the signature identifies. Pairs with an empty side or a side longer than

@@ -1,7 +1,7 @@
 """Scores of translations: several BLEU variants, chrF and TER, each with its sacreBLEU signature.
 
 BLEU variants differ by several points because they tokenize the text differently before counting n-grams, so a score
-is meaningless without its signature. sacreBLEU (Post, 2018) does the counting; on the same words it agrees with
+is meaningless without its signature. sacreBLEU (Post, 2018) computes the scores; on the same words it agrees with
 multi-bleu.perl if n-grams of every order match. `score_report` returns the scores as JSON and `print_report` prints
 them.
 """
@@ -53,21 +53,21 @@ OTHER_METRICS = {
 }
 
 WIDTH = 200  # characters
-# ASCII as in Perl, which reads bytes: only ASCII white space separates words.
+# re.ASCII, as in Perl, which reads bytes: only ASCII white space separates words.
 _COMPOUND = re.compile(r"(\S)-(\S)", re.ASCII)
 
 
 def split_compounds(text: str) -> str:
     """Split words at hyphens: "rich-text" -> "rich ##AT##-##AT## text".
 
-    This is the last step of the paper's EN-DE evaluation (tensor2tensor's get_ende_bleu.sh, which matches the data of
-    GNMT and Stanford). As in that script, matches do not overlap: "a-b-c" is split once.
+    This is the last step of the paper's EN-DE evaluation (tensor2tensor's get_ende_bleu.sh, which uses it to match the
+    data of GNMT and Stanford). As in that script, matches do not overlap: "a-b-c" is split once.
     """
     return _COMPOUND.sub(r"\1 ##AT##-##AT## \2", text)
 
 
 class Measure(NamedTuple):
-    """How to compute one score: name, use, sacreBLEU metric and preprocessing."""
+    """The computation of one score: name, use, sacreBLEU metric and preprocessing."""
 
     name: str
     use: str
@@ -145,7 +145,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], variant: Variant)
     """Return one BLEU row for a corpus: score, signature, precisions (%), brevity penalty, lengths (words)."""
     try:
         return score_measure(bleu_measure(variant), hypotheses, references)
-    finally:  # sacreBLEU caches 65,536 lines per tokenizer, a waste of memory in a long training
+    finally:  # sacreBLEU caches 65,536 lines per tokenizer, which wastes memory in a long training
         for tokenizer in (Tokenizer13a, TokenizerRegexp, TokenizerV14International):
             cast(Any, tokenizer.__call__).cache_clear()
 
@@ -160,17 +160,17 @@ def score_report(
 ) -> dict[str, Any]:
     """Return all scores of a corpus: {"lines": n, "scores": {key: {"name", "score", "signature", "use", ...}}}.
 
-    The keys are those of BLEUS, "chrf", "chrf++" and "ter".
+    The keys are the keys of BLEUS and "chrf", "chrf++" and "ter".
 
     Args:
         hypotheses: translations to score, one per line.
         references: reference translations, one for each hypothesis.
-        ter: include TER, which takes most of the time.
+        ter: whether to include TER, which takes most of the time.
         bootstrap: number of bootstrap resamples of the lines; each score then has the "mean" over the samples and the
             half width of its 95 % interval as "confidence" (Koehn, 2004). 0 computes no intervals.
-        baseline: translations of another system. Each score then has the "baseline" score, the "difference" to it and
-            its "p_value" in a paired bootstrap test: the probability of a difference this large between systems of
-            equal quality. Uses 1,000 samples unless `bootstrap` is given.
+        baseline: translations of another system. Each score then has the "baseline" score, the "difference" from it and
+        its "p_value" in a paired bootstrap test: the probability of a difference this large between systems of equal
+        quality. The test uses 1,000 samples unless `bootstrap` is given.
 
     Raises UserError if the numbers of lines differ or the texts are empty.
     """
@@ -207,7 +207,7 @@ def _check_lines(hypotheses: Sequence[str], references: Sequence[str], what: str
         raise UserError("score: expected at least one line; got empty files; try other files")
 
 
-# Columns of the report: function that formats the cell of a score, "" for an empty cell.
+# Columns of the report, each with a function that formats the cell of a score ("" for an empty cell).
 COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "score": lambda row: format_score(row),
     "baseline": lambda row: format_score(row["baseline"]) if "baseline" in row else "",
@@ -230,7 +230,7 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
     table = Table(box=None, title=f"lines: {report['lines']:,}", title_justify="left", pad_edge=False)
     scores = report["scores"].values()
     columns = [name for name in COLUMNS if any(COLUMNS[name](row) for row in scores)]
-    if "difference" in columns:  # 80 columns have room for one of the two groups
+    if "difference" in columns:  # 80 columns have room for only one of the two groups
         columns = [name for name in columns if name not in ("1/2/3/4-grams", "BP", "length")]
     for column in ("", *columns):
         table.add_column(column, justify="left" if column in ("", "1/2/3/4-grams") else "right", no_wrap=True)

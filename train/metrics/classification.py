@@ -17,7 +17,8 @@ class LabelScores:
 
     Args:
         labels: names of the labels.
-        confusion: numbers (n, n) of items with the label of the row that were predicted as that of the column.
+        confusion: numbers (n, n) of items with the label of the row that were predicted to have the label of the
+        column.
     """
 
     labels: Sequence[str]

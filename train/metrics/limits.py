@@ -1,11 +1,11 @@
-"""Line length limits of scores, so that no score takes hours or exhausts the memory."""
+"""Line length limits of scores, to prevent a score from taking hours or exhausting the memory."""
 
 from collections.abc import Sequence
 
 from train.errors import UserError
 
-TER_WORDS = 400  # per line: TER tries to move every span of words, which is cubic in the number of words
-CHARACTERS = 100_000  # per line: chrF counts all n-grams up to 6 characters and takes 200 bytes for each
+TER_WORDS = 400  # words per line: TER tries to move every span of words, which takes cubic time
+CHARACTERS = 100_000  # characters per line: chrF counts all n-grams of up to 6 characters and takes 200 bytes for each
 
 
 def check_lengths(hypotheses: Sequence[str], references: Sequence[str]) -> str:

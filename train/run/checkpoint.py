@@ -30,7 +30,7 @@ from train.tasks import TASKS, Task
 from train.tasks.protocols import TextTokenizer
 
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
-RUN_IDENTITY = ("task", "text_sha256", "config")  # keys of the state that identify its run, besides IDENTITY
+RUN_IDENTITY = ("task", "text_sha256", "config")  # keys of the state that, with IDENTITY, identify its run
 
 
 @dataclass
@@ -67,11 +67,12 @@ def save_weights(target: Path, state: Mapping[str, Any], model: Mapping[str, npx
 
 
 def prune(run: RunFolder, keep_last: int) -> None:
-    """Remove all checkpoints except the newest `keep_last` (0 keeps all), and `extra` ones except the newest.
+    """Remove all checkpoints except the newest `keep_last` (0 keeps all), and all `extra` checkpoints except the
+    newest.
 
-    A stop between two scheduled checkpoints writes an extra one. Removing it later leaves an interrupted run with the
-    same checkpoints as an uninterrupted one. Damaged checkpoints do not count towards `keep_last`, and with fewer than
-    `keep_last` intact ones nothing is removed: a disk that returned an error may work again.
+    A stop between two scheduled checkpoints writes an extra one. It is removed later, so an interrupted run ends with
+    the same checkpoints as an uninterrupted one. Damaged checkpoints do not count towards `keep_last`. If fewer than
+    `keep_last` are intact, nothing is removed, because a disk that returned an error may recover.
     """
     states: dict[Path, dict[str, Any]] = {}
     for path in run.steps():
@@ -118,7 +119,7 @@ def load_newest(
 
 
 def newest_totals(run: RunFolder) -> RunState | None:
-    """Return the totals of a run in its newest readable checkpoint of a step; None without one."""
+    """Return the totals of a run from the newest readable checkpoint of a step, or None if there is none."""
     for path in reversed(run.steps()):
         with suppress(UserError, ValueError):
             state = read_state(path)
@@ -129,8 +130,8 @@ def newest_totals(run: RunFolder) -> RunState | None:
 def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
     """Return the configuration with which a run resumes (see `RunConfig.resumed`).
 
-    Raises UserError, naming the key, if `config` differs from that of the run. The newest readable checkpoint has the
-    original configuration; config.toml may have been edited since.
+    Raises UserError, naming the key, if `config` differs from the run's configuration. That is read from the newest
+    readable checkpoint, because config.toml may have been edited.
     """
     models = []
     for path in reversed(run.steps()):
@@ -152,7 +153,8 @@ def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
 
 
 def check_same_run(path: Path, state: Mapping[str, Any], other_path: Path, other: Mapping[str, Any]) -> None:
-    """Raise UserError, naming a key, unless two checkpoints are of one run: model, tokenizer, text, configuration."""
+    """Raise UserError, naming a key, unless two checkpoints belong to one run: same model, tokenizer, text and
+    configuration."""
 
     def identity(state: Mapping[str, Any]) -> dict[str, Any]:
         task, config = state.get("task", "translation"), state.get("config")
@@ -178,15 +180,15 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
 
     Args:
         run_dir: The run folder.
-        last: How many of the newest checkpoints to average.
-        best: Average the best checkpoints that train.keep_best has kept, instead of the newest.
+        last: The number of newest checkpoints to average. best: Average the best checkpoints, which train.keep_best
+        retains, instead of the newest ones.
 
     Returns:
         The path of the averaged checkpoint.
 
     Raises:
-        UserError: There are fewer than `last` checkpoints, one is damaged, they are of different runs, or another
-            program is writing to the run.
+        UserError: There are fewer than `last` checkpoints, one is damaged, they belong to different runs, or another
+        program is writing to the run.
     """
     run = RunFolder(run_dir)
     check_is_folder(run.path, "a run folder")
@@ -269,7 +271,7 @@ def owner_of(checkpoint: Path) -> RunFolder:
 
 
 def run_files(checkpoint: Path) -> tuple[Path, Path]:
-    """Return tokenizer.json and config.toml of a checkpoint: those in its folder, else those of its run."""
+    """Return the paths of a checkpoint's tokenizer.json and config.toml: in its own folder or else in its run's."""
     run = owner_of(checkpoint)
     tokenizer_file, config_file = (
         in_checkpoint if (in_checkpoint := checkpoint / file.name).exists() else file
@@ -279,7 +281,7 @@ def run_files(checkpoint: Path) -> tuple[Path, Path]:
 
 
 def model_config(state: Mapping[str, Any]) -> TransformerConfig:
-    """Return the configuration of a checkpoint's model; keys that its version lacked have their old meaning."""
+    """Return the configuration of a checkpoint's model; keys that its version did not have get their former meaning."""
     try:
         return TransformerConfig.from_dict(state["model"])
     except (TypeError, ValueError) as error:
@@ -303,18 +305,18 @@ def load_model(
 
     Args:
         path: A run folder (its averaged, best or newest checkpoint is loaded) or one checkpoint folder.
-        task: The task that the model must be for; "" accepts any.
+        task: The task that the model must have been trained for; "" accepts any task.
         on_warning: Called with a message if a damaged checkpoint is skipped, an average is older than the newest
             checkpoint, or the run has lost its config.toml. Default: Python's warnings.
 
     Returns:
         (model in eval mode, tokenizer, configuration); the types of the first two depend on the task. tokenizer.json
-        and config.toml come from the checkpoint folder or else from the run folder above it. Without config.toml the
-        configuration is the default one.
+        and config.toml are read from the checkpoint folder or else from the run folder above it. Without config.toml
+        the default configuration is used.
 
     Raises:
-        UserError: A file is missing or damaged, the tokenizer does not fit the model, or the model is for another
-            task.
+        UserError: A file is missing or damaged, the tokenizer does not fit the model, or the model was trained for
+        another task.
     """
     return load_with_origin(path, task, on_warning)[:3]
 
@@ -322,9 +324,9 @@ def load_model(
 def load_with_origin(
     path: str | Path, task: str = "", on_warning: Callable[[str], object] = warnings.warn
 ) -> tuple[Any, Any, RunConfig, str]:
-    """Return `load_model`'s results and the origin: which checkpoint it is, for the captions of pictures.
+    """Return the results of `load_model` and the origin, which identifies the checkpoint in the captions of pictures.
 
-    The origin ends with the SHA-256 of state.json, which in turn has the checksums of all weights.
+    The origin ends with the SHA-256 of state.json, which in turn contains the checksums of all weights.
     """
     folder = find_checkpoint(path)
     run = owner_of(folder)
@@ -365,7 +367,7 @@ def load_with_origin(
 def check_shapes(shape: TransformerConfig, weights: Mapping[str, npx.Array], file: Path) -> None:
     """Raise DamagedCheckpoint unless `weights`, read from `file`, fit a model of this configuration.
 
-    The model is not built for this, so a wrong configuration takes no memory.
+    The check does not build the model, so a wrong configuration takes no memory.
     """
     shapes = {name: p.shape for name, p in shape.outline().named_parameters()}
     for name in {**shapes, **weights}:
@@ -378,7 +380,7 @@ def check_shapes(shape: TransformerConfig, weights: Mapping[str, npx.Array], fil
 
 
 def check_tokenizer(tokenizer: TextTokenizer, state: Mapping[str, Any], file: Path) -> None:
-    """Raise UserError unless `tokenizer`, read from `file`, is the one the model of `state` was trained with."""
+    """Raise UserError unless the model of `state` was trained with `tokenizer`, which was read from `file`."""
     vocab_size, digest = state["model"].get("vocab_size"), state["tokenizer_digest"]
     if tokenizer.vocab_size != vocab_size or tokenizer.digest != digest:
         raise UserError(

@@ -5,7 +5,7 @@ from the metadata of a key's dataclass field.
 
     config = RunConfig.load("configs/base.toml", settings=["train.max_steps=50"])
     config.dump()                                  # complete commented TOML, which loads back to an equal config
-    config.transformer_config(vocab_size=37000)    # what the model is built from
+    config.transformer_config(vocab_size=37000)    # the configuration of the model
 
 Paths in [data] are relative to the working directory, not to the configuration file.
 """
@@ -38,7 +38,7 @@ from train.run.keys import (
     TrainSection,
 )
 
-# Names of other programs -> the key with that meaning.
+# Maps names of other programs to the key with that meaning.
 KEY_SYNONYMS = {
     **dict.fromkeys(("lr", "learning_rate", "max_lr", "base_lr"), "train.peak_lr"),
     **dict.fromkeys(("scheduler", "lr_scheduler", "lr_schedule", "lr_decay", "decay"), "train.schedule"),
@@ -69,7 +69,7 @@ SYNONYMS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "single": "fl
 # Limits of a TOML text: the parser's time is quadratic in the parts of a dotted key and in the number of tables.
 MAX_BYTES, MAX_LINE = 1 << 16, 4096
 HEADER = "# Configuration of npx-transformer"
-END = "# end of the configuration"  # the last line of a dump, which a truncated file lacks
+END = "# end of the configuration"  # the last line of a dump; missing in a truncated file
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class RunConfig:
     """The configuration of a run: one dataclass per table of config.toml.
 
     Args:
-        model: [model], a ModelSection. A key that is None has the preset's value.
+        model: [model], a ModelSection. A key that is None takes the preset's value.
         data: [data], a DataSection.
         train: [train], a TrainSection.
         search: [search], a SearchSection.
@@ -145,8 +145,8 @@ class RunConfig:
         """Return the configuration of `tables`, as tomllib parses them, overridden by `settings`.
 
         The preset and the variant set the defaults of [model] and of some keys of [train]. If a setting changes the
-        preset or the variant, values that equal the defaults of the old one are replaced by those of the new one.
-        `source` names the tables in messages.
+        preset or the variant, values that equal the old defaults are replaced by the new ones. `source` names the
+        tables in messages.
         """
         given: dict[str, dict[str, Any]] = {table: {} for table in SECTIONS}
         for table, entries in tables.items():
@@ -178,7 +178,7 @@ class RunConfig:
     def transformer_config(self, vocab_size: int, **special: int) -> TransformerConfig:
         """Return the model's configuration. Raises ValueError, with a one-line message, if it is invalid.
 
-        `special` has the values that depend on the tokenizer: pad_id, bos_id, eos_id, n_outputs.
+        `special` contains the values that depend on the tokenizer: pad_id, bos_id, eos_id, n_outputs.
         """
         changes = {f.name: v for t, f, v in self.keys() if t == "model" and f.name not in NAMED and v is not None}
         return TransformerConfig.preset(self.model.preset, vocab_size=vocab_size, **special, **changes)
@@ -218,9 +218,9 @@ class RunConfig:
     def check_frozen(self, original: Mapping[str, Any], source: Path, command: str = "resume") -> None:
         """Raise UserError, naming the key, if a frozen key differs from `original`, the `frozen()` of the run.
 
-        A key that is missing in `original` had the meaning of the version that lacked it; rates of positions that are
-        left open here are those of the run. `source` is the file of `original` and `command` what needs the keys to be
-        equal, for the message.
+        A key that is missing in `original` has the meaning of the version that did not have it. If the rates of
+        positions are not set here, the run's are used. For the message, `source` is the file of `original`, and
+        `command` requires the keys to be equal.
         """
         original = complete_frozen(original)
         for name, value in complete_frozen(self.frozen()).items():
@@ -248,9 +248,9 @@ def default_of(table: str, f: Field[Any]) -> Any:
 
 
 def complete_frozen(frozen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `frozen()` of a run with the keys that its version lacked, in the meaning that they had.
+    """Return the `frozen()` of a run, completed by keys that its version did not have, with their former meaning.
 
-    Keys of [model] that it left open have the values of its preset and variant.
+    Keys of [model] that it did not set get the values of its preset and variant.
     """
     keys = ((table, name, f) for table in SECTIONS for name, f in keys_of(table).items())
     defaults = {f"{table}.{name}": default_of(table, f) for table, name, f in keys if not f.metadata["may_change"]}
@@ -307,7 +307,7 @@ def check(table: str, f: Field[Any], value: Any, source: str = "config") -> Any:
 
 
 def explain(f: Field[Any]) -> str:
-    """Return a key's meaning, accepted values and default, as in the comments of config.toml."""
+    """Return a key's meaning, accepted values and default, as shown in the comments of config.toml."""
     default = f"default: {f.metadata['unset']}" if f.default is None else f"default: {to_toml(f.default)}"
     accepted = expected(f)
     return f"{f.metadata['help']} {accepted[0].upper()}{accepted[1:]}; {default}."

@@ -1,4 +1,4 @@
-"""The folder of a run: its layout, how its state is recognized, and who may write in it.
+"""The folder of a run: its layout, the detection of its state, and protection against concurrent or foreign writes.
 
     RUN/config.toml              the complete configuration
        /tokenizer.json
@@ -49,7 +49,7 @@ class RunFolder:
         self.averaged, self.best = self.checkpoints / "averaged", self.checkpoints / "best"
 
     def data(self, part: str, shared: str = "") -> Path:
-        """Return the folder of a part's token arrays: in this run, or in the folder `shared` with other runs."""
+        """Return the folder of a part's token arrays, in this run or in `shared`, a folder that runs share."""
         return (Path(shared) if shared else self.path / "data") / part
 
     def step(self, step: int) -> Path:
@@ -106,7 +106,7 @@ class RunFolder:
         return {*os.listdir(self.path)} - {"lock"}
 
     def check(self, resume: bool) -> None:
-        """Raise UserError if there is already a run and `resume` is False, or none and it is True."""
+        """Raise UserError if there is already a run and `resume` is False, or no run and `resume` is True."""
         if resume and self.is_new():
             raise UserError(f"{self.path}: expected a run to resume; got no run folder; try without --resume")
         usable = self.steps() or self.config_file.exists() if resume else self.is_new()
@@ -157,7 +157,7 @@ class RunFolder:
                     self.path.rmdir()
 
     def commit(self) -> None:
-        """Keep the content of the folder from now on, whatever fails later."""
+        """Keep the content of the folder from now on, even if a later step fails."""
         self._committed = True
 
     def _remove_contents(self) -> None:
@@ -179,7 +179,7 @@ class RunFolder:
             tokenizer.save(self.tokenizer_file)
 
     def remove_leftovers(self) -> None:
-        """Remove what a killed process wrote or removed only in part."""
+        """Remove files and folders that a killed process only partially wrote or removed."""
         finish_replacements(self.checkpoints)
         for partial in self.checkpoints.glob(".*.partial"):
             remove_partial(str(partial))

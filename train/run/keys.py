@@ -19,8 +19,9 @@ PRESET = key(
     "Architecture from the paper (base, big, rows of Table 3); the keys below override it.",
     choices=PRESETS,
 )
-# Where the authors' program, tensor2tensor, differs from the paper's text, by table. Each key can be overridden.
-# Version 1: transformer_base of its first public commit (15 June 2017, the week of the paper) and releases up to 1.1.
+# Differences of the authors' program, tensor2tensor, from the paper's text, by table. Each key can be overridden.
+# Version 1 is transformer_base of its first public commit (15 June 2017, the week of the paper) and of releases up to
+# 1.1.
 VERSION_1: dict[str, dict[str, Any]] = {
     "model": {
         "positions": "sinusoidal_halves",
@@ -33,7 +34,7 @@ VERSION_1: dict[str, dict[str, Any]] = {
     "train": {"smoothing_over": "others", "adam_eps_inside": True},
     "search": {"full_beam": True},
 }
-# Version 2: transformer_base_v2, the default from 6 October 2017 (commit d5bdfcc8).
+# Version 2 is transformer_base_v2, the default from 6 October 2017 (commit d5bdfcc8).
 VERSION_2_CHANGES: dict[str, dict[str, Any]] = {
     "model": {"norm": "pre", "attention_dropout": 0.1, "activation_dropout": 0.1},
     "train": {"warmup_steps": 8000, "lr_scale": 2.0},
@@ -42,7 +43,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {},
     "tensor2tensor-v1": VERSION_1,
     "tensor2tensor-v2": {table: keys | VERSION_2_CHANGES.get(table, {}) for table, keys in VERSION_1.items()},
-    # A mixture of both versions, with the paper's rates. Runs of earlier versions of this program have it.
+    # A mixture of both versions, with the paper's position rates, for runs of earlier versions of this program.
     "tensor2tensor": {
         "model": {
             "norm": "pre",
@@ -73,7 +74,7 @@ ModelSection: Any = make_dataclass(
 
 
 def tasks_by_tokenizers() -> dict[tuple[str, ...], list[str]]:
-    """Return the names of the tasks by the kinds of tokenizers that they can train."""
+    """Return the names of the tasks, grouped by the kinds of tokenizers that they can train."""
     names: dict[tuple[str, ...], list[str]] = {}
     for task in TASKS.values():
         names.setdefault(task.tokenizers, []).append(task.name)
@@ -93,8 +94,8 @@ class CommonKeys:
     )
     pretokenizer: str = key(
         "words",
-        "Boundaries that a subword never crosses: those of words and punctuation (words; for plain text) or only white"
-        " space (whitespace; for tokenized text).",
+        "Boundaries that a subword never crosses: words and punctuation (words; for plain text) or only white space"
+        " (whitespace; for tokenized text).",
         choices=PRETOKENIZERS,
     )
     vocab_size: int = key(37000, "Maximum vocabulary size V, including 4 special tokens.", within="[5, 16777216]")
@@ -123,7 +124,7 @@ DataSection = data_section()
 
 SCORES = (name for task in TASKS.values() for name in task.scores if name not in task.lower_is_better)
 METRICS = ("loss", *dict.fromkeys(SCORES))
-SCHEDULES = {  # name -> the learning rate after warmup, for the log; see train/learn/schedule.py
+SCHEDULES = {  # maps a name to the learning rate after warmup, for the log; see train/learn/schedule.py
     "noam": "step^-0.5",
     "inverse_sqrt": "step^-0.5",
     "linear": "linear decay to 0 at train.max_steps",
@@ -186,8 +187,8 @@ class TrainSection:
     )
     ema_decay: float = key(
         0.0,
-        "Decay of the exponential moving average of the weights, which validations, checkpoints and commands then use;"
-        " it takes the memory of one more copy of the weights. 0 disables it; 0.999 is a common value.",
+        "Decay of the exponential moving average of the weights, which validations, checkpoints and commands then use."
+        " It takes the memory of one more copy of the weights. 0 disables it; 0.999 is a common value.",
         within=FRACTION,
     )
     clip_norm: float = key(
@@ -333,12 +334,12 @@ class SearchSection:
     finish_in_beam: bool = key(
         False,
         "With full_beam, only hypotheses that end among the `beam` best continuations are finished (fairseq,"
-        " transformers, CTranslate2). Otherwise those among the 2 x beam best are.",
+        " transformers, CTranslate2). Otherwise all that end among the 2 x beam best are.",
         may_change=True,
     )
     max_extra: int = key(
         50,
-        "Maximum length of an output: that of its source plus this many tokens.",
+        "Maximum length of an output: the length of its source plus this many tokens.",
         within="[1, 10000]",
         may_change=True,
     )
@@ -360,7 +361,7 @@ TRAINING: dict[str, dict[str, Any]] = {
     "parsing-small": {"max_steps": 13_000},
     "tiny": {"max_steps": 8000},
 }
-# The keys of [train] that a preset or variant decides: the default unless TRAINING or VARIANTS has a value.
+# The keys of [train] that a preset or variant determines: the default unless TRAINING or VARIANTS has a value.
 DECIDED = ("label_smoothing", "max_steps", "warmup_steps", "lr_scale", "smoothing_over", "adam_eps_inside")
-SEARCH_DECIDED = ("full_beam",)  # the same for [search]
-NAMED = ("preset", "variant")  # the keys of [model] that stand for other keys
+SEARCH_DECIDED = ("full_beam",)  # the corresponding keys of [search]
+NAMED = ("preset", "variant")  # the keys of [model] that stand for a set of other keys

@@ -1,7 +1,7 @@
 """The lock of a run folder: at most one program writes in it at a time.
 
-RUN/lock is an flock on an open file, so it ends with the process, however that ends. Over NFS, Linux makes it a lock
-on the server. The file names its holder, so that a second program can report it.
+RUN/lock is an flock on an open file, so the lock ends with the process, no matter how that ends. Over NFS, Linux turns
+it into a lock on the server. The file names its holder, which a second program can then report.
 """
 
 import json
@@ -20,7 +20,7 @@ from train.json_files import parse_json
 # Seconds to wait for the lock of a dead process: a child it forked may still hold the descriptor until it calls exec.
 PATIENCE = 5.0
 
-# folder (device, inode) -> (process id, thread) that holds its lock, and the descriptor of the lock
+# maps a folder (device, inode) to the (process id, thread) that holds its lock, and the descriptor of the lock
 _held: dict[tuple[int, int], tuple[tuple[int, int], int]] = {}
 
 
@@ -33,7 +33,7 @@ class FolderLock:
     def check(self) -> None:
         """Raise UserError if the folder was moved or deleted, or its lock removed, since it was locked.
 
-        Without the lock file another program may have locked the folder, so this one must not write any more.
+        If the lock file is gone, another program may have locked the folder, so this one must stop writing.
         """
         if not is_same_file(self.descriptor, self.folder):
             raise UserError(
@@ -102,7 +102,7 @@ def _acquire(lock: Path) -> int:
 
 
 def _describe_holder(lock: Path) -> tuple[str, bool]:
-    """Return who holds a lock, in words, and whether that process is dead."""
+    """Return a description of the holder of a lock, and whether that process is dead."""
     try:
         with open_for_reading(lock) as file:
             holder = parse_json(file.read(4096).decode())

@@ -1,7 +1,7 @@
 """Files that grow by lines, and copies of metrics.jsonl in other formats: metrics.csv and TensorBoard event files.
 
-A copy is rewritten from metrics.jsonl whenever training starts or resumes, and then receives each new entry. So it
-never contains entries that a resumed run has dropped.
+A copy is rewritten from metrics.jsonl whenever training starts or resumes, and then receives each new entry. It
+therefore never contains entries that a resumed run has dropped.
 """
 
 import csv
@@ -22,7 +22,7 @@ from train.files import WriteError, disk_errors, open_for_appending, write_text
 from train.tasks import TASKS
 
 Entry = Mapping[str, Any]
-Copy = Callable[[Entry], object]  # adds an entry of metrics.jsonl
+Copy = Callable[[Entry], object]  # a function that adds an entry of metrics.jsonl
 COPIED = ("train", "valid")  # the kinds of entries that are copied
 COLUMNS = (
     "time", "kind", "step", "epoch", "tokens", "loss", "perplexity",
@@ -32,7 +32,7 @@ COLUMNS = (
 
 
 class LineFile:
-    """A text file that grows by lines. It buffers what a full disk does not take and writes it once there is space."""
+    """A text file that grows by lines. Bytes that a full disk rejects are buffered and written once there is space."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._pending = path, b""
@@ -55,7 +55,7 @@ class LineFile:
             self._write()
 
     def sync(self) -> None:
-        """Force all lines to disk. Raises WriteError if it is full."""
+        """Force all lines to disk. Raises WriteError if the disk is full."""
         self._write()
         os.fsync(self._file.fileno())
 

@@ -1,6 +1,8 @@
-"""Replacement and removal of folders that leave a complete folder to find after a kill at any moment.
+"""Replacement and removal of folders: if the process is killed at any moment, a complete folder remains and can be
+found.
 
-No portable call exchanges two folders. So `replace_folder` renames the old folder to a hidden name, then the new one
+There is no portable call that exchanges two folders. So `replace_folder` renames the old folder to a hidden name, then
+the new one
 to its place, and removes the old one last. In between, `existing_folder` finds the old one under the hidden name.
 """
 
@@ -18,8 +20,8 @@ REPLACED = ".{}.replaced"  # the name of an old folder until its replacement is 
 def hidden_name(path: Path, suffix: str) -> str:
     """Return the path of a hidden sibling.
 
-    A string, because Path interns its parts: with Paths the table of interned strings grew by 1.7 MiB in 2,500
-    checkpoints.
+    The path is a string, because Path interns its parts: with Path objects the table of interned strings grew by 1.7
+    MiB in 2,500 checkpoints.
     """
     return f"{path.parent}/.{path.name}.{suffix}"
 
@@ -28,7 +30,8 @@ def replace_folder(new: str, target: Path) -> None:
     """Rename the complete folder `new` to `target` and remove the folder that `target` was."""
     old = hidden_name(target, "replaced")
     if target.exists():
-        if os.path.exists(old):  # `target` is its replacement: a process was killed before it removed the old folder
+        # `target` has already been replaced: a process was killed before it removed the old folder.
+        if os.path.exists(old):
             remove_folder(Path(old))
         os.replace(target, old)
     try:
@@ -44,7 +47,8 @@ def replace_folder(new: str, target: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Rename a folder to a hidden name, then remove it: a kill never leaves a half-empty folder under its own name."""
+    """Rename a folder to a hidden name, then remove it, so a kill never leaves a half-empty folder under the original
+    name."""
     hidden = hidden_name(path, "old.partial")
     remove_partial(hidden)
     os.replace(path, hidden)
@@ -58,7 +62,8 @@ def remove_partial(path: str) -> None:
 
 
 def existing_folder(path: Path) -> Path:
-    """Return the path under which a folder can be read now: its own, or the hidden one if it is being replaced."""
+    """Return the path under which a folder can be read now: its own path, or the hidden one while it is being
+    replaced."""
     old = hidden_name(path, "replaced")
     return Path(old) if not path.exists() and os.path.isdir(old) else path
 

@@ -56,7 +56,7 @@ class RunReport:
             self.display.work("step", total=self.max_steps, done=state.step) as self._steps,
             ExitStack() as stack,
         ):
-            fsync(self.run.path)  # or a power loss could remove new files, however often their content is synced
+            fsync(self.run.path)  # otherwise a power loss could remove new files even if their content is synced
             self._copies = self._open_copies(stack)
             yield
 
@@ -101,20 +101,24 @@ class RunReport:
         self._steps.details = f"loss {state.loss:.3f}  {state.speed:,.0f} tokens/s"
 
     def time_left(self) -> str:
-        """Return the time to max_steps at this process's pace, validation and writing included: "1:02:03 left"."""
+        """Return the remaining time to max_steps at this process's pace, validation and writing included: "1:02:03
+        left"."""
         return self._steps.time_left()
 
     def sync(self) -> None:
-        """Force the metrics to disk, so that no checkpoint is newer than they are. Raises WriteError."""
+        """Force the metrics to disk, so no checkpoint is newer than the metrics.
+
+        Raises WriteError if the disk is full.
+        """
         with disk_errors(str(self.run.metrics_file)):
             self._metrics.sync()
 
     def trim(self, state: RunState, validates: bool) -> None:
-        """Drop invalid lines of metrics.jsonl and those that are newer than `state` (see `open_files`)."""
+        """Drop lines of metrics.jsonl that are invalid or newer than `state` (see `open_files`)."""
         file, lines = self.run.metrics_file, ""
         if not file.exists():
             return
-        # A validation after `validated` is that of a finished run, which its continuation keeps.
+        # A validation after `validated` belongs to a finished run; its continuation keeps it.
         last_validation = state.step - 1 if validates and state.validated < state.step else state.step
         for line, entry in self.run.metric_lines():
             if entry["step"] <= (last_validation if entry["kind"] == "valid" else state.step):
@@ -175,7 +179,7 @@ class RunReport:
     def log_start(
         self, state: RunState, checkpoint: Path | None, corpora: Mapping[str, Any], warnings: Iterable[str], setup: str
     ) -> None:
-        """Report what a run starts from: skipped checkpoints, texts, and `setup`, the sizes of model and batches."""
+        """Report the start of a run: skipped checkpoints, texts, and `setup`, the sizes of model and batches."""
         for text in warnings:
             self.write_line(text, always=True)
         for name, part in (("training", "train"), ("validation", "valid")):
@@ -251,10 +255,10 @@ class RankNotes:
 
 
 def nonfinite_origin(examples: str, operation: str) -> str:
-    """Return the words on where a NaN or infinity arose: the examples and, if known, the first operation."""
+    """Return text on the origin of a NaN or infinity: the examples and, if known, the first operation."""
     return f"; it comes from {examples}{f'; first operation: {operation}' if operation else ''}"
 
 
 def network_percentage(network: float, seconds: float) -> str:
-    """Return the percentage of `seconds` that ranks waited for the network, in words."""
+    """Return the percentage of `seconds` that ranks waited for the network, as text."""
     return f", network {100 * network / max(seconds, 1e-9):.0f} %"

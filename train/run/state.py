@@ -11,7 +11,7 @@ from train.errors import one_line
 from train.json_files import Schema, schema_error
 from train.text.batches import ORDER
 
-# Keys that checkpoints of earlier versions lack.
+# Keys that are missing in checkpoints of earlier versions.
 ADDED_KEYS: dict[str, Any] = {
     "skipped": 0, "all_skipped": 0, "best_score": None, "ranking": {}, "network": 0.0, "window_network": 0.0,
     "batch_order": 1,
@@ -31,23 +31,23 @@ class RunState:
     The `window_` totals cover the updates since the last log line.
     """
 
-    step: int = checked_field(COUNT)  # updates made
-    epoch: int = checked_field(COUNT)  # of the next micro-batch, from 0
-    index: int = checked_field(COUNT)  # of the next micro-batch within its epoch
+    step: int = checked_field(COUNT)  # number of updates
+    epoch: int = checked_field(COUNT)  # epoch of the next micro-batch, from 0
+    index: int = checked_field(COUNT)  # index of the next micro-batch within its epoch
     batch_order: int = checked_field(
         Range(int, f"[1, {ORDER}]"), ORDER
     )  # version of the order of batches (text/batches.py)
     in_epoch: int = checked_field(COUNT)  # epoch of the last micro-batch, from 1, for the log
-    tokens: int = checked_field(COUNT)  # trained on, without padding
-    seconds: float = checked_field(NONNEGATIVE, 0.0)  # in updates, without validation and writing
-    network: float = checked_field(NONNEGATIVE, 0.0)  # of these, seconds in which every rank waited for the network
+    tokens: int = checked_field(COUNT)  # tokens trained on, without padding
+    seconds: float = checked_field(NONNEGATIVE, 0.0)  # seconds in updates, without validation and writing
+    network: float = checked_field(NONNEGATIVE, 0.0)  # the part of them in which every rank waited for the network
     validated: int = checked_field(COUNT)  # step of the last validation
     best_loss: float | None = checked_field(
         (NUMBER, None), None
-    )  # the lowest validation loss, or that of the best score
-    best_score: float | None = checked_field((NUMBER, None), None)  # for tasks with a selection metric
-    best_step: int = checked_field(COUNT)  # the step of the best validation
-    worse: int = checked_field(COUNT)  # validations since the best one
+    )  # the lowest validation loss, or the loss of the validation with the best score
+    best_score: float | None = checked_field((NUMBER, None), None)  # best score, for tasks with a selection metric
+    best_step: int = checked_field(COUNT)  # step of the best validation
+    worse: int = checked_field(COUNT)  # number of validations since the best one
     # Step -> loss or score of the kept checkpoints/best-N, best first; the steps are strings, as keys of JSON are.
     ranking: dict[str, float] = field(default_factory=dict, metadata={"kind": dict})
     window_loss: float = checked_field(NUMBER, 0.0)  # sum of loss x target tokens
@@ -55,8 +55,9 @@ class RunState:
     window_tokens: int = checked_field(COUNT)  # tokens trained on
     window_seconds: float = checked_field(NONNEGATIVE, 0.0)
     window_network: float = checked_field(NONNEGATIVE, 0.0)
-    skipped: int = checked_field(COUNT)  # consecutive updates up to now that were skipped because they were not finite
-    all_skipped: int = checked_field(COUNT)  # such updates in the whole run
+    # Consecutive updates up to now that were skipped because of a non-finite loss or gradient.
+    skipped: int = checked_field(COUNT)
+    all_skipped: int = checked_field(COUNT)  # such updates in the complete run
 
     @classmethod
     def read(cls, content: Any, step: int) -> "RunState":
@@ -87,9 +88,9 @@ class RunState:
         return state
 
     def add_time(self, seconds: float, network: float = 0.0) -> None:
-        """Count the time of an attempted update, `network` seconds of it spent waiting for the network.
+        """Count the time of an attempted update; `network` is the part spent waiting for the network.
 
-        A clock that was set back gives negative seconds, which count as none.
+        Negative seconds, which occur if the clock is set back, count as 0.
         """
         seconds, network = max(seconds, 0.0), max(network, 0.0)
         self.seconds += seconds
@@ -107,7 +108,7 @@ class RunState:
         self.window_tokens += tokens
 
     def add_skipped(self) -> None:
-        """Count an update that was skipped because it was not finite."""
+        """Count an update that was skipped because of a non-finite loss or gradient."""
         self.skipped += 1
         self.all_skipped += 1
 
@@ -127,7 +128,8 @@ class RunState:
         self.window_seconds, self.window_network = 0.0, 0.0
 
     def add_validation(self, loss: float, score: float | None = None) -> bool:
-        """Record a validation's loss and, for a task with a selection metric, its score; return whether it is best."""
+        """Record a validation's loss and, for a task with a selection metric, its score; return whether it is the
+        best."""
         self.validated = self.step
         better = loss < (math.inf if self.best_loss is None else self.best_loss)
         if score is not None:
@@ -139,7 +141,8 @@ class RunState:
         return better
 
     def rank(self, value: float, lowest_first: bool, keep: int) -> bool:
-        """Insert this step's validation into `ranking`, which holds at most `keep` steps; return whether it is in it.
+        """Insert this step's validation into `ranking`, which holds at most `keep` steps; return whether it was
+        inserted.
 
         Of equal values the earlier one is better.
         """
@@ -160,11 +163,11 @@ class Summary:
 
     step: int
     stopped: str
-    checkpoint: Path | None  # the newest one; None if max_hours ended before the first update
+    checkpoint: Path | None  # the newest checkpoint; None if max_hours ended before the first update
     tokens: int
     seconds: float
     valid_loss: float | None = None
     perplexity: float | None = None
     best_loss: float | None = None
     best_step: int = 0
-    scores: dict[str, float] = field(default_factory=dict)  # of the last validation
+    scores: dict[str, float] = field(default_factory=dict)  # scores of the last validation

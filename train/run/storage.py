@@ -1,9 +1,9 @@
 """A folder of arrays with a state.json, written atomically and verified when read.
 
 state.json holds, for each .safetensors file, its size in bytes and the SHA-256 of every array (with name, dtype and
-shape), and its own SHA-256. Each .safetensors repeats the identity of its checkpoint, so files that were swapped
-between checkpoints are detected. Format 1 (version 0.2.0 and earlier) has the SHA-256 of whole files, and none of its
-own; it is still read.
+shape), and its own SHA-256. Each .safetensors file repeats the identity of its checkpoint, so files that were swapped
+between checkpoints are detected. Format 1 (version 0.2.0 and earlier) has SHA-256 hashes of complete files, but not of
+state.json itself; it can still be read.
 """
 
 import hashlib
@@ -25,12 +25,12 @@ from train.files import digest, disk_errors, fsync, open_for_reading
 from train.json_files import Schema, is_seal_broken, read_json, schema_error, sealed_json
 from train.run.replace import hidden_name, remove_partial, replace_folder
 
-FORMATS = 1, 2  # of state.json that can be read; the last is the one written
+FORMATS = 1, 2  # formats of state.json that can be read; the last one is written
 STATE = "state.json"
-IDENTITY = ("step", "model", "tokenizer_digest")  # keys of the state that each .safetensors repeats
+IDENTITY = ("step", "model", "tokenizer_digest")  # keys of the state that each .safetensors file repeats
 STEP = Range(int, "[0, 1000000000]")
-DTYPES = ("float32", "float64")  # of weights and moments
-MAX_HEADER = 1 << 20  # bytes of a .safetensors header, which names about 7,000 arrays in them
+DTYPES = ("float32", "float64")  # dtypes of weights and moments
+MAX_HEADER = 1 << 20  # maximum bytes of a .safetensors header, enough for about 7,000 arrays
 SCHEMA: Schema = {"format": int, "step": STEP, "model": dict, "tokenizer_digest": str, "files": dict}
 FILE: Schema = {"bytes": Range(int, "[0, 1e18]")}
 REMEDY = "an older checkpoint, or a copy of the file"
@@ -101,7 +101,7 @@ def write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], sta
 
     Raises UserError for NaN or infinity in an array, WriteError if the disk is full.
     """
-    # One entry, because safetensors writes several in random order, and equal runs must give equal bytes.
+    # There is only one entry, because safetensors writes several in random order, and equal runs must give equal bytes.
     metadata = {"npx_transformer": json.dumps({key: state[key] for key in IDENTITY})}
     partial = hidden_name(target, "partial")
     with disk_errors(str(target)):
@@ -125,7 +125,7 @@ def write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], sta
             with open(f"{partial}/{STATE}", "x", encoding="utf-8") as text:
                 text.write(sealed_json({"format": FORMATS[-1], **state, "files": listed}))
             fsync(text.name)
-            for name in files:  # save_file makes them unreadable for other users, whatever the umask is
+            for name in files:  # save_file makes the files unreadable for other users, whatever the umask
                 os.chmod(f"{partial}/{name}", stat.S_IMODE(os.stat(text.name).st_mode))
             fsync(partial)
             replace_folder(partial, target)

@@ -1,4 +1,4 @@
-"""Translation of text with log-probabilities and alignments: by search, by sampling, or of given pairs.
+"""Translation of text with log-probabilities and alignments: by search or sampling, or for given pairs.
 
 `decode_stream` translates text of any size as it arrives, `score_pairs` scores the pairs of two texts. `format_fields`
 and `to_json` write their results.
@@ -57,17 +57,17 @@ def decode_stream(
     Args:
         model: a translation model, or an Ensemble, in eval mode.
         tokenizer: its tokenizer.
-        lines: sentences; None marks a pause of the input.
-        sampling: sample instead of searching: options of `sample_outputs` (samples, temperature, top_k, top_p, seed).
-        prefixes: one prefix per line, with which its translation begins; "" for no constraint. The translation may
+        lines: sentences; None marks a pause in the input. sampling: to sample instead of searching, the options of
+        `sample_outputs` (samples, temperature, top_k, top_p, seed). prefixes: one prefix per line, with which its
+        translation begins; "" for no constraint. The translation may
             continue the last word of a prefix.
         alignments: also align the translations to their sources.
         max_extra: as for `beam_search`.
         options: keyword arguments of `search_lines`.
 
-    The options are checked immediately, before the first line is read. Raises ValueError for an invalid one, UserError
-    for unequal numbers of lines and prefixes, for a prefix that is too long for the model, and for a model that cannot
-    be aligned.
+    The options are checked immediately, before the first line is read. Raises ValueError for an invalid option. Raises
+    UserError for unequal numbers of lines and prefixes, for a prefix that is too long for the model, and for a model
+    that cannot be aligned.
     """
     if sampling is not None:
         check_sampling(**{name: value for name, value in sampling.items() if name != "seed"})
@@ -114,7 +114,7 @@ def empty_translation() -> ScoredTranslation:
 
 
 def _replace_line_ends(text: str) -> str:
-    """Replace line ends by spaces, so that line i of the output remains the translation of line i."""
+    """Replace line ends by spaces, to keep line i of the output the translation of line i."""
     return text.replace("\r", " ").replace("\n", " ")
 
 
@@ -135,7 +135,7 @@ def _check_count(lines: Iterable[str | None], n_prefixes: int) -> Iterator[str |
 def _encode_prefixes(
     tokenizer: Any, prefixes: Sequence[str], batch: Sequence[Line], max_length: int | None
 ) -> list[list[int]]:
-    """Return the token ids of the prefix of each line; `tokenizer` is that of the target."""
+    """Return the token ids of the prefix of each line; `tokenizer` is the target's."""
     encoded: list[list[int]] = tokenizer.encode_batch([prefixes[line.number - 1] for line in batch])
     for line, ids in zip(batch, encoded, strict=True):
         if max_length and len(ids) >= max_length:
@@ -197,7 +197,8 @@ def score_pairs(
 
 
 def format_fields(t: ScoredTranslation, tokenizer: Any, scores: bool, alignments: bool) -> list[str]:
-    """Return the requested fields as text: log-probability and those of the tokens; the alignment of the words."""
+    """Return the requested fields as text: the log-probabilities of the translation and of its tokens, and the word
+    alignment."""
     fields = []
     if scores:
         terms = " ".join(f"{value:.4f}" for value in t.hypothesis.token_log_probabilities)
@@ -237,7 +238,7 @@ def word_links(tokenizer: Any, t: ScoredTranslation) -> set[tuple[int, int]]:
 
 
 def word_indices(tokenizer: Any, ids: Sequence[int]) -> list[int]:
-    """Return the index of the word that each token belongs to; a space alone belongs to the next word."""
+    """Return the index of the word that each token belongs to; a token with only a space belongs to the next word."""
     indices = [text.count(" ") for text in tokenizer.decode_batch([ids[: end + 1] for end in range(len(ids))])]
     subwords = tokenizer.subwords(ids)
     for i in reversed(range(len(ids) - 1)):

@@ -21,11 +21,11 @@ Progress = Callable[[int], object]
 
 
 class Labeling(NamedTuple):
-    """The labels of a line: one for a text, or one for each of its words, which are empty for a text."""
+    """The labels of a line: one for a text, or one for each of its words; `words` is empty for a text."""
 
     words: list[str]
-    labels: list[str]  # the most probable ones
-    probabilities: NDArray[np.floating[Any]]  # (n, L), of all labels in the order of `label_names`
+    labels: list[str]  # the most probable labels
+    probabilities: NDArray[np.floating[Any]]  # (n, L), the probabilities of all labels in the order of `label_names`
 
 
 def label_lines(
@@ -41,7 +41,7 @@ def label_lines(
     Args:
         model: a classifier or tagger, in eval mode.
         tokenizer: its tokenizer.
-        lines: texts; None marks a pause of the input. For a classifier of pairs a tab separates the two texts; for a
+        lines: texts; None marks a pause in the input. For a classifier of pairs a tab separates the two texts; for a
             tagger spaces separate the words.
         task: "classification" or "tagging".
         batch_tokens: maximum tokens per batch, padding included; a single line may exceed it.
@@ -107,7 +107,7 @@ def by_windows(
 ) -> Iterator[Any]:
     """Yield a result for each line, in order, computed in batches of similar length.
 
-    encode: returns, for each line, BOS with its tokens ([] if it has none) and whatever `compute` needs of it.
+    encode: returns, for each line, BOS with its tokens ([] if it has none) and a value for `compute`.
     compute: returns the results for padded ids (B, S) and the values of these lines.
     """
     remaining, number, c = iter(lines), 0, model.config
@@ -140,7 +140,7 @@ def text_of(example: Labeled, task: str) -> str:
 
 
 def score_labels(gold: Sequence[Labeled], predicted: Sequence[Sequence[str]]) -> LabelScores:
-    """Return the scores of predicted labels. Raises UserError for an example with another number of labels."""
+    """Return the scores of predicted labels. Raises UserError for an example with a different number of labels."""
     for example, labels in zip(gold, predicted, strict=True):
         if len(example.labels) != len(labels):
             raise UserError(

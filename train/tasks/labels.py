@@ -37,14 +37,14 @@ from train.text.lines import chunks_of, read_lines
 from train.text.pair_tokenizer import PairTokenizer, load_tokenizer
 from train.text.tokenizer import KINDS, SPECIALS, Tokenizer
 
-CHUNK = 1024  # examples encoded together
-TYPICAL_LENGTH = 30  # tokens of a text, where only an estimate is needed
+CHUNK = 1024  # number of examples encoded together
+TYPICAL_LENGTH = 30  # typical number of tokens of a text, for estimates
 C = TypeVar("C", LabeledText, MaskedText)
 OnBytes = Callable[[bytes], object]
 
 
 class Labels(Task[C, LabeledBatch], Generic[C]):
-    """Predict labels of a text or of its tokens."""
+    """Base class of tasks that predict labels of a text or of its tokens."""
 
     examples = "labels"
     tokenizers = (*KINDS, KIND)
@@ -141,12 +141,12 @@ class LabeledTask(Labels[LabeledText]):
 
     scores = {"accuracy": "accuracy", "macro_f1": "macro F1"}
     selection_metric = "accuracy"
-    of_texts: bool  # whether a text has one label; otherwise its words have one each
+    of_texts: bool  # whether a text has one label; otherwise each word has one
 
     def read(self, *files: str, on_bytes: Sequence[OnBytes] = ()) -> Iterator[Labeled]:
         """Yield the examples of one or more files. Raises UserError for an invalid line.
 
-        `on_bytes` has a function for each file, which is called with all its bytes.
+        `on_bytes` contains a function for each file, which is called with all bytes of the file.
         """
         raise NotImplementedError
 

@@ -22,9 +22,9 @@ from train.text.corpus import Corpus
 from train.text.tokenizer import Tokenizer
 
 SINGLE_PROCESS = World()
-MAX_LISTED = 100  # pairs of a batch that a message lists
-WINDOW = 1024  # lines read, sorted by length and searched before the first of them is yielded
-CHARACTERS_PER_TOKEN = 16  # characters read per token of a batch: about four batches per window
+MAX_LISTED = 100  # number of pairs of a batch that a message lists
+WINDOW = 1024  # number of lines that are read, sorted by length and searched before the first of them is yielded
+CHARACTERS_PER_TOKEN = 16  # number of characters read per token of a batch, which gives about four batches per window
 MIN_TOKENS = 16  # minimum cost of a sentence, for a beam of 4: probabilities (beam, V) cost more than a short source
 
 
@@ -91,14 +91,14 @@ def search_lines(
     world: World = SINGLE_PROCESS,
     **search: Any,
 ) -> Iterator[tuple[Line, list[Any]]]:
-    """Yield each line with its hypotheses, best first; a line without tokens has none.
+    """Yield each line with its hypotheses, best first; a line without tokens has no hypotheses.
 
     Args:
         model: a sequence-to-sequence model, in eval mode.
         tokenizer: its tokenizer.
         lines: input text; None marks a pause in the input.
         decode: `decode(src_ids, lines, **search)` returns the hypotheses of a batch of Lines. Default: beam search.
-        width: number of hypotheses that are decoded together for each line; default: the beam size.
+        width: number of hypotheses that are decoded at once for each line; default: the beam size.
         batch_tokens: maximum source tokens per batch, padding included; a single sentence may exceed it.
         max_length: longer lines (in tokens, EOS included) are truncated and reported to `on_warning`.
         window: maximum number of lines to read before they are sorted by length and searched. A window also ends

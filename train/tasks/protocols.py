@@ -52,7 +52,7 @@ class Corpus(Protocol):
         """A JSON value that identifies the text, or None if it cannot be identified."""
 
     def describe(self) -> str:
-        """Return the size of the text and how much was left out, for the log."""
+        """Return the size of the text and of the part that was left out, for the log."""
 
 
 class Batch(Protocol):
@@ -68,7 +68,7 @@ class Batch(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes by which batches compare: the largest batch has the largest shape."""
+        """Sizes for comparing batches: the largest batch has the largest shape."""
 
     def describe(self) -> str:
         """Return the shape in words."""
@@ -81,7 +81,7 @@ class BatchSource(Protocol):
     """The batches of every epoch."""
 
     def epoch(self, epoch: int) -> Sequence[Any]:
-        """Return the keys of the batches of epoch 0, 1, ... in order; a key is whatever `batch` accepts."""
+        """Return the keys of the batches of epoch 0, 1, ... in order; a key is any value that `batch` accepts."""
 
     def sizes(self, examples: Any) -> tuple[int, int]:
         """Return `n_target_tokens` and `n_tokens` of a batch without building it."""

@@ -26,19 +26,21 @@ TASKS: Registry["Task[Any, Any]"] = Registry("task")
 class Task(Generic[C, B]):
     """A stateless description of one task, for corpora of type C and batches of type B.
 
-    In the methods, `data` is the [data] table of a run and `config` its whole RunConfig.
+    In the methods, `data` is the [data] table of a run and `config` its complete RunConfig.
     """
 
     name: ClassVar[str]
     # A dataclass with the task's own keys of [data] (see models/fields.py). `train` gets an option for each of them.
     keys: ClassVar[type]
-    files: ClassVar[Mapping[str, tuple[str, ...]]]  # "train" and "valid" -> the keys that name their files
+    files: ClassVar[Mapping[str, tuple[str, ...]]]  # maps "train" and "valid" to the keys that name their files
     examples: ClassVar[str]  # "pairs", "text" or "labels"; the task trains the architectures with the same value
-    tokenizers: ClassVar[tuple[str, ...]] = KINDS  # the kinds it can train; any other data.tokenizer is a path
-    sides: ClassVar[tuple[str, ...]] = ("text",)  # of an example; a batch has at most train.batch_tokens of each
-    scores: ClassVar[Mapping[str, str]] = {}  # name of a score in metrics.jsonl -> its name in the log
+    # The kinds of tokenizer it can train; any other data.tokenizer is a path.
+    tokenizers: ClassVar[tuple[str, ...]] = KINDS
+    sides: ClassVar[tuple[str, ...]] = ("text",)  # sides of an example; a batch has at most train.batch_tokens of each
+    scores: ClassVar[Mapping[str, str]] = {}  # maps the name of a score in metrics.jsonl to its name in the log
     lower_is_better: ClassVar[tuple[str, ...]] = ()  # scores that cannot select a checkpoint
-    # The score that selects the best checkpoint without train.best_metric (highest wins); "": none is saved.
+    # The score that selects the best checkpoint (the highest one wins) if train.best_metric is unset; "": none is
+    # saved.
     selection_metric: ClassVar[str] = ""
 
     def texts(self, data: Any) -> dict[str, tuple[str, ...]]:
@@ -63,11 +65,12 @@ class Task(Generic[C, B]):
         return Tokenizer.train(files, data.tokenizer, data.vocab_size, data.pretokenizer, parallel=len(files) > 1)
 
     def fit_tokenizer(self, tokenizer: Any, data: Any, files: Sequence[str]) -> Any:
-        """Return the tokenizer for a new run on the training text, given the existing one that it asks for."""
+        """Return the tokenizer for a new run on the training text, given the existing one that its configuration
+        names."""
         return tokenizer
 
     def has_separate_vocabularies(self, data: Any) -> bool:
-        """Return whether source and target have a vocabulary each."""
+        """Return whether source and target have separate vocabularies."""
         return False
 
     def load_tokenizer(self, path: str | Path) -> TextTokenizer:
@@ -109,11 +112,12 @@ class Task(Generic[C, B]):
         raise NotImplementedError
 
     def describe_examples(self, corpus: C, examples: Any) -> str:
-        """Return where the examples of a batch (its key in the epoch) stand in the text, for a message."""
+        """Return the positions in the text of a batch's examples, given its key in the epoch, for a message."""
         return plural(len(examples), "example")
 
     def n_predictions(self, tokens: int, config: Any) -> int:
-        """Return how many tokens or labels an update with `tokens` on each side predicts, for the cost of an update."""
+        """Return the number of tokens or labels that an update with `tokens` on each side predicts, to compute its
+        cost."""
         return tokens
 
     def evaluation(self, config: Any, tokenizer: Any, corpus: C) -> Evaluation | None:

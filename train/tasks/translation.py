@@ -1,6 +1,7 @@
 """Translation of sentences: the task, with BLEU or chrF as validation scores, and the translation of text.
 
-`translate_lines` translates a list of lines, `translate_stream` an input of any size as it arrives (see decoding.py).
+`translate_lines` translates a list of lines; `translate_stream` translates input of any size as it arrives (see
+decoding.py).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -73,7 +74,7 @@ class Translation(Pairs):
     def evaluation(self, config: Any, tokenizer: Any, corpus: Corpus) -> "GreedyScores | None":
         if not config.train.validate_bleu:
             return None
-        tokenize = "none" if config.data.pretokenizer == "whitespace" else "13a"  # none: the text is tokenized
+        tokenize = "none" if config.data.pretokenizer == "whitespace" else "13a"  # "none" because the text is tokenized
         return GreedyScores(tokenizer, corpus, config.search.max_extra, tokenize, config.train.best_metric == "chrf")
 
 
@@ -83,7 +84,7 @@ class GreedyScores:
     def __init__(self, tokenizer: Any, corpus: Corpus, max_extra: int, tokenize: str, chrf: bool = False) -> None:
         self.tokenizer, self.corpus, self.max_extra, self.tokenize = tokenizer, corpus, max_extra, tokenize
         self.chrf = chrf
-        self.records: dict[int, list[int]] = {}  # pair -> token ids
+        self.records: dict[int, list[int]] = {}  # maps a pair to token ids
 
     def add(self, model: Any, indices: npx.Array, batch: Batch) -> None:
         best = greedy_search(model, batch.src, max_extra=self.max_extra)

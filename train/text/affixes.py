@@ -1,4 +1,5 @@
-"""Words as two tokens each: the word if it occurs at least twice, otherwise its shape; and its ending.
+"""Words as two tokens each. The first is the word itself if it occurs at least twice, otherwise its shape; the second
+is its ending.
 
 In a small text most subwords of a rare word are rare themselves, while its shape and its ending are not.
 """
@@ -52,7 +53,8 @@ def _splits_at_spaces(spec: dict[str, Any]) -> bool:
 
 
 def affix_spec(sentences: Iterable[Sequence[str]], symbols: Sequence[str], vocab_size: int) -> dict[str, Any]:
-    """Return the tokenizer.json of the most frequent endings, shapes and words, at most `vocab_size` with `symbols`."""
+    """Return the tokenizer.json of the most frequent endings, shapes and words, at most `vocab_size` including
+    `symbols`."""
     counts: Counter[str] = Counter()
     for words in sentences:
         for word in words:

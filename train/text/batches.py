@@ -16,8 +16,8 @@ from train.errors import UserError
 from train.text.corpus import Corpus, IntArray
 
 ORDER = 2  # version of the order of batches (see `Batches`); a resumed run keeps the version that it began with
-HALVED = range(80, 160)  # epochs of this many batches are sorted in two random halves
-POOL_BATCHES = 32  # version 1: smallest pool, in batches; the largest is 8 times as large
+HALVED = range(80, 160)  # numbers of batches for which an epoch is sorted in two random halves
+POOL_BATCHES = 32  # version 1: size of the smallest pool in batches; the largest is 8 times as large
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ class Batches:
     batches of all pools are shuffled. The result depends only on (seed, epoch). The versions of `order` differ in the
     pools and in the sorting:
 
-        2   One pool, or two if the number of batches is in HALVED, where pairs of equal lengths are few and the
-            padding of two pools is still small. Pairs are sorted by the longer side L, which limits the batch. Those
+        2   One pool, or two if the number of batches is in HALVED: for these sizes few pairs have equal lengths, and
+        the padding of two pools is still small. Pairs are sorted by the longer side L, which limits the batch. Those
             of equal L are sorted by |source| - |target|, ascending for even L and descending for odd L, so that both
             lengths change little from each pair to the next. Unless the text fills less than two batches, the first
             batch of a pool has a random fraction of the token budget, which shifts all later boundaries.
@@ -156,7 +156,7 @@ class Batches:
         return Batch(corpus.padded(0, indices), corpus.padded(1, indices, bos=True), corpus.special.pad_id)
 
 
-# Of a batch: its epoch and its index within the epoch; of one of n parts of a batch also the part and n.
+# The epoch of a batch and its index within the epoch; for one of n parts of a batch, also the part and n.
 Position = tuple[int, int] | tuple[int, int, int, int]
 
 

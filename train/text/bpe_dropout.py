@@ -1,9 +1,9 @@
-"""BPE dropout (Provilkov et al., 2020): in each epoch the training text is segmented into other subwords.
+"""BPE dropout (Provilkov et al., 2020): in each epoch the training text is segmented into different subwords.
 
 A word is segmented by byte-pair encoding, but at each step every possible merge is skipped with a probability p. Of the
-others, the one that was trained first is applied; the word is finished when none is left. This is what Hugging Face
-`tokenizers` does with its option `dropout`, which cannot be seeded. Here the random numbers are a function of the seed,
-the epoch, the side and the position in the text.
+remaining merges, the one that was trained first is applied; the word is finished when none remains. The option
+`dropout` of Hugging Face `tokenizers` works in the same way but cannot be seeded. Here the random numbers are a
+function of the seed, the epoch, the side and the position in the text.
 
 `SegmentedBatches` yields the batches of each epoch from the text as it is segmented in that epoch.
 """
@@ -22,13 +22,13 @@ from train.text.corpus import Corpus, IntArray
 from train.text.prepared import token_dtype
 from train.text.tokenizer import Tokenizer
 
-CHUNK = 8192  # sentences segmented together
+CHUNK = 8192  # number of sentences segmented together
 WORD = 1 << 16  # a merge is skipped where its random 16-bit word is below p * WORD
 NO_MERGE = np.iinfo(np.int64).max  # rank of a pair of symbols that is not merged
 
 
 class Merges:
-    """The merges of a byte-pair tokenizer as arrays. Raises UserError for a tokenizer of another kind."""
+    """The merges of a byte-pair tokenizer as arrays. Raises UserError for any other kind of tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         model = tokenizer.spec["model"]
@@ -43,7 +43,7 @@ class Merges:
         pairs = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in model["merges"]]
         self.n_ids = tokenizer.vocab_size
         keys = np.array([vocabulary[a] * self.n_ids + vocabulary[b] for a, b in pairs], np.int64)
-        self._rank_of = np.argsort(keys)  # of the sorted keys
+        self._rank_of = np.argsort(keys)  # ranks of the sorted keys
         self._keys = keys[self._rank_of]
         self.merged = np.array([vocabulary[a + b] for a, b in pairs], np.int64)  # by rank
         spelled = [[vocabulary.get(c) for c in token] for token in sorted(vocabulary, key=vocabulary.__getitem__)]
@@ -63,7 +63,7 @@ class Merges:
         return np.where(self._keys[positions] == keys, self._rank_of[positions], NO_MERGE)
 
     def spell(self, tokens: IntArray) -> NDArray[np.int64]:
-        """Return the symbols that tokens (n,) were merged from, one after the other."""
+        """Return the symbols from which tokens (n,) were merged, one after another."""
         lengths = self.spelling_lengths[tokens]
         ends = np.cumsum(lengths)
         positions = np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)
@@ -91,7 +91,7 @@ class Merges:
                 break
             words[np.arange(len(rows)), at] = self.merged[best]
             words, ranks = remove_columns(words, at + 1), remove_columns(ranks, at)
-            for place in (at - 1, at):  # of the pairs that have the new token
+            for place in (at - 1, at):  # ranks of the pairs that contain the new token
                 valid = (place >= 0) & (place < ranks.shape[1])
                 i, j = np.flatnonzero(valid), place[valid]
                 ranks[i, j] = self.ranks(words[i, j], words[i, j + 1])
@@ -99,13 +99,13 @@ class Merges:
 
 
 def remove_columns(matrix: NDArray[np.int64], columns: IntArray) -> NDArray[np.int64]:
-    """Return a matrix (n, L - 1) of the rows (n, L) without their elements `columns` (n,)."""
+    """Remove the element `columns[i]` from each row i of a matrix (n, L); return (n, L - 1)."""
     positions = np.arange(matrix.shape[1] - 1)
     return np.take_along_axis(matrix, positions + (positions >= columns[:, None]), axis=1)
 
 
 def word_starts(tokenizer: Tokenizer, sentences: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
-    """Return, for each token of the sentences, whether it begins a word, across which tokens are never merged."""
+    """Return, for each token of the sentences, whether it begins a word; tokens are never merged across words."""
     starts: list[bool] = []
     for ids, (encoded, words) in zip(sentences, tokenizer.encode_words(tokenizer.decode_batch(sentences)), strict=True):
         if encoded != list(ids):  # the text was not recovered: treat each token as a word
@@ -116,7 +116,7 @@ def word_starts(tokenizer: Tokenizer, sentences: Sequence[Sequence[int]]) -> NDA
 
 
 class Segmenter:
-    """Segments a corpus with dropout, a different way in each epoch.
+    """Segments a corpus with dropout, differently in each epoch.
 
     Args:
         corpus: the corpus, segmented without dropout.
@@ -175,7 +175,7 @@ class Segmenter:
             for word, ids in zip(same, merges.segment(matrix, self.threshold, bits), strict=True):
                 words[word] = ids
         counts = np.array([len(ids) for ids in words])
-        sentence_of = np.searchsorted(offsets, first, side="right") - 1  # of each word
+        sentence_of = np.searchsorted(offsets, first, side="right") - 1  # the sentence of each word
         lengths = np.bincount(sentence_of, counts, len(plain_lengths)).astype(np.int64)
         is_long = lengths >= self.max_length
         flat = np.concatenate(words) if words else plain

@@ -25,7 +25,7 @@ from train.text.pair_tokenizer import PairTokenizer
 from train.text.prepared import read_prepared, token_dtype, write_prepared
 from train.text.tokenizer import DEFAULT_IDS, SpecialIds, Tokenizer
 
-FORMAT = 2  # of the prepared files; increment it when their content changes, so that old files are prepared again
+FORMAT = 2  # version of the prepared files; increment it when their content changes, and old files are prepared again
 MAX_LENGTH = 65_535  # lengths are stored as uint16
 SIDES = ("src", "tgt")
 _NAMES = [f"{side}.{kind}" for side in SIDES for kind in ("tokens", "offsets")] + ["left-out"]
@@ -41,7 +41,7 @@ def prepare(
     max_length: int = 256,
     on_progress: Callable[[int], object] = lambda n_read: None,
 ) -> "Corpus":
-    """Encode two files, line i translating line i, into the folder `out_dir`, and open the result.
+    """Encode two files whose lines translate each other into the folder `out_dir`, and open the result.
 
     A pair is skipped (and counted) if a side is empty or longer than `max_length` tokens, end token included.
     If `out_dir` already holds the result for the same text, tokenizer and `max_length`, it is reused.
@@ -69,7 +69,7 @@ def prepare_pairs(
     max_length: int = 256,
     on_progress: Callable[[int], object] = lambda n_read: None,
 ) -> "Corpus":
-    """Do the work of `prepare` for any kind of file.
+    """Like `prepare`, for any kind of file.
 
     `encode` receives, for each of the `paths`, a function to call with every byte read, and yields chunks of pairs as
     (source ids, target ids).
@@ -201,7 +201,7 @@ class Corpus:
         return self._tokens[side][offsets[0] : offsets[-1]], offsets - offsets[0]
 
     def with_tokens(self, tokens: Sequence[IntArray], offsets: Sequence[IntArray]) -> "Corpus":
-        """Return the same pairs with other tokens."""
+        """Return the same pairs with different tokens."""
         return Corpus(tokens, offsets, self.special, self.meta, self._skipped)
 
     @property
@@ -232,7 +232,7 @@ class Corpus:
         return f"{plural(pairs['read'], 'pair')} read, {pairs['kept']:,} kept ({tokens}); skipped: {skipped}"
 
     def padded(self, side: int, indices: IntArray, bos: bool = False) -> NDArray[np.int32]:
-        """Return one side (0 source, 1 target) of the pairs as rows `[BOS] + tokens + [EOS]` with padding.
+        """Return one side (0: source, 1: target) of the pairs as rows `[BOS] + tokens + [EOS]` with padding.
 
         Shape (B, L), int32; rows start with BOS only if `bos`.
         """
@@ -250,7 +250,7 @@ class Corpus:
 
 
 def _lengths(offsets: IntArray, block: int = 1 << 20) -> NDArray[np.uint16]:
-    """Return lengths with the end token, (pairs,), block by block so that the int64 offsets stay on disk."""
+    """Return lengths with the end token, (pairs,), block by block, which keeps the int64 offsets on disk."""
     lengths = np.empty(len(offsets) - 1, np.uint16)
     for i in range(0, len(lengths), block):
         exact = np.diff(offsets[i : i + block + 1]) + 1

@@ -25,13 +25,14 @@ from train.text.lines import count_lines, numbered_lines, read_parallel
 from train.text.tokenizer import DEFAULT_IDS, SPECIALS, Tokenizer, tokenizer_spec
 
 MAX_LABELS = 10_000
-SHOWN = 60  # characters of a line in a message
+SHOWN = 60  # number of characters of a line that a message shows
 MASK_RATE = 0.15
-MASKED, REPLACED = 0.8, 0.1  # fractions of the predicted tokens that are masked and replaced; the others stay
+MASKED, REPLACED = 0.8, 0.1  # fractions of the predicted tokens that are masked and that are replaced; the others stay
 
 
 class Labeled(NamedTuple):
-    """An example of a file: its first line, its texts or words, and its label or one for each word."""
+    """An example of a file: the number of its first line, its texts or words, and its label or one label for each
+    word."""
 
     line: int
     texts: list[str]
@@ -120,7 +121,8 @@ def check_tag_lines(words_path: str, tags_path: str) -> None:
 def make_label_tokenizer(path: object, labels: Iterable[str]) -> Tokenizer:
     """Return a tokenizer that encodes each label as one id, in alphabetical order after the special ids.
 
-    Raises UserError for fewer than two labels, too many, or one with the name of a special token. `path` is the file
+    Raises UserError for fewer than two labels, too many, or a label with the name of a special token. `path` is the
+    file
     of the labels, for messages.
     """
     names: set[str] = set()
@@ -146,9 +148,9 @@ def label_names(tokenizer: Any) -> list[str]:
 
 
 class LabelIds:
-    """The ids of labels. Raises UserError for a label that the training text lacks.
+    """The ids of labels. Raises UserError for a label that is not in the training text.
 
-    path: the file of the labels. parallel: whether it has the labels of a sentence on one line.
+    path: the file of the labels. parallel: whether it has all labels of a sentence on one line.
     """
 
     def __init__(self, path: object, tokenizer: Any, parallel: bool = False) -> None:
@@ -186,7 +188,7 @@ def encode_texts(tokenizer: Any, examples: Sequence[Sequence[str]]) -> list[list
 
 
 class WordEncoder:
-    """Encodes sentences word by word, so that each word has subwords of its own; it remembers words."""
+    """Encodes sentences word by word, so no subword spans two words; caches the encoded words."""
 
     MAX_WORDS = 1 << 20
 
@@ -251,7 +253,7 @@ class LabeledBatch:
 
 
 class LabeledText:
-    """Prepared texts with labels, whose tokens and labels are the two sides of `pairs`.
+    """Prepared texts with labels; tokens and labels are the two sides of `pairs`.
 
     Args:
         pairs: the token arrays.
@@ -303,7 +305,7 @@ def describe_texts(pairs: Corpus, n_labels: int = 0) -> str:
 
 
 class LabeledBatches(Batches):
-    """Batches of texts of similar length with their labels, as `Batches` of pairs."""
+    """Batches of texts of similar length with their labels, like `Batches` of pairs."""
 
     def __init__(self, text: LabeledText, batch_tokens: int, seed: int = 1, order: int = ORDER) -> None:
         super().__init__(text.pairs, batch_tokens, seed, order)
@@ -348,7 +350,8 @@ class MaskedText:
         return describe_texts(self.pairs)
 
     def n_masked(self, indices: Any, rate: float) -> NDArray[np.int64]:
-        """Return how many tokens of texts are predicted: the fraction `rate` without BOS and EOS, at least 1."""
+        """Return the number of tokens of each text that are predicted: a fraction `rate`, without BOS and EOS, but at
+        least 1."""
         tokens = self.pairs.src_lengths[indices].astype(np.int64) - 2
         return np.maximum(1, (rate * tokens + 0.5).astype(np.int64))
 
@@ -356,10 +359,10 @@ class MaskedText:
 class MaskedBatches:
     """Batches of texts in which random words are masked, anew in each epoch (Devlin et al., 2019, section 3.1).
 
-    A fraction `rate` of the tokens of each text is predicted. Of these, 80 % are replaced by `<unk>`, which subwords of
-    bytes never produce, 10 % by a random token, and 10 % stay. The choice depends only on (seed, epoch, text). All
-    tokens of a word are chosen together (BERT's whole-word masking), except that the last word may be cut off, so that
-    the number of predictions is known in advance.
+    A fraction `rate` of the tokens of each text is predicted. Of these, 80 % are replaced by `<unk>`, which never
+    occurs in text made of byte-level subwords, 10 % by a random token, and 10 % stay. The choice depends only on (seed,
+    epoch, text). All tokens of a word are chosen together (BERT's whole-word masking), except that the last word may be
+    cut off to make the number of predictions known in advance.
     """
 
     def __init__(
@@ -386,7 +389,7 @@ class MaskedBatches:
         lengths = pairs.src_lengths[examples.indices].astype(int) - 2
         for row, (index, length, n) in enumerate(zip(examples.indices.tolist(), lengths, n_masked, strict=True)):
             bits = np.random.Philox(np.random.SeedSequence([self.seed, examples.epoch, index]))
-            word = self.text.word_starts[ids[row, 1 : 1 + length]].cumsum()  # of each token
+            word = self.text.word_starts[ids[row, 1 : 1 + length]].cumsum()  # the word of each token
             positions = 1 + np.argsort(bits.random_raw(int(length) + 1)[word], kind="stable")[:n]
             chance = bits.random_raw(int(n)) / 2.0**64
             n_special = len(SPECIALS)

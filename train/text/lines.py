@@ -12,9 +12,9 @@ from train.files import open_for_reading
 
 T = TypeVar("T")
 CHUNK_LINES = 8192
-CHUNK_BYTES = 1 << 20  # of a chunk of lines; the tokenizers need up to 400 bytes of memory for each
-MAX_LINE_BYTES = 1 << 20  # of a line, in every reader
-PIECE_BYTES = 1 << 16  # of a piece of a line, where lines may have any length
+CHUNK_BYTES = 1 << 20  # bytes of a chunk of lines; the tokenizers need up to 400 bytes of memory for each
+MAX_LINE_BYTES = 1 << 20  # maximum bytes of a line, in every reader
+PIECE_BYTES = 1 << 16  # bytes of a piece of a line, where lines may have any length
 _WORDS = re.compile(r".*\S(?= )", re.DOTALL)  # up to the last single space, or the first of a run of spaces
 
 
@@ -32,7 +32,8 @@ def chunks_of(items: Iterable[T], max_items: int, size_of: Callable[[T], int]) -
 
 
 def limited_lines(file: IO[bytes], name: object) -> Iterator[bytes]:
-    """Yield the lines of a file with their line feeds; raise UserError before reading all of a line that is too long.
+    """Yield the lines of a file with their line feeds; raise UserError for a line that is too long without reading all
+    of it.
 
     A compressed `file` is decompressed line by line, so a small file that holds a huge line takes no memory either.
     """
@@ -55,14 +56,14 @@ def long_line_error(name: object, number: int, max_bytes: int) -> UserError:
 def line_pieces(file: IO[bytes], name: object) -> Iterator[bytes]:
     """Yield the lines of a file with their line feeds, long ones in pieces that join to the line.
 
-    A piece ends before a single space, where no word and no subword of a tokenizer continues. In a line without such a
-    space it ends after any character, except between carriage return and line feed.
+    A piece ends before a single space, because no word and no subword of a tokenizer continues there. In a line without
+    such a space it may end after any character, except between carriage return and line feed.
     """
     rest = b""
     while block := rest + file.readline(PIECE_BYTES):
         cut = len(block)
         if cut >= PIECE_BYTES and not block.endswith(b"\n"):
-            text = block.decode(errors="ignore")  # without an incomplete last character
+            text = block.decode(errors="ignore")  # excludes an incomplete last character
             match = _WORDS.match(text)
             cut = len(match[0].encode() if match else text.removesuffix("\r").encode()) or len(block)
         yield block[:cut]

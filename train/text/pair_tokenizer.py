@@ -14,14 +14,14 @@ from train.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from train.text.tokenizer import REMEDY, Tokenizer
 
 SIDES = ("source", "target")
-SHARED = "shared"  # key of a file whose sides segment text differently, but number the subwords alike
+SHARED = "shared"  # key of a file whose sides segment text differently, but share the ids of subwords
 AnyTokenizer = Tokenizer | SentencePieceTokenizer
 
 
 class PairTokenizer:
     """Encodes sources with one tokenizer, and encodes and decodes targets with another.
 
-    Its file is a JSON object whose keys "source" and "target" each hold a Hugging Face tokenizer.json, or a
+    Its file is a JSON object whose keys "source" and "target" each hold a Hugging Face tokenizer.json or a
     SentencePiece tokenizer. It is used like a `Tokenizer`: `encode_batch` takes sources and `decode_batch` target ids.
     `source` and `target` are the two tokenizers, which every `Tokenizer` has too.
 
@@ -57,7 +57,7 @@ class PairTokenizer:
 def load_tokenizer(path: str | PathLike[str], source_class: type[Tokenizer] = Tokenizer) -> Tokenizer | PairTokenizer:
     """Read a tokenizer.json with one vocabulary or two. Raises UserError if it is missing or damaged.
 
-    source_class: the class of the tokenizer of the source, or of the only tokenizer.
+    source_class: the class of the source's tokenizer, or of the only tokenizer.
     """
     specs: Any = read_json(path, "a Hugging Face tokenizer.json", REMEDY)
     if not (isinstance(specs, dict) and specs.keys() - {SHARED} == {*SIDES}):

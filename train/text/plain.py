@@ -32,7 +32,7 @@ from train.text.tokenizer import (
 )
 
 KINDS = ("characters", "bpe")
-FORMAT = 2  # of the prepared file
+FORMAT = 2  # version of the prepared file
 # Words with the space before them, digits, symbols, line feeds, other white space; no subword spans two of these.
 WORDS = r" ?[\p{L}\p{M}]{1,100}| ?\p{N}{1,100}| ?[^\s\p{L}\p{M}\p{N}]{1,100}|\n|[^\S\n]{1,100}|[\s\S]"
 
@@ -86,7 +86,7 @@ class PlainText:
 
     Args:
         tokens: token ids (N,).
-        length: predictions per window.
+        length: number of predictions per window.
         meta: content of meta.json, {} for a text in memory.
 
     Raises UserError for a text shorter than one window.

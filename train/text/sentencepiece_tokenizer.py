@@ -1,6 +1,7 @@
-"""Tokenizers of other programs that segment text with SentencePiece and number the pieces by a vocabulary of their own.
+"""Tokenizers of other programs that segment text with SentencePiece and take the ids of the pieces from a separate
+vocabulary.
 
-The library `sentencepiece` (extra `formats`) segments, because it is what the models were trained with: its pieces are
+The library `sentencepiece` (extra `formats`) segments the text. The models were trained with it, so its pieces are
 identical by construction, while conversions to `tokenizers` differ for some texts (docs/formats.md).
 """
 
@@ -15,9 +16,10 @@ from train.errors import UserError, one_line
 from train.files import write_text
 from train.text.tokenizer import SPACE, SpecialIds
 
-TYPE = "SentencePiece"  # of the "model" in tokenizer.json
-CODE = ">>", "<<"  # around the language that a translation into several languages begins with: ">>deu<< A dog runs."
-BATCH = 1  # threads; a batch is too small for more
+TYPE = "SentencePiece"  # type of the "model" in tokenizer.json
+# Around the code of the target language, which begins the source of a multilingual model: ">>deu<< A dog runs.".
+CODE = ">>", "<<"
+BATCH = 1  # number of threads; a batch is too small for more
 
 
 class SentencePieceTokenizer:
@@ -26,7 +28,7 @@ class SentencePieceTokenizer:
     Args:
         model: the content of a SentencePiece model.
         vocabulary: the id of each piece, 0 to V - 1.
-        special: the special ids; `unk_id` stands for pieces that the vocabulary lacks.
+        special: the special ids; `unk_id` stands for pieces that are not in the vocabulary.
         name: name of the file in error messages.
 
     Raises UserError if the library is missing, the model is damaged or the ids are not 0 to V - 1.
@@ -109,7 +111,10 @@ class SentencePieceTokenizer:
         return self.encode_batch([text])[0]
 
     def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        """Return the text of each sequence of ids; special ids are dropped. Raises ValueError for an id beyond them."""
+        """Return the text of each sequence of ids; special ids are dropped.
+
+        Raises ValueError for an id outside the vocabulary.
+        """
         for i in (i for sequence in sequences for i in sequence):
             if not 0 <= i < self.vocab_size:
                 raise ValueError(f"ids: expected 0 to {self.vocab_size - 1}; got {i}")
@@ -147,7 +152,7 @@ def load_engine(model: bytes, name: str) -> Any:
 
 
 def split_code(text: str, vocabulary: Collection[str]) -> tuple[str, str]:
-    """Return the language code of the vocabulary that a text begins with, or "", and the rest."""
+    """Return the language code at the beginning of a text, if it is in the vocabulary (else ""), and the rest."""
     begin, end = CODE
     if text.startswith(begin) and (stop := text.find(end)) != -1:
         code, rest = text[: stop + len(end)], text[stop + len(end) :]

@@ -8,10 +8,11 @@ spelled in UTF-8 bytes (one printable character per byte, "Ġ" for a space) and 
 
 All 256 bytes are in the vocabulary, so no text is unknown and `decode(encode(text))` is the normalized text. Both
 kinds are trained by the byte-pair trainer of Hugging Face `tokenizers`, and the result is a standard `tokenizer.json`.
-The file is written here in a fixed order, so that the same text always gives the same bytes.
+The file is written here in a fixed order, so the same text always gives the same bytes.
 
 For EN-FR the paper uses the word-pieces of Wu et al. (2016), which are chosen to maximize the likelihood of the text.
-`wordpiece` is not that learner: only the segmentation is greedy, and its subwords are those of byte-pair merges.
+`wordpiece` does not use that training algorithm: its segmentation is greedy, but its subwords come from byte-pair
+merges.
 """
 
 import hashlib
@@ -36,8 +37,8 @@ from train.text.lines import read_lines, read_parallel
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 KINDS = ("bpe", "wordpiece")
-# Words are cut at 100 characters because longest-match takes cubic time in a word's length. "<" is always separate
-# from letters, so that no subword can be spelled like a special token.
+# Words are cut at 100 characters because longest-match segmentation takes cubic time in a word's length. "<" is always
+# separated from letters, so no subword can be spelled like a special token.
 PRETOKENIZERS = {
     "words": r" ?[\p{L}\p{M}]{1,100}| ?\p{N}{1,100}| ?[^\s\p{L}\p{M}\p{N}]{1,100}",  # letters, digits, symbols
     "whitespace": r" ?(?:<|[^\s<]{1,100})",  # for text that is already tokenized
@@ -51,7 +52,7 @@ MIN_VOCAB_SIZE = len(SPECIALS) + len(ALPHABET)
 # Unicode's White_Space, spelled out because Python's \s also matches U+001C to U+001F.
 SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 SPACE = "\u2581"  # the sign for a space in a subword, as SentencePiece writes it
-SPECIAL_IDS = "special_ids"  # key of a tokenizer of another program, which lacks tokens with the names of SPECIALS
+SPECIAL_IDS = "special_ids"  # key of a tokenizer of another program, which has no tokens with the names of SPECIALS
 REMEDY = "a copy of the file, or training the tokenizer again"  # for a damaged file
 _SPACE_RUN = re.compile(f"[{SPACES}]+")
 
@@ -81,7 +82,7 @@ class Tokenizer:
         digest: SHA-256 of the content, in hexadecimal.
     """
 
-    src_vocab_size: int | None = None  # the source has no vocabulary of its own (see pair_tokenizer.py)
+    src_vocab_size: int | None = None  # the source has no separate vocabulary (see pair_tokenizer.py)
 
     def __init__(self, spec: dict[str, Any], name: str = "tokenizer.json") -> None:
         """Wrap the content of a `tokenizer.json`.
@@ -198,13 +199,13 @@ class Tokenizer:
         return [encoding.ids for encoding in encodings]
 
     def encode_words(self, texts: Sequence[str]) -> list[tuple[list[int], list[int | None]]]:
-        """Return, for each text, its ids and the number of the word that each of them belongs to."""
+        """Return, for each text, its ids and, for each id, the number of the word that it belongs to."""
         encodings = self._call(self._engine.encode_batch, list(texts), add_special_tokens=False)
         return [(encoding.ids, encoding.word_ids) for encoding in encodings]
 
     @property
     def source(self) -> "Tokenizer":
-        """The tokenizer of the source: this one, as one vocabulary serves both sides."""
+        """The tokenizer of the source, which is this one: one vocabulary serves both sides."""
         return self
 
     target = source
@@ -315,7 +316,7 @@ def _train_merges(spec: dict[str, Any], settings: dict[str, Any], lines: Iterabl
             error = process.stderr.read()
         except BaseException:
             process.kill()
-            with suppress(BrokenPipeError):  # or closing it below would replace this exception
+            with suppress(BrokenPipeError):  # otherwise closing it below would replace this exception
                 process.stdin.close()
             raise
     # the second and third are messages of the dynamic linker

@@ -1,4 +1,5 @@
-"""Draw a beam search: one column per step, every hypothesis kept, finished or dropped, and why the search ended.
+"""Draw a beam search: one column per step, every hypothesis that is kept, finished or dropped, and the reason why the
+search ended.
 
 A long search wraps into bands of at most MAX_WIDTH inches; each begins with the live hypotheses of the band above.
 """
@@ -14,7 +15,7 @@ from train.viewer.picture import new_figure, plain_text, write
 
 MAX_WIDTH = 11.0  # inches, below 1,600 pixels
 ROW = 0.42  # inches between the hypotheses of a step
-STYLES = {  # fate -> (edge, fill, text color)
+STYLES = {  # maps a fate to (edge, fill, text color)
     KEPT: ("#4477aa", "#e8f0f8", "black"),
     FINISHED: ("#228833", "#e0f2e4", "black"),
     CUT: ("#aa7700", "#f8f0d8", "black"),
@@ -23,7 +24,7 @@ STYLES = {  # fate -> (edge, fill, text color)
 
 
 def draw_beam(tree: Tree, best: Any, tokenizer: Any, sentence: str, path: Path, source: str) -> Path:
-    """Draw the search tree. `best`: the hypotheses found, best first; the path to the first is drawn thick."""
+    """Draw the search tree. `best`: the final hypotheses, best first; the path to the first one is drawn thick."""
     from matplotlib.patches import Rectangle
 
     tokens = labels(tokenizer, [c.token for c in tree.candidates])

@@ -15,9 +15,9 @@ from models.layers.restricted_attention import window_mask
 from train.viewer.inspection import BEGIN, Head, labels, log_softmax
 from train.viewer.trace import OUTPUT, Block, Operation, Recording, Trace, blocks, norm, on_host, zeros_if_none
 
-MAX_THUMBNAIL = 128  # columns of a matrix in the overview; wider ones are thinned
-MAX_COLUMNS = 4096  # columns of a matrix in an open block
-SHOWN_TOKENS = 40  # columns of the vocabulary in the output block
+MAX_THUMBNAIL = 128  # maximum columns of a matrix in the overview; wider ones are subsampled
+MAX_COLUMNS = 4096  # maximum columns of a matrix in an open block
+SHOWN_TOKENS = 40  # maximum columns of the vocabulary in the output block
 
 
 def structure(model: Any) -> list[dict[str, Any]]:
@@ -58,7 +58,7 @@ def thumbnail(values: Any) -> dict[str, Any]:
 def matrix(
     title: str, values: Any, gradient: Any, rows: Sequence[str], columns: Sequence[str] | str, **more: Any
 ) -> dict[str, Any]:
-    """Return a matrix with headers, its values and its gradient (None: it has none) as base64-encoded float32.
+    """Return a matrix with headers, its values and its gradient (None if it has no gradient) as base64-encoded float32.
 
     columns: labels, or the name of the dimension, whose indices are then the labels.
     """
@@ -190,7 +190,7 @@ def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: i
     sublayer = next(s for s in inputs if trace.blocks[s].kind in ("attention", "feed_forward", "other"))
     skip = next((s for s in inputs if s != sublayer), sublayer)
     x, f = inputs[skip], inputs[sublayer]
-    gradient = zeros_if_none(left.get(sublayer), f)  # also that of the sum after which a norm comes
+    gradient = zeros_if_none(left.get(sublayer), f)  # also the gradient of the sum before a norm
     scaled = "x" if residual.alpha == 1 else "α x"
     alpha = "" if residual.alpha == 1 else f",  α = {residual.alpha:.4g}"
     shown = [
@@ -220,7 +220,7 @@ def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: i
 
 
 def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
-    """One head from its queries, keys and values to its output, computed again from elementary operations."""
+    """One head from its queries, keys and values to its output, recomputed with elementary operations."""
     attention = module_of(trace.model, block.name)
     operation = trace.find(block.name, "attention")
     parts = head_inputs(trace, operation, attention, head) if operation else None
@@ -234,7 +234,7 @@ def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
     expected = operation.y[:, columns]
     tolerance = 1e-3 * np.abs(expected).max(initial=0)
     if not np.allclose(steps["output"][0], expected, rtol=0, atol=tolerance, equal_nan=True):
-        return show_without_heads(trace, block, rows)  # the steps lack an option of the model
+        return show_without_heads(trace, block, rows)  # the steps do not support an option of the model
     keys = rows["encoder"] if cross else rows["rows"]
     masked = steps["scaled"][0].copy()
     if mask is not None:
@@ -267,7 +267,8 @@ def show_without_heads(trace: Trace, block: Block, rows: Any) -> dict[str, Any]:
 
 
 def mask_of(attention: Any, block: Block, length: int) -> tuple[Any, str]:
-    """Return the mask (T, T) of a self-attention, true where a key is visible, or None, and what it hides."""
+    """Return the mask (T, T) of a self-attention, true where a key is visible, or None, and a description of the hidden
+    tokens."""
     causal, window = block.stack != "encoder", getattr(attention, "window", None)
     if window is None and not causal:
         return None, ""
@@ -328,7 +329,8 @@ def attention_head(q: Any, k: Any, v: Any, rotary_base: float | None, mask: Any,
 
 
 def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
-    """Logits, probabilities and p - y of the tokens that are most probable somewhere, and of the targets."""
+    """Logits, probabilities and p - y of the targets and of the tokens that are among the most probable at some
+    position."""
     hidden, g = trace.output(OUTPUT)
     logits = on_host(trace.model.logits(Tensor(npx.asarray(hidden))).data)
     log_p = log_softmax(logits)  # (T, V)

@@ -7,9 +7,9 @@ import numpy as np
 from train.metrics.classification import LabelScores
 from train.viewer.picture import COLORMAP, new_figure, plain_text, set_ticks, write
 
-MAX_LABELS = 50  # drawn, the most frequent ones
-NAMED = 10  # confusions that the alternative text lists
-WRITTEN = 12  # labels up to which each cell has its percentage
+MAX_LABELS = 50  # maximum number of labels that are drawn, the most frequent ones
+NAMED = 10  # number of confusions that the alternative text lists
+WRITTEN = 12  # maximum number of labels for which each cell shows its percentage
 
 
 def draw_confusion(scores: LabelScores, path: Path, source: str) -> Path:

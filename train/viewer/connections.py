@@ -2,7 +2,7 @@
 
 A connection without a request in progress is idle: it is new, has sent only a part of a request's headers, or has
 received its last answer. It is closed after IDLE_SECONDS, and the one that has been idle longest is closed when there
-are too many. A request in progress has passed the Guard, or is rejected, which also closes its connection.
+are too many. A request in progress has passed the Guard; if the Guard rejects a request, it closes its connection.
 """
 
 import resource
@@ -44,7 +44,8 @@ class LimitedProtocol(H11Protocol):
 
 
 def max_connections() -> int:
-    """Return the number of connections allowed at once, which leaves file descriptors for the rest of the program."""
+    """Return the number of connections allowed at once, which leaves enough file descriptors for the rest of the
+    program."""
     return min(MAX_CONNECTIONS, max(2, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from train.viewer.picture import new_figure, plain_text, write
 
-# name -> (title with unit, (kind of entry, key) pairs in metrics.jsonl, whether the y axis is logarithmic)
+# Maps a name to (title with unit, (kind of entry, key) pairs in metrics.jsonl, whether the y axis is logarithmic).
 PANELS: dict[str, tuple[str, Sequence[tuple[str, str]], bool]] = {
     "loss": ("loss (nats per token; training: label-smoothed)", [("train", "loss"), ("valid", "loss")], False),
     "perplexity": ("validation perplexity", [("valid", "perplexity")], True),
@@ -23,11 +23,12 @@ PANELS: dict[str, tuple[str, Sequence[tuple[str, str]], bool]] = {
 HUES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
 DASHES = {"train": "-", "valid": "--"}
 
-Series = dict[str, dict[str, list[tuple[int, float]]]]  # panel -> "train" or "valid" -> (update, value)
+# Maps a panel, then "train" or "valid", to (update, value) pairs.
+Series = dict[str, dict[str, list[tuple[int, float]]]]
 
 
 def by_name(runs: Iterable[Path]) -> dict[str, Path]:
-    """Return runs by folder name, or by full path where two share a name."""
+    """Return runs by folder name, or by full path if two have the same name."""
     names: dict[str, Path] = {}
     for run in map(Path.absolute, runs):
         if run not in names.values():
@@ -75,7 +76,7 @@ def draw_curves(runs: Mapping[str, Series], path: Path, source: str) -> Path:
                 label = f"{run}, {'training' if kind == 'train' else 'validation'}"
                 axis.plot(*zip(*points, strict=True), DASHES[kind], marker=mark, color=hue, linewidth=1, label=label)
         points = [p for curves in runs.values() for line in curves.get(name, {}).values() for p in line]
-        if len({x for x, _ in points}) == 1:  # matplotlib's limits and ticks would be fractions of an update
+        if len({x for x, _ in points}) == 1:  # matplotlib's default limits and ticks would be fractions of an update
             axis.set_xticks([points[0][0]])
         if len({y for _, y in points}) == 1:
             axis.set_yticks([points[0][1]], [f"{points[0][1]:.4g}"])

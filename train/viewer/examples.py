@@ -1,4 +1,4 @@
-"""Sentences of a run's validation text, for the page to open with."""
+"""Sentences of a run's validation text with which the page opens."""
 
 from contextlib import suppress
 from itertools import chain, islice
@@ -13,8 +13,8 @@ from train.text.corpus import Corpus
 from train.text.plain import read_plain
 from train.viewer.inspection import is_parser
 
-N_EXAMPLES, SEARCHED = 3, 300  # sentences; the first ones are searched for short ones
-LENGTHS = range(4, 16)  # words: enough to see a structure, few enough for a projector
+N_EXAMPLES, SEARCHED = 3, 300  # number of sentences at the beginning of the text that are searched for short ones
+LENGTHS = range(4, 16)  # number of words: enough to show a structure, few enough for a projector
 LINE = range(20, 50)  # characters of a language model's text
 
 

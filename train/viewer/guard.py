@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 MAX_BODY = 64 * 1024  # bytes
-BODY_SECONDS = 10.0  # until the body of a request must be complete
+BODY_SECONDS = 10.0  # seconds until the body of a request must be complete
 HEADERS = {
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "x-content-type-options": "nosniff",
@@ -28,7 +28,7 @@ Send = Callable[[Any], Awaitable[None]]
 
 
 class Guard:
-    """Pass permitted requests to the application `app`; answer others with one line that gives the reason."""
+    """Pass permitted requests to the application `app`; answer all others with one line that gives the reason."""
 
     def __init__(self, app: Any, port: int, token: str = "") -> None:
         self.app, self.token = app, token or secrets.token_urlsafe(24)
@@ -73,7 +73,7 @@ class Guard:
         await self.app(scope, receiving, sending)
 
     def has_token(self, scope: Mapping[str, Any]) -> bool:
-        """Return whether this is the printed address, with the token in its query."""
+        """Return whether the request is for the printed address, with the token in its query."""
         query = parse_qs(scope["query_string"].decode("latin-1"))
         return scope["path"] == "/" and any(self.matches(token) for token in query.get("token", ()))
 
@@ -81,7 +81,7 @@ class Guard:
         return secrets.compare_digest(token.encode(), self.token.encode())
 
     def refusal(self, scope: Mapping[str, Any], is_login: bool) -> tuple[int, str]:
-        """Return the status and reason of a refusal; status 0 permits the request."""
+        """Return the status and reason of a rejection; status 0 permits the request."""
         headers: dict[str, list[bytes]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.decode("latin-1").lower(), []).append(value)

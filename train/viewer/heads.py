@@ -26,7 +26,8 @@ def mosaic(weights: Any, causal: bool) -> Any:
 def draw_heads(
     inspection: Inspection, sentence: str, path: Path, source: str, kinds: Sequence[str] = tuple(AXES)
 ) -> Path:
-    """Draw all heads of all layers, one mosaic per kind: layers top to bottom, heads left to right, one color scale."""
+    """Draw all heads of all layers in one mosaic per kind, with layers from top to bottom, heads from left to right and
+    one color scale."""
     axes = AXES | TEXT_AXES
     parts = {kind: mosaic(inspection.maps[kind], kind in ("decoder", "text")) for kind in kinds}
     side = (
@@ -132,8 +133,8 @@ def draw_links(
 def draw_figures(inspection: Inspection, word: str, layer: int, out: Path, source: str) -> list[Path]:
     """Draw the paper's figures 3, 4 and 5 into the folder `out`: encoder self-attention of one layer for `word`.
 
-    Figure 4 shows the two heads in which it attends most to other tokens, figure 5 the two most confident heads over
-    the complete sentence.
+    Figure 4 shows the two heads in which the word attends most to other tokens, and figure 5 the two most confident
+    heads over the complete sentence.
     """
     tokens, maps = inspection.source, inspection.maps["encoder"][layer]  # (H, S, S)
     at = tokens.index(word)

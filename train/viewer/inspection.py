@@ -22,13 +22,13 @@ from train.tasks.parsing.trees import escape_brackets, write_tree
 from train.text.affixes import split_words
 from train.text.plain import PlainTokenizer
 
-MAX_TOKENS = 256  # of an inspected sentence, end of sentence included
-AXES = {  # kind of attention -> meaning of its rows (queries) and columns (keys)
+MAX_TOKENS = 256  # maximum tokens of an inspected sentence, end of sentence included
+AXES = {  # maps a kind of attention to the meaning of its rows (queries) and columns (keys)
     "encoder": ("source token", "attended source token"),
     "decoder": ("generated token", "attended previous token"),
     "cross": ("generated token", "attended source token"),
 }
-TEXT_AXES = {"text": ("token", "attended token")}  # of a language model
+TEXT_AXES = {"text": ("token", "attended token")}  # the attention of a language model
 
 
 BEGIN = "<s>"  # label of the position before the first token
@@ -62,7 +62,7 @@ def check_heads(model: Any, kinds: Iterable[str] = AXES) -> None:
 
 @contextmanager
 def ablate_heads(model: Any, heads: Iterable[Head]) -> Iterator[None]:
-    """Ablate these heads within the block by zeroing their rows of W^O, so that their output does not count."""
+    """Ablate these heads within the block: zeroing their rows of W^O removes their output."""
     attentions = model.attentions()
     weights = {id(w): w for w in (attentions[head.kind][head.layer].output.weight for head in heads)}
     originals = {key: w.data.copy() for key, w in weights.items()}
@@ -93,7 +93,7 @@ def labels(tokenizer: Any, ids: Sequence[int], side: str = "target") -> list[str
         return [text if is_readable(text) else tokenizer.spelling(i) for i, text in zip(ids, texts, strict=True)]
     if tokenizer.src_vocab_size is not None:
         tokenizer = getattr(tokenizer, side)
-    context = tokenizer.encode("a")  # decoding a token after it shows whether the token begins a word
+    context = tokenizer.encode("a")  # decoding a token after another one shows whether it begins a word
     prefix, *texts = tokenizer.decode_batch([context, *([*context, i] for i in ids)])
     symbols = tokenizer.symbols(ids) if is_parser(tokenizer) else [""] * len(ids)
     names = []
@@ -161,8 +161,8 @@ class Inspection:
     source: list[str]
     target: list[str]  # the token predicted at each position
     decoder_input: list[str]  # the token the decoder reads at each position, beginning of sentence first
-    maps: dict[str, Any]  # kind -> weights (L, H, rows, columns)
-    log_probabilities: Any  # (T, V) of the next token
+    maps: dict[str, Any]  # maps a kind to weights (L, H, rows, columns)
+    log_probabilities: Any  # (T, V), for the next token
     by_layer: Any  # (L, T) most probable token if the layer's output is projected to the vocabulary (logit lens)
     by_layer_p: Any  # (L, T) the probability of that token
 
@@ -196,7 +196,7 @@ def inspect_text(model: Any, tokenizer: Any, text: str) -> Inspection:
     """
     ids = source_ids(model, tokenizer, text)[:-1]
     maps = np.stack([layer[0] for layer in model.attention_maps(np.array([ids]))])
-    inputs: list[Tensor] = []  # of each layer
+    inputs: list[Tensor] = []  # outputs of each layer
     hooks = [(layer, layer.hook) for layer in model.layers]
     for layer in model.layers:
         layer.hook = lambda x, *args: inputs.append(x)

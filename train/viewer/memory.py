@@ -10,7 +10,7 @@ from train.tasks import Task
 from train.viewer.picture import new_figure, plain_text, write
 
 MIB = 2**20
-LARGEST = 5  # layers listed by name
+LARGEST = 5  # number of layers listed by name
 
 
 def measure_memory(task: Task, model: Any, batch: Any, settings: Any) -> Memory:

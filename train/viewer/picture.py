@@ -18,7 +18,7 @@ from train.text.xml import xml_safe
 KINDS = (".png", ".svg")
 COLORMAP = "viridis"  # perceptually uniform, safe for color-blind readers and in grayscale
 DPI = 144
-SOURCE_LINE = b"Drawn from "  # begins the last line of an alternative text file
+SOURCE_LINE = b"Drawn from "  # beginning of the last line of an alternative text file
 
 
 def check(path: Path) -> None:
@@ -69,9 +69,9 @@ def set_ticks(axis: Any, places: Sequence[float], labels: Sequence[str], **optio
 
 
 def write(figure: Any, path: Path, title: str, alt: str, source: str) -> Path:
-    """Write the picture and its alternative text (NAME.alt.txt next to it); return the path of the latter.
+    """Write the picture and its alternative text (NAME.alt.txt next to it); return the path of the text.
 
-    `title`, `alt` and `source` (what the picture was drawn from) also go into the file's metadata.
+    `title`, `alt` and `source` (the origin of the drawn data) are also stored in the file's metadata.
     """
     import matplotlib
 
@@ -79,7 +79,7 @@ def write(figure: Any, path: Path, title: str, alt: str, source: str) -> Path:
     about: dict[str, Any] = {"Title": title, "Description": alt, "Source": source}
     about |= {"Date": None, "Creator": None} if svg else {"Software": None}
     with matplotlib.rc_context({"svg.hashsalt": "npx-transformer", "svg.fonttype": "none"}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # scripts that the font lacks
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # for scripts that the font does not cover
         drawn = io.BytesIO()
         figure.savefig(drawn, format=path.suffix[1:], dpi=DPI, metadata=about)
     with atomic_write(path, write_through=True) as file:

@@ -1,4 +1,4 @@
-"""Measure what each attention head does on a text: where its maximum weights fall, and what its ablation costs.
+"""Measure the role of each attention head on a text: where its maximum weights fall, and the cost of its ablation.
 
 Weights alone do not prove a role: they show what a head attends to, not whether the output depends on it. So each head
 is ablated in turn, and the loss per token and the score of the run's validations, such as BLEU, are measured again
@@ -18,7 +18,7 @@ from train.text.batches import Batch
 from train.viewer.inspection import Head, ablate_heads, all_heads, summary
 from train.viewer.picture import COLORMAP, new_figure, plain_text, write
 
-# name -> column title
+# maps a name to a column title
 MEASURES = {
     "before": "at -1",
     "same": "at 0",
@@ -36,8 +36,8 @@ POSITIONAL = 0.9  # a head is positional if at least this fraction of its maximu
 
 @dataclass
 class Role:
-    """The behavior of a head on a text: for each kind of target position, the fraction of queries that attend to it
-    most, and the cost of ablating the head.
+    """The behavior of a head on a text: for each kind of position, the fraction of queries that attend to it most, and
+    the cost of ablating the head.
     """
 
     head: Head

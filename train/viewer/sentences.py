@@ -1,7 +1,7 @@
 """Answers to the page's questions about sentences. Each takes {"text": ...} or the id of a recent sentence.
 
-translate   the output with its search, the alternatives, all heads and each layer's prediction; a language model
-            reads the text instead. It sends {"so_far"} while it searches.
+translate   the output with its search, the alternatives, all heads and each layer's prediction; a language model reads
+the text instead. Sends {"so_far"} during the search.
 flow        values and gradients of every block, small
 block       one block in full precision, see blocks.py
 head        one head in full precision
@@ -42,21 +42,22 @@ from train.viewer.inspection import (
 from train.viewer.step import to_json
 from train.viewer.trace import Trace
 
-MAX_BEAM, ALTERNATIVES, RECENT = 8, 5, 8  # beam size, alternatives per token, sentences kept for opening their parts
-TRACED = 2  # traces kept, which are large: pages in two tabs do not compute theirs again and again
-NEXT_TOKENS, MAX_CONTINUATION = 40, 400  # tokens shown of a distribution; tokens of a continuation
+# Beam size, alternatives per token, and recent sentences whose parts can be opened.
+MAX_BEAM, ALTERNATIVES, RECENT = 8, 5, 8
+TRACED = 2  # number of traces kept in memory: they are large, but pages in two tabs need one each
+NEXT_TOKENS, MAX_CONTINUATION = 40, 400  # number of tokens shown of a distribution, and of a continuation
 Send = Callable[[Mapping[str, Any]], None]
 EXPIRED = "this sentence is no longer in memory, or the part is unknown; try translating again"
 
 
 class Sentences:
-    """A model and the sentences that it was asked about recently."""
+    """A model and the sentences of recent questions."""
 
     def __init__(self, model: Any, tokenizer: Any, config: Any) -> None:
         self.model, self.tokenizer, self.config = model, tokenizer, config
-        self.recent: dict[str, tuple[Inspection, list[list[int]], list[Head]]] = {}  # with token ids, ablated heads
-        self.answers: dict[str, dict[str, Any]] = {}  # of `translate` for these, by question
-        self.traced: dict[str, Trace] = {}  # of the latest sentences
+        self.recent: dict[str, tuple[Inspection, list[list[int]], list[Head]]] = {}  # with token ids and ablated heads
+        self.answers: dict[str, dict[str, Any]] = {}  # results of `translate` for these, by question
+        self.traced: dict[str, Trace] = {}  # traces of the latest sentences
 
     def remember(self, inspection: Inspection, ids: list[list[int]], off: list[Head]) -> str:
         """Keep a sentence for later questions and return its id."""

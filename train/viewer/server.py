@@ -9,7 +9,7 @@
 A POST is answered by lines of JSON; the last one has the result.
 
 Starlette and uvicorn (the extra `page`) are imported only here. All computations run in one thread, one after the
-other, because ablating a head changes the shared model; one whose client has left ends at its next step.
+other, because ablating a head changes the shared model. A computation whose client has left ends at its next step.
 """
 
 import asyncio
@@ -61,9 +61,9 @@ class Inference:
         self.stopped.set()
 
     async def lines(self, job: Callable[[Send], Mapping[str, Any]]) -> AsyncIterator[bytes]:
-        """Yield what a job sends and finally returns as lines of JSON; {"error"} for a user's error.
+        """Yield the messages and the result of a job as lines of JSON, or {"error"} for a user's error.
 
-        Closing the iterator, as a client does that leaves or asks for something else, cancels the job.
+        Closing the iterator cancels the job; this happens when the client leaves or sends a new request.
         """
         cancelled = threading.Event()
         queue: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -108,7 +108,7 @@ class Inference:
 class Page:
     """The page: the metrics of runs by name, and the model of the first run, if it could be loaded.
 
-    examples: sentences for the page to open with; the page analyzes the first one by itself.
+    examples: sentences with which the page opens; it analyzes the first one without being asked.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Page:
         self.sentences = Sentences(model, tokenizer, config) if model else None
 
     def warm_up(self) -> None:
-        """Analyze the first example in the inference thread, so that the page opens with it."""
+        """Analyze the first example in the inference thread, so it is ready when the page opens."""
         if self.sentences is not None and self.examples:
             search = self.config.search
             settings = (
@@ -200,7 +200,7 @@ def stamp(file: Path) -> str:
 
 
 async def read_query(request: Request) -> dict[str, Any]:
-    """Return the JSON object in the body of a request; an empty one for any other body."""
+    """Return the JSON object in the body of a request, or an empty one for any other body."""
     try:
         query = json.loads(await request.body())
     except (ValueError, RecursionError):

@@ -20,11 +20,13 @@ KNOWN = {
     "absolute", "concatenate", "exp", "log", "matmul", "max", "maximum", "mean", "min", "minimum", "power", "relu",
     "reshape", "sigmoid", "softmax", "sqrt", "stack", "sum", "swapaxes", "tanh", "transpose",
 }  # fmt: skip
-MAX_LETTERS, MAX_NODES, MAX_SIZE, MAX_VALUES = 400, 60, 64, 64  # of an expression; nodes; numbers per node, per name
+# Limits: letters of an expression, nodes, numbers per node and per name.
+MAX_LETTERS, MAX_NODES, MAX_SIZE, MAX_VALUES = 400, 60, 64, 64
 
 
 class Watcher(Recorder):
-    """Also record the source of each vjp and the gradient sums after each visit; reject graphs that are too large."""
+    """A Recorder that also records the source of each vjp and the gradient sums after each visit, and rejects graphs
+    that are too large."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,9 +62,9 @@ def source_of(vjp: Any) -> str:
 
 
 def steps(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Answer {"expression", "values"} or {"head": {"causal"}}; raise UserError for what cannot be shown."""
+    """Answer {"expression", "values"} or {"head": {"causal"}}; raise UserError for expressions that cannot be shown."""
     leaves: dict[str, Tensor] = {}
-    titles: dict[int, str] = {}  # of nodes, by number
+    titles: dict[int, str] = {}  # titles of nodes, by number
     try:
         with np.errstate(all="ignore"), observing(Watcher()) as recorder:
             if "head" in request:
@@ -78,7 +80,7 @@ def steps(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def options(given: Any, name: str, known: set[str]) -> Mapping[str, Any]:
-    """Return the options of a request; ExpressionError for anything but an object with known names."""
+    """Return the options of a request; Raises ExpressionError for anything but an object with known names."""
     if not isinstance(given, dict) or not known.issuperset(given):
         raise ExpressionError(f"{name}: expected an object with only {' and '.join(sorted(known))}; got something else")
     return given
@@ -130,8 +132,8 @@ def head(leaves: dict[str, Tensor], titles: dict[int, str], causal: bool = False
 def describe(recorder: Watcher, names: Mapping[int, str], titles: Mapping[int, str]) -> dict[str, Any]:
     """Return the graph with its layout: nodes in forward order, and the order of the backward pass.
 
-    names: of leaves, by id. titles: of nodes, by number; others are named after their operation, numbered if it occurs
-    several times.
+    names: names of leaves, by id. titles: titles of nodes, by number; other nodes are named after their operation, with
+    a number if it occurs several times.
     """
     steps = [step for _, step in sorted(recorder.steps.items())]
     key = {step.number: f"n{i}" for i, step in enumerate(steps)} | {n: f"leaf{-n}" for n in recorder.leaves}
@@ -173,7 +175,7 @@ def describe(recorder: Watcher, names: Mapping[int, str], titles: Mapping[int, s
 
 
 def to_json(array: Any) -> Any:
-    """Convert an array to nested lists; non-finite numbers become strings because JSON has none."""
+    """Convert an array to nested lists; non-finite numbers become strings because JSON cannot represent them."""
     if array is None:
         return None
     values = np.asarray(array)

@@ -1,9 +1,9 @@
 """One forward and backward pass of a model on one sentence, block by block: the data of the page's view of the model.
 
 A *block* is a box of the paper's Figure 1: an embedding, a sub-layer, a residual connection with its norm, a final norm
-or the output projection. `blocks` lists those of a model by walking its modules. `Trace` runs the model on a sentence
-and its target, records every operation through an observer of the engine, and assigns the operations to blocks by the
-names of their modules. blocks.py turns a traced block into the matrices that the page shows.
+or the output projection. `blocks` lists the blocks of a model by walking its modules. `Trace` runs the model on a
+sentence and its target, records every operation through an observer of the engine, and assigns the operations to blocks
+by the names of their modules. blocks.py turns a traced block into the matrices that the page shows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,8 @@ from models.module import Module
 from train.viewer.inspection import Head, ablate_heads
 
 OUTPUT = "output"  # the block of the projection to the vocabulary and the loss
-STACKS = {"encoder": "encoder", "decoder": "decoder", "layers": "text"}  # attribute of a model -> name of the stack
+# Maps an attribute of a model to the name of the stack.
+STACKS = {"encoder": "encoder", "decoder": "decoder", "layers": "text"}
 
 
 @dataclass(frozen=True)
@@ -90,10 +91,11 @@ class Operation:
 
     name: str
     layer: str  # dotted name of the module
-    inputs: list[int | None]  # of the arguments: number of the operation that computed it; None for any other argument
+    inputs: list[int | None]  # for each argument, the number of the operation that computed it, or None
     y: Any  # its output
     g: Any = None  # the gradient of its output; None if backward did not reach it
-    gradients: dict[int, Any] | None = None  # position of an argument that an operation computed -> its gradient
+    # Maps the position of an argument that an operation computed to its gradient.
+    gradients: dict[int, Any] | None = None
 
 
 class Recording(Observer):
@@ -102,7 +104,7 @@ class Recording(Observer):
     def __init__(self) -> None:
         self.names = LayerNames()
         self.operations: dict[int, Operation] = {}
-        self.sums: dict[int, Any] = {}  # of the gradients that have arrived at an operation
+        self.sums: dict[int, Any] = {}  # sums of the gradients that have arrived at an operation
 
     def on_forward(self, name: str, args: tuple[Any, ...], result: Tensor) -> None:
         if result.node is not None:
@@ -187,7 +189,7 @@ class Trace:
         return self.operations[self.members[block][-1]]
 
     def output(self, block: str) -> tuple[Any, Any]:
-        """Return the output (T, D) of a block and its gradient; of the output block, the input."""
+        """Return the output (T, D) of a block and its gradient; for the output block, return its input."""
         if block == OUTPUT:
             return self.hidden, next(iter(self.leaving(block).values()))
         operation = self.last(block)
@@ -220,10 +222,10 @@ class Trace:
 
 
 def zeros_if_none(g: Any, y: Any) -> Any:
-    """Return the gradient g of y; zeros where backward did not reach it."""
+    """Return the gradient g of y, or zeros if backward did not reach it."""
     return np.zeros_like(y) if g is None else g
 
 
 def norm(array: Any) -> float:
-    """Return the Euclidean norm of an array, without BLAS, whose threads cost more than they save here."""
+    """Return the Euclidean norm of an array, without BLAS, because its threads would cost more time than they save."""
     return float(np.square(np.asarray(npx.to_host(array)), dtype=np.float64).sum()) ** 0.5

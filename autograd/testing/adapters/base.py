@@ -14,7 +14,8 @@ from autograd.testing.reproduction import is_importable
 from npx import Array
 
 Gradients = Sequence[Array | None]
-Backward = Callable[[list[Array | None]], Gradients]  # gradients of the outputs -> of the flat list of arguments
+# Maps the gradients of the outputs to the gradients of the flat list of arguments.
+Backward = Callable[[list[Array | None]], Gradients]
 # Turns the flat list of arguments into (positional arguments, options).
 Call = Callable[[list[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 
@@ -23,15 +24,15 @@ class ForeignOperation:
     """A function of another framework as an operation on Tensors.
 
     Subclasses define `evaluate`. Arguments that are not Tensors are passed on, arrays as the framework's own type.
-    Several outputs are concatenated to one vector, so that one random incoming gradient checks them all.
+    Several outputs are concatenated to one vector, so one random incoming gradient checks all of them.
 
     functions: the user's functions, whose closures and globals may hold state.
     notes: what was not checked, for the Report.
     """
 
-    adapter = ""  # the name of the function that makes it, such as "from_torch"
+    adapter = ""  # the name of the function that creates it, such as "from_torch"
     placeholders: tuple[str, ...] = ("my_function",)  # names of unnamed functions in code that reproduces a failure
-    materializes_zeros = True  # whether an output that is not used gets a gradient of zeros instead of None
+    materializes_zeros = True  # whether an unused output gets a gradient of zeros instead of None
 
     def __init__(self, *functions: Any) -> None:
         self.functions = functions
@@ -42,7 +43,7 @@ class ForeignOperation:
         """Return the outputs and a function that runs the backward pass; None if no output has a gradient.
 
         values: the arguments, in a flat list. requires_grad: whether each needs a gradient. call: turns such a list
-        into positional arguments and options. The outputs without a gradient are omitted, and noted with `note`.
+        into positional arguments and options. Outputs without a gradient are omitted and recorded with `note`.
         """
         raise NotImplementedError
 
@@ -79,7 +80,7 @@ class ForeignOperation:
     def split(self, g: Array, outputs: list[Array]) -> list[Array | None]:
         """Return the gradient of each output, in the memory layout of g.
 
-        An output whose gradient is 0, while others' is not, counts as not used in the loss.
+        An output whose gradient is 0 while the gradients of others are not counts as unused in the loss.
         """
         if len(outputs) == 1:
             return [g]
@@ -111,7 +112,7 @@ class ForeignOperation:
             self.notes.append(text)
 
     def require_gradient(self, dtypes: Sequence[Any], has_gradient: Sequence[bool]) -> None:
-        """Note the outputs without a gradient. Raises TypeError if no output can have one."""
+        """Record the outputs without a gradient. Raises TypeError if no output can have one."""
         for i, (dtype, differentiable) in enumerate(zip(dtypes, has_gradient, strict=True)):
             if "complex" in str(dtype):
                 self.reject(f"expected real outputs; got {dtype} as output {i}", "returning real and imaginary parts")
@@ -153,7 +154,7 @@ def collect(x: Any, parts: list[Any]) -> None:
 
 
 def rebuild(x: Any, values: Iterator[Any]) -> Any:
-    """Return a copy of x with the next values in place of the items that `collect` appends."""
+    """Return a copy of x in which the items that `collect` appends are replaced by the next values."""
     if type(x) is dict:
         return {key: rebuild(item, values) for key, item in x.items()}
     return type(x)(rebuild(item, values) for item in x) if type(x) in (list, tuple) else next(values)

@@ -14,7 +14,7 @@ from autograd.testing.adapters.torch import from_torch
 from autograd.testing.checks import check_layer, check_operation
 from autograd.testing.report import Report
 
-# The names of a forward function and of its backward function, with `{}` for what they share.
+# The names of a forward function and its backward function, with `{}` for their common part.
 PAIRS = (("{}_forward", "{}_backward"), ("forward_{}", "backward_{}"), ("{}", "{}_backward"), ("{}", "{}_grad"))
 
 
@@ -35,10 +35,10 @@ def check_gradient(subject: Any, *inputs: Any, **options: Any) -> Report:
     """Check a custom gradient of any framework.
 
     subject: a forward function, with its backward function as the next argument; a `torch.autograd.Function`, a
-        `torch.nn.Module`, a function with JAX's custom_vjp, an operation on Tensors or a layer; or any function on
-        arrays of a framework that has been imported.
-    inputs: arrays and other arguments. Without any: arrays of common shapes that the function accepts.
-    options: of `check_operation` or `check_layer`.
+    `torch.nn.Module`, a function with JAX's custom_vjp, an operation on Tensors, a layer, or any function on arrays of
+    a framework that has been imported.
+    inputs: arrays and other arguments. Default: arrays of common shapes that the function accepts. options: options of
+    `check_operation` or `check_layer`.
     """
     backward = None
     if inputs and callable(inputs[0]) and not hasattr(inputs[0], "dtype"):
@@ -59,7 +59,7 @@ def find_imported(framework: str) -> Any:
 
 
 def adapt(subject: Any, backward: Any = None) -> CustomGradient | None:
-    """Return the operation or layer for an object whose type says how to check it; None for plain functions.
+    """Return the operation or layer for an object whose type determines how to check it; None for plain functions.
 
     backward: the backward function of a pair.
     """
@@ -85,7 +85,7 @@ def adapt(subject: Any, backward: Any = None) -> CustomGradient | None:
 
 
 def adapt_by_trial(function: Any, inputs: Sequence[Any] = ()) -> CustomGradient | None:
-    """Return a plain function with the adapter of the first imported framework whose arrays it accepts."""
+    """Wrap a plain function in the adapter of the first imported framework whose arrays it accepts."""
     if not callable(function) or isinstance(function, type):
         return None
     name = getattr(function, "__name__", type(function).__name__)

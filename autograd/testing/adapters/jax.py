@@ -13,11 +13,11 @@ from npx import Array
 def from_jax(function: Callable[..., Any], numpy: bool = True) -> "JaxOperation":
     """Return an operation for `check_operation` and `gradcheck` from a function of JAX arrays.
 
-    function: takes arrays, returns an array or a tuple, list or dict of them. Its gradient is that of `jax.vjp`, which
-        runs its custom_vjp or custom_jvp.
-    numpy: evaluate the traced function in NumPy, without compiling it. False: evaluate it in JAX, which compiles
-        every operation for every shape and takes ten times as long. Functions that cannot be traced, because they
-        branch on values, are evaluated in JAX as well.
+    function: takes arrays, returns an array or a tuple, list or dict of them. Its gradient comes from `jax.vjp`, which
+    runs its custom_vjp or custom_jvp.
+    numpy: whether to evaluate the traced function in NumPy, without compiling it. JAX compiles every operation for
+    every shape and takes ten times as long; it also evaluates functions that cannot be traced because they branch on
+    values.
 
     64-bit floats are enabled where the inputs have 64 bits, and disabled elsewhere.
     """
@@ -48,7 +48,7 @@ class JaxOperation(ForeignOperation):
         differentiated = [is_needed for x, is_needed in zip(values, requires_grad, strict=True) if is_array(x)]
 
         def pull_back(*arrays: Any) -> tuple[list[Any], Callable[..., Any]]:
-            """Return the outputs, by the forward rules of any custom_vjp, and the backward function."""
+            """Return the outputs, computed by the forward rules of any custom_vjp, and the backward function."""
             floats = [x for x, is_needed in zip(arrays, differentiated, strict=True) if is_needed]
 
             def of_floats(*floats: Any) -> list[Any]:
@@ -81,7 +81,7 @@ class JaxOperation(ForeignOperation):
         return [y for y, keep in zip(leaves, has_gradient, strict=True) if keep]
 
     def run(self, function: Callable[..., Any], arrays: list[Array], key: str) -> list[Any]:
-        """Return the results of a function of arrays. The key, shapes and dtypes identify what it computes."""
+        """Return the results of a function of arrays. The key, shapes and dtypes identify the computation."""
         with self.x64(any(x.dtype == "float64" for x in arrays)), quiet(), convert_rejections():
             if self.numpy:
                 signature = key, *((x.shape, x.dtype.name) for x in arrays)
@@ -90,7 +90,7 @@ class JaxOperation(ForeignOperation):
                         self.programs[signature] = self.jax.make_jaxpr(function)(*arrays)
                     return jaxpr.evaluate(self.programs[signature], arrays)
                 except (self.jax.errors.ConcretizationTypeError, self.jax.errors.TracerArrayConversionError):
-                    self.numpy = False  # it depends on values, as in `if x > 0`
+                    self.numpy = False  # the function branches on values, such as `if x > 0`
             return function(*map(self.jax.numpy.asarray, arrays))
 
     def saved_size(self, backward: Backward) -> int:

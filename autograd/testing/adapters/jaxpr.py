@@ -134,10 +134,11 @@ def iota(dtype: Any, shape: Any, dimension: int, **params: Any) -> Any:
 
 
 def windows(shape: Any, indices: Any, numbers: Any, sizes: Any) -> tuple[Any, Any, list[int]]:
-    """Return, for a gather or a scatter, the index arrays of every element of every window, and which are inside.
+    """Return, for a gather or a scatter, the index arrays of all elements of all windows, and a mask of those inside
+    the array.
 
-    The arrays have the batch axes of `indices` and then the window axes, as in XLA's definition of Gather. sizes: those
-    of the window, along every axis of the operand.
+    The arrays have the batch axes of `indices` and then the window axes, as in XLA's definition of Gather. sizes: the
+    window's length along each axis of the operand.
     """
     indexed, operand_batch, index_batch = numbers
     batch = indices.shape[:-1]
@@ -263,7 +264,7 @@ def evaluate(closed: Any, arguments: list[Any]) -> list[Any]:
 
 
 def size(closed: Any) -> int:
-    """Return how many numbers a program computes, without those of loops and branches."""
+    """Return how many numbers a program computes, not counting loops and branches."""
     return sum(math.prod(v.aval.shape) for equation in closed.jaxpr.eqns for v in equation.outvars)
 
 

@@ -1,4 +1,4 @@
-"""`from_pair`: a forward and a backward function on NumPy arrays, as in a course, as one operation."""
+"""`from_pair`: wraps a forward and a backward function on NumPy arrays, as courses teach them, as one operation."""
 
 import copy
 import inspect
@@ -107,7 +107,7 @@ class PairOperation(ForeignOperation):
         gradients = [*returned] if isinstance(returned, (tuple, list)) else [returned]
         if all(g is None or g is ... for g in gradients):
             self.not_implemented(f"expected {backward_name} to return gradients; got {returned}")
-        while len(gradients) > len(floats) and gradients[-1] is None:  # of options
+        while len(gradients) > len(floats) and gradients[-1] is None:  # gradients of options
             gradients.pop()
         for positions in (range(len(values)), [i for i, x in enumerate(values) if is_array(x)], floats):
             if len(gradients) == len(positions):
@@ -125,7 +125,7 @@ class PairOperation(ForeignOperation):
 
 
 def narrow(y: Array, dtype: Any) -> Array:
-    """Return y in `dtype` if its own is wider."""
+    """Return y in `dtype` if its own dtype is wider."""
     return y.astype(dtype) if dtype is not None and y.dtype.itemsize > dtype.itemsize else y
 
 

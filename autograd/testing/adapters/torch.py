@@ -11,14 +11,14 @@ from autograd.testing.adapters.base import Backward, Call, ForeignOperation, con
 from autograd.testing.problem import is_array, is_float
 from npx import Array
 
-SEED = 0  # of torch's random numbers, before each call that draws some
+SEED = 0  # seed of PyTorch's random numbers, set before each call that uses them
 
 
 def from_torch(function: Any, device: str | None = None) -> "TorchOperation":
-    """Return an operation for `check_operation` and `gradcheck`, or for a module a layer for `check_layer`.
+    """Return an operation for `check_operation` and `gradcheck` or, for a module, a layer for `check_layer`.
 
     function: a function of torch tensors, a subclass of `torch.autograd.Function` or its `apply`, or an instance of
-        `torch.nn.Module`, of which a copy is checked.
+    `torch.nn.Module`; the check runs on a copy of it.
     device: where the function runs, such as "cuda". Default: the device of the module's parameters, else the CPU.
 
     The backward pass receives gradients in every memory layout that PyTorch produces: contiguous, transposed, with
@@ -47,7 +47,8 @@ class TorchOperation(ForeignOperation):
         super().__init__(function)
         self.torch, self.device = torch, device
         self.is_random = False
-        self.has_gradient: list[bool] | None = None  # of the outputs, if every floating input requires a gradient
+        # One entry per output, for the case that every floating input requires a gradient.
+        self.has_gradient: list[bool] | None = None
 
     def evaluate(self, values: list[Any], requires_grad: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
         def function(tensors: list[Any]) -> Any:
@@ -117,7 +118,8 @@ class TorchOperation(ForeignOperation):
 
     @contextmanager
     def one_thread(self) -> Iterator[None]:
-        """Compute in one thread: the arrays are small, and threads that wait for each other take most of the time."""
+        """Compute in one thread: the arrays are small, and several threads would spend most of the time waiting for
+        each other."""
         number = self.torch.get_num_threads()
         self.torch.set_num_threads(1)
         try:
@@ -153,7 +155,8 @@ class TorchOperation(ForeignOperation):
     def reject_silent_writes(
         self, values: list[Any], arguments: list[Any], origins: list[Any], requires_grad: list[bool]
     ) -> None:
-        """Write to the array of an argument that was modified without autograd's knowledge; note other modifications.
+        """Write to the array of an argument that was modified without autograd's knowledge, and record other
+        modifications.
 
         An in-place operation changes the `grad_fn` of its argument, and so does `ctx.mark_dirty`. The checker protects
         its arrays, and reports the write.
@@ -162,12 +165,12 @@ class TorchOperation(ForeignOperation):
             if not is_array(x) or arrays_equal(self.array(argument), x):
                 continue
             if requires_grad[i] and argument.grad_fn is not origin:
-                self.note(f"input {i} is modified in place, which autograd knows")
+                self.note(f"input {i} is modified in place, with autograd's knowledge")
             elif requires_grad[i] or not is_float(x):
                 x[...] = self.array(argument)
 
     def tensor(self, x: Array) -> Any:
-        """Return a new tensor with the values and, as far as PyTorch has it, the memory layout of an array."""
+        """Return a new tensor with the values and, where PyTorch supports it, the memory layout of an array."""
         torch, host = self.torch, npx.to_host(x)
         if host.flags.c_contiguous and host.dtype.kind in "fib" and host.itemsize <= 8 and self.device == "cpu":
             return torch.from_numpy(host.copy())  # the general case below takes several times as long
@@ -182,7 +185,7 @@ class TorchOperation(ForeignOperation):
         plain = npx.host.array(base, dtype="float32" if is_bfloat16 else None, order="C")
         t = torch.from_numpy(plain).to(dtype)
         if not (base.flags.c_contiguous or base.size < 2):
-            # Negative strides do not exist here; gaps replace them.
+            # PyTorch has no negative strides; gaps replace them.
             factor = 2 if any(stride < 0 for stride in base.strides) else 1
             strides = [factor * abs(stride) // host.itemsize for stride in base.strides]
             span = 1 + sum((n - 1) * stride for n, stride in zip(base.shape, strides, strict=True))
@@ -223,7 +226,7 @@ class TorchLayer(TorchOperation):
         self.constants = {n: t.detach().clone() for n, t in (*constants.items(), *self.module.named_buffers())}
         names = {id(t): n for n, t in (*self.module.named_parameters(), *self.module.named_buffers())}
         stores = [store for m in self.module.modules() for store in (m._parameters, m._buffers)]
-        # where modules hold their parameters and buffers, one of which may be in several places
+        # the places that hold parameters and buffers; one tensor may be in several places
         self.slots = [(store, key, names[id(t)]) for store in stores for key, t in store.items() if t is not None]
         self.functions = (type(module).forward,)
 
@@ -238,7 +241,7 @@ class TorchLayer(TorchOperation):
         self.synchronize().eval()
 
     def synchronize(self) -> Any:
-        """Copy the parameters to the module, which may compute other values from them when its mode changes."""
+        """Copy the parameters to the module, which may compute values from them when its mode changes."""
         with self.torch.no_grad():
             for name, parameter in self.module.named_parameters():
                 if name in self.parameters:
@@ -266,7 +269,8 @@ class TorchLayer(TorchOperation):
 
     @contextmanager
     def tensors_replaced(self, state: dict[str, Any]) -> Iterator[None]:
-        """Give the module other parameters and buffers in a block, like `torch.func.functional_call`, but faster."""
+        """Within the block, replace the parameters and buffers of the module, like `torch.func.functional_call`, but
+        faster."""
         originals = [store[key] for store, key, _ in self.slots]
         for store, key, name in self.slots:
             store[key] = state[name]
@@ -281,7 +285,7 @@ class TorchLayer(TorchOperation):
 
 
 def tensors_in(result: Any, torch: Any) -> list[Any]:
-    """Return the tensors of a result, in lists, tuples and dicts too."""
+    """Return the tensors of a result, including those in lists, tuples and dicts."""
     if isinstance(result, torch.Tensor):
         return [result]
     if isinstance(result, dict):

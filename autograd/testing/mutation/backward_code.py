@@ -1,10 +1,10 @@
-"""Find the backward code of a module: code that runs only in the backward pass, so that any change to it is a bug.
+"""Find the backward code of a module: code that runs only in the backward pass, where any change is a bug.
 
 Backward code is the vjp that each function decorated with @differentiable returns (a nested function, a lambda, or
 the result of another function of the module), and each helper that only backward code calls. Functions under
-`@kernel_name.gradient` and their fast versions are backward code too, and so are those of other frameworks: the
+`@kernel_name.gradient` and their fast versions are backward code too. In other frameworks, backward code is the
 `backward` of a `torch.autograd.Function`, the second rule that `f.defvjp` receives, and `f_backward` next to
-`f_forward` or `f`. Nothing is imported or run.
+`f_forward` or `f`. The module is neither imported nor run.
 """
 
 import ast
@@ -49,9 +49,9 @@ class Backward:
     """A function of the backward code.
 
     result: \"gradients\": a tuple, one per input; \"gradient\": a single one; \"value\": an intermediate value.
-    inputs: the names of the operation's leading arguments without defaults. operations: those it belongs to. root:
-    whether the engine calls it, rather than other backward code. returned_at: the expressions in raw functions that
-    return it. g: the position of the incoming gradient among its arguments.
+    inputs: the names of the operation's leading arguments without defaults. operations: the operations it belongs to.
+    root: whether the engine calls it, rather than other backward code. returned_at: the expressions in raw functions
+    that return it. g: the position of the incoming gradient among its arguments.
     """
 
     node: Function
@@ -72,7 +72,7 @@ def alternatives(value: ast.expr | None) -> list[ast.expr]:
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a function's body, without those of nested functions and classes."""
+    """Yield the nodes of a function's body, excluding nested functions and classes."""
     queue = list(node.body) if isinstance(node, ast.FunctionDef) else [node.body] if hasattr(node, "body") else []
     while queue:
         child = queue.pop(0)
@@ -213,7 +213,7 @@ class BackwardCode:
                     self.follow(vjp, operation, leading(function), vjp)
             elif isinstance(value, ast.Call) and (other := self.resolve(value.func)) not in (None, function):
                 assert other is not None
-                self.follow_raw(operation, other)  # operations may share it
+                self.follow_raw(operation, other)  # several operations may share it
 
     def follow(self, value: ast.expr, operation: str, inputs: list[str], returned_at: ast.expr) -> None:
         """Find the vjp that an expression evaluates to."""
@@ -251,7 +251,7 @@ class BackwardCode:
             backward = {*self.backward, *candidates}
             return any(not backward & set(self.source.ancestors(name)) for name in uses[function])
 
-        while any(map(is_used_outside, candidates)):  # removing one may expose its helpers
+        while any(map(is_used_outside, candidates)):  # removing one may rule out its helpers
             candidates = [f for f in candidates if not is_used_outside(f)]
         queue = list(self.backward.values())
         while queue:

@@ -1,7 +1,7 @@
 """Apply the mutation operators to the source of a module: `mutants(text)` returns all mutants.
 
-A mutation replaces the text of one node of the syntax tree. The rest of the source keeps its formatting, so that a
-mutant is shown as a person would have written it.
+A mutation replaces the text of one node of the syntax tree. The rest of the source keeps its formatting, so a mutant
+looks like code that a person has written.
 """
 
 import ast
@@ -38,9 +38,10 @@ from autograd.testing.mutation.rules import (
 class Mutant:
     """One change of a module's source: `new` replaces the bytes from `start` to `end`.
 
-    function: the operation, helper or layer that is mutated. operations: those that it belongs to. before, after: the
-    changed line, or lines joined. old, new: the changed part. gradient: the index of the changed gradient, if the
-    expression returns several. over: the name of the overwritten array. statement: whether a statement is replaced.
+    function: the operation, helper or layer that is mutated. operations: the operations that it belongs to. before,
+    after: the changed line, or lines joined. old, new: the changed part. gradient: the index of the changed gradient,
+    if the expression returns several. over: the name of the overwritten array. statement: whether a statement is
+    replaced.
     """
 
     function: str
@@ -64,7 +65,7 @@ class Mutant:
 
 
 def mutants(text: str) -> list[Mutant]:
-    """Return every mutant of the backward code of a module, in line order. SyntaxError for invalid Python."""
+    """Return every mutant of the backward code of a module, in line order. Raises SyntaxError for invalid Python."""
     mutator = Mutator(Source(text))
     for backward in mutator.code.functions:
         mutator.mutate(backward)
@@ -73,9 +74,9 @@ def mutants(text: str) -> list[Mutant]:
 
 
 def instrumented(text: str, mutants: list[Mutant]) -> str:
-    """Return the source with a call of `planted.reached` around each mutated place; its behavior does not change.
+    """Return the source with a call to `planted.reached` around each mutated place; its behavior does not change.
 
-    Places are identified by the index of the mutant, so that a run records which tests reach it.
+    Each place is identified by the index of its mutant, so a run records which tests reach which mutant.
     """
     places: dict[tuple[int, int, bool], list[int]] = {}
     for number, mutant in enumerate(mutants):
@@ -208,9 +209,9 @@ class Mutator:
         for kind, change in ON_A_GRADIENT:
             over = g if kind == "gradient written over" else None
             if kind == "sign" and isinstance(gx, ast.UnaryOp):
-                continue  # as the rule for signs does
+                continue  # the rule for signs does the same
             if kind == "gradient written over" and over in (None, ast.unparse(gx)):
-                continue  # it is the incoming gradient
+                continue  # the result is the incoming gradient
             change = change.replace("(g,", f"({over},")
             if i is not None:
                 change = f"planted.changed(them, lambda gx: {change}, {i})"

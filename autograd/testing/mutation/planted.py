@@ -34,7 +34,7 @@ class planted:
 
     @staticmethod
     def changed(gradients: Any, change: Callable[[Any], Any], i: int | None = None) -> Any:
-        """Return the gradient, or a tuple of which the i-th is changed; None stays None."""
+        """Return the changed gradient, or a tuple in which the i-th one is changed; None stays None."""
         if i is None or not isinstance(gradients, (tuple, list)):
             return gradients if gradients is None or i else change(gradients)
         return tuple(planted.changed(gx, change) if k == i else gx for k, gx in enumerate(gradients))
@@ -71,7 +71,7 @@ class planted:
 
     @staticmethod
     def of_call_before(gradients: Any) -> Any:
-        """Return the result of the previous call if the shapes agree, as a workspace does that is filled too late."""
+        """Return the result of the previous call if the shapes agree, like a workspace that is filled too late."""
         previous, planted.previous = planted.previous, gradients
         return previous if shapes(previous) == shapes(gradients) else gradients
 
@@ -120,7 +120,7 @@ class Loader(importlib.machinery.SourceFileLoader):
 
 
 class Finder:
-    """First in sys.meta_path: finds what the other finders find, and replaces the loader of one file."""
+    """A finder, first in sys.meta_path, that delegates to the other finders and replaces the loader of one file."""
 
     def __init__(self, file: str) -> None:
         self.file = file

@@ -3,9 +3,9 @@
     @rule("sign")
     def signs(node, context): ...; yield template("a + b", a=node.left, b=node.right)      # for a - b
 
-A node is an expression or a statement of Python's `ast`. A rule yields trees that replace it, or pairs (inner node,
-tree) that replace a part of it. Indices, shapes and conditions on shapes are not mutated (`numeric`): such mutants
-usually crash. Mutations that are not an expression call a method of the class `planted` in planted.py.
+A node is an expression or a statement of Python's `ast`. A rule yields trees that replace the node, or pairs (inner
+node, tree) that replace a part of it. Indices, shapes and conditions on shapes are not mutated (`numeric`): such
+mutants usually crash. Mutations that are not an expression call a method of the class `planted` in planted.py.
 """
 
 import ast
@@ -37,7 +37,8 @@ ON_A_GRADIENT = [
     ("rounded", "planted.rounded(gx, 'float16')"),
     ("gradient written over", "planted.written_over(g, gx)"),
 ]
-# Calls without numbers in their arguments, and calls with numbers in the first argument only; the others are shapes.
+# Calls without numbers in their arguments, and calls with numbers only in the first argument; the other arguments are
+# shapes.
 WITHOUT_NUMBERS = {"arange", "empty", "empty_like", "full", "getattr", "hasattr", "isinstance", "len", "ones"}
 WITHOUT_NUMBERS |= {"ones_like", "range", "type", "zeros", "zeros_like", "zip"}
 NUMBERS_FIRST = {"astype", "broadcast_to", "expand_dims", "moveaxis", "repeat", "reshape", "roll", "sorted", "split"}
@@ -109,7 +110,7 @@ def renamed(call: ast.Call, name: str) -> ast.Call:
 
 
 def keyword(call: ast.Call, *names: str) -> ast.expr | None:
-    """Return the value of a keyword argument, which frameworks give one of these names."""
+    """Return the value of a keyword argument; frameworks use one of the given names for it."""
     return next((k.value for k in call.keywords if k.arg in names), None)
 
 
@@ -123,7 +124,7 @@ def integer(node: ast.AST | None) -> int | None:
 
 
 def about_shapes(comparison: ast.AST) -> bool:
-    """Return whether a comparison is about shapes, lengths, types or None instead of numbers."""
+    """Return whether a comparison involves shapes, lengths, types or None instead of numbers."""
     return any(
         getattr(part, "attr", None) in ABOUT_SHAPES
         or called(part) in WITHOUT_NUMBERS
@@ -133,7 +134,7 @@ def about_shapes(comparison: ast.AST) -> bool:
 
 
 def numeric(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """Yield the node and those of its descendants that affect numerical values: not indices, shapes, axes or
+    """Yield the node and its descendants that affect numerical values, which excludes indices, shapes, axes and
     conditions on them.
     """
     if isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef, ast.Raise, ast.Assert, ast.JoinedStr)):

@@ -1,4 +1,4 @@
-"""Run the tests of a module on its mutants, each in a process of its own."""
+"""Run the tests of a module on its mutants, each in a separate process."""
 
 import importlib.util
 import json
@@ -27,7 +27,7 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 
 
 class UsageError(Exception):
-    """Wrong usage: what was expected, what was given, what to try."""
+    """Wrong usage. The message names the expected value, the given value and something to try."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,9 @@ class Outcome:
 class FirstRun(NamedTuple):
     """The run of the tests on the original module.
 
-    reached: the tests that reach the place of each mutant. Mutants that tests reach without a difference are not in it:
-    a gradient that is always None, or is stored in one of another shape. names: all tests that reach any place.
+    reached: the tests that reach the place of each mutant. Excluded are mutants that tests reach but that change
+    nothing: the gradient is always None, or does not fit the array it would be stored in. names: all tests that reach
+    any place.
     """
 
     seconds: float
@@ -58,7 +59,7 @@ class FirstRun(NamedTuple):
 
 
 class Runner:
-    """Runs the tests of one module; `arguments` are those of pytest."""
+    """Runs the tests of one module; `arguments` are arguments of pytest."""
 
     def __init__(self, file: Path, text: str, arguments: list[str]) -> None:
         self.file, self.text, self.arguments = file, text, arguments
@@ -66,7 +67,7 @@ class Runner:
         self.lock, self.stopped = Lock(), False
 
     def first_run(self, mutants: list[Mutant]) -> FirstRun:
-        """Run the tests on the original module. UsageError unless they pass and import the module."""
+        """Run the tests on the original module. Raises UsageError unless they pass and import the module."""
         start = time.perf_counter()
         status, result, last = self.run(instrumented(self.text, mutants))
         seconds = time.perf_counter() - start
@@ -94,7 +95,7 @@ class Runner:
                     if not names:
                         yield Outcome(mutants[number], NOT_RUN)
                         continue
-                    at_collection = "" in names  # such a place affects every test
+                    at_collection = "" in names  # a place reached outside of tests affects every test
                     skip = set() if at_collection else first.names - set(names)
                     order = sorted(names, key=lambda name: n_reached[name])  # the most specific tests first
                     futures.append(pool.submit(self.run_on, mutants[number], sorted(skip), order, limit))
@@ -119,11 +120,12 @@ class Runner:
     def run(
         self, text: str, limit: float | None = None, skip: Sequence[str] = (), first: Sequence[str] = ()
     ) -> tuple[int | None, dict[str, Any], str]:
-        """Run pytest on a source of the module; return its exit status, the result of planted.py, its last line.
+        """Run pytest on a source of the module; return its exit status, the result of planted.py and the last line of
+        output.
 
         The status is None if the run exceeds `limit` seconds of CPU time, which does not depend on the load of the
-        machine, or ten times as many seconds of wall time. Caches of pytest, hypothesis and coverage are written to a
-        temporary folder, so that runs do not influence each other.
+        machine, or ten times as many seconds of wall time. The caches of pytest, hypothesis and coverage are written to
+        a temporary folder, so runs do not influence each other.
         """
         with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
             task, result, output = (Path(folder) / name for name in ("task", "result", "output"))
@@ -165,7 +167,7 @@ class Runner:
         self.running.discard(process)
 
     def stop(self) -> None:
-        """Kill all processes and start no more."""
+        """Kill all processes and start no new ones."""
         with self.lock:
             self.stopped = True
         for process in list(self.running):

@@ -98,7 +98,7 @@ static jmp_buf scheduler;
 static bool failed;
 static uint64_t random_state;
 
-// The value that a lane shows to the others of its warp. Successive operations alternate between two halves of the
+// The value that a lane shows to the other lanes of its warp. Successive operations alternate between two halves of the
 // table, so that one synchronization per operation is enough.
 struct alignas(16) Shown { unsigned char bytes[64]; };
 static Shown table[MAX_THREADS / WARP][2][WARP];
@@ -170,7 +170,7 @@ UNCHECKED static void fail_unordered(const Region* r, const Touch* t, const char
 
 // Return whether an access by `warp`, after `operation` of its operations and `then` barriers, is ordered before now.
 UNCHECKED static bool before_now(unsigned then, int warp, unsigned operation) {
-    if (then == 0) return true;  // it never happened
+    if (then == 0) return true;  // there was no access
     if (then < first_epoch) return false;
     return then < epoch || (warp == current->warp && operation < operations[warp]);
 }

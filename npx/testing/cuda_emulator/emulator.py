@@ -1,8 +1,8 @@
 """CUDA kernels on NumPy arrays, for checking them on a machine without a GPU.
 
-g++ compiles the .cu file, with `cuda_names.h` in place of CUDA's headers, into a library in the user's cache directory,
-named by a hash of sources, flags and compiler. A launch runs one block after another, with every CUDA thread as a
-fiber. Loads, stores, barriers and warp operations are checked; an invalid one raises EmulatorError:
+g++ compiles the .cu file, with `cuda_names.h` in place of CUDA's headers, to a library in the user's cache directory.
+Its name contains a hash of sources, flags and compiler. A launch runs one block after another, with every CUDA thread
+as a fiber. Loads, stores, barriers and warp operations are checked; an invalid one raises EmulatorError:
 
     probe.cu, probe_reduce: thread (3, 0, 0) of block (1, 0, 0) reads 4 bytes at byte 128 of argument 0, which has
     128 bytes (probe.cu:19)
@@ -38,7 +38,7 @@ STACK = 256 << 10  # bytes per fiber; unused pages take no memory
 MESSAGE = 2048  # bytes
 FOLDER = Path(__file__).parent
 HEADERS = ("cuda_names.h", "emulator.h", "emulator_entry.h")
-CACHE_DAYS = 30  # compiled kernels are deleted after this time
+CACHE_DAYS = 30  # age at which compiled kernels are deleted
 SHARED_LIMIT = 227 << 10  # bytes of shared memory a block can have on sm_90
 
 # -O1 compiles fast and runs fast enough. The checks call into emulator.h instead of the sanitizers' runtime libraries,
@@ -85,8 +85,8 @@ class _Launch(ctypes.Structure):
 
 @contextmanager
 def thread_order(order: str) -> Iterator[None]:
-    """Within the `with` statement, run the CUDA threads of a block in this order: "forward", "reverse" or "random";
-    Raises ValueError for another.
+    """Within the `with` statement, run the CUDA threads of a block in this order: "forward", "reverse" or "random".
+    Raises ValueError for any other order.
     """
     global _order
     if order not in ORDERS:
@@ -100,7 +100,7 @@ def thread_order(order: str) -> Iterator[None]:
 
 @functools.cache
 def compiler() -> str:
-    """Return the path and the version of g++; EmulatorError if it is missing."""
+    """Return the path and the version of g++. Raises EmulatorError if it is missing."""
     path = shutil.which("g++")
     if path is None:
         raise EmulatorError("emulator: expected g++ to compile CUDA kernels; found none; try apt install g++")

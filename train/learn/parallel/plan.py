@@ -1,9 +1,9 @@
-"""How the micro-batches of an update are divided among the ranks. Every rank computes the same plan.
+"""The division of an update's micro-batches among the ranks. Every rank computes the same plan.
 
 The micro-batches of an update depend on (seed, epoch) and their index, not on the rank that computes them. So k ranks
-with train.accumulate = a make the same updates as one rank with k a, and a run may resume with another number of
-ranks. If there are more ranks than micro-batches, these are split: the sum is the same, but each part has dropout masks
-of its own.
+with train.accumulate = a make the same updates as one rank with k a, and a run may resume with a different number of
+ranks. If there are more ranks than micro-batches, the micro-batches are split: the sum is the same, but each part has
+its own dropout masks.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from train.text.batches import Position, Stream
 class WorkShare(NamedTuple):
     """The micro-batches of an update that one rank computes."""
 
-    indices: Sequence[int]  # of this rank's micro-batches within the update
-    n_micro_batches: int  # of the whole update
-    n_targets: int  # target tokens of the whole update
+    indices: Sequence[int]  # indices of this rank's micro-batches within the update
+    n_micro_batches: int  # number of micro-batches in the complete update
+    n_targets: int  # target tokens of the complete update
 
     def split(self, parts: Sequence[int]) -> "WorkShare":
         """Return the share with every micro-batch i split into `parts` halves, numbered i and i + n_micro_batches."""
@@ -30,8 +30,8 @@ class WorkShare(NamedTuple):
 def balance(tokens: Sequence[int], ranks: int) -> list[list[int]]:
     """Return the indices of the micro-batches for each rank, in order, so that all ranks have nearly equal tokens.
 
-    Largest first, each to the rank with the fewest tokens (then the fewest micro-batches) so far. The largest load is
-    at most 4/3 of the optimum (Graham, 1969).
+    Assigns the micro-batches in descending order of size, each to the rank with the fewest tokens (then the fewest
+    micro-batches) so far. The largest load is at most 4/3 of the optimum (Graham, 1969).
     """
     loads, shares = [0] * ranks, [list[int]() for _ in range(ranks)]
     for index in sorted(range(len(tokens)), key=lambda i: (-tokens[i], i)):
@@ -52,7 +52,8 @@ def plan_update(stream: Stream, start: Position, count: int, world: World) -> tu
 
 
 def split_positions(stream: Stream, positions: list[Position], ranks: int) -> list[Position]:
-    """Split micro-batches into as few parts as give every rank one, or into single examples if there are fewer."""
+    """Split micro-batches into the smallest number of parts that gives every rank one; there are at most as many parts
+    as examples."""
     sizes, parts = [len(stream.examples(position)) for position in positions], 1
     while sum(min(parts, size) for size in sizes) < ranks and parts < max(sizes):
         parts += 1
@@ -63,6 +64,6 @@ def split_positions(stream: Stream, positions: list[Position], ranks: int) -> li
 
 
 def full_share(micro_batches: Sequence[Batch]) -> WorkShare:
-    """Return the share of a single rank that computes the whole update."""
+    """Return the share of a single rank, which computes the complete update."""
     n = len(micro_batches)
     return WorkShare(range(n), n, sum(batch.n_target_tokens for batch in micro_batches))

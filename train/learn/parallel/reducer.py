@@ -21,7 +21,7 @@ class LocalGradients:
     """The gradient of a single process. The base class of `GradientReducer`."""
 
     is_sharded = False  # whether each rank updates only its own shard
-    has_sent = False  # whether a part has been sent, so that the gradient cannot be recomputed
+    has_sent = False  # whether a part has been sent; the gradient can then no longer be recomputed
     ready: Callable[[Tensor], object] | None = None  # backward calls it with each finished leaf
 
     def __init__(self, flat: FlatParameters) -> None:
@@ -42,7 +42,7 @@ class LocalGradients:
         return shard
 
     def local_shard(self, full: npx.Array) -> npx.Array:
-        """Return this rank's shard of an array for the whole flat buffer."""
+        """Return this rank's shard of an array for the complete flat buffer."""
         return full
 
 
@@ -52,9 +52,9 @@ class GradientReducer(LocalGradients):
     Args:
         flat: The parameters of the model.
         world: The ranks.
-        shard: Each rank receives the sum of its own shard only and updates only that.
-        wire_dtype: A narrower dtype in which gradients are sent; they are summed in their own dtype.
-        bucket: Bytes that are sent at once.
+        shard: Whether each rank receives and updates only the sum of its own shard.
+        wire_dtype: A narrower dtype for sending gradients; sums keep the gradients' dtype.
+        bucket: Number of bytes that are sent at once.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class GradientReducer(LocalGradients):
         }
         self.missing: list[int] = []
         self.next = 0  # index of the next bucket to send
-        self.pending: list[Wait] = []  # buckets on their way
-        self.overlaps = True  # send buckets during backward, not after it
+        self.pending: list[Wait] = []  # buckets being sent
+        self.overlaps = True  # whether to send buckets during backward instead of after it
 
     def _local_slice(self, bucket: slice) -> slice:
         part = self.world.shard_slice(bucket.stop - bucket.start)
@@ -92,7 +92,7 @@ class GradientReducer(LocalGradients):
         for buckets in self.buckets_of.values():
             for i in buckets:
                 self.missing[i] += 1
-        # A rematerialized layer runs a backward of its own, which does not report finished leaves.
+        # A rematerialized layer runs its own backward pass, which does not report finished leaves.
         rematerializes = any(module.gradient_checkpointing for module in self.flat.module.modules())
         self.ready = self._ready if self.overlaps and not rematerializes else None
 

@@ -1,7 +1,8 @@
-"""What ranks exchange after each update: its duration, the time lost to the network, log lines and stop requests.
+"""The exchange between ranks after each update: its duration, the time lost to the network, log lines and stop
+requests.
 
-A rank waits for slower ranks and for the network. The slowest rank waits for the network only. So the smallest waiting
-time of all ranks is the time in which no rank computed.
+A rank waits for slower ranks and for the network, but the slowest rank waits only for the network. So the smallest
+waiting time of all ranks is the time in which no rank computed.
 """
 
 import time
@@ -16,14 +17,14 @@ class UpdateSync:
 
     def __init__(self, world: World, signals: Signals, notes: RankNotes, report: RunReport) -> None:
         self.world, self.signals, self.notes, self.report = world, signals, notes, report
-        self.overhead = 0.0  # seconds of the last exchange, all of it waiting; counted with the next update
+        self.overhead = 0.0  # seconds of the last exchange, spent waiting; counted with the next update
 
     def begin(self) -> None:
-        """Start to measure an update."""
+        """Start the measurement of an update."""
         self.start, self.waited = time.perf_counter(), self.world.wait_seconds
 
     def end(self) -> tuple[float, float]:
-        """Return the seconds of the slowest rank and those of the network.
+        """Return the seconds that the slowest rank took and the seconds lost to the network.
 
         Rank 0 writes the log lines of all ranks. A signal that one rank has received stops all of them.
         """

@@ -47,12 +47,12 @@ def summarize(parses: Sequence[Sequence[Parse]], report: Report) -> Iterator[str
 
 
 def score_warnings(report: Report) -> Iterator[str]:
-    """Yield a line for each sentence that is not scored, and one on root labels that only the gold trees have."""
+    """Yield a line for each sentence that is not scored, and a line on root labels that only the gold trees have."""
     for number, sentence in enumerate(report.sentences, 1):
         if sentence.status == ERROR:
             yield f"sentence {number}: {sentence.error}; not scored"
     if report.extra_roots:
         yield (
-            "gold trees with a root ((S ...)), (ROOT ...) or (S1 ...) that the scored tree lacks: "
+            "gold trees with a root ((S ...)), (ROOT ...) or (S1 ...) that is missing in the scored tree: "
             f"{report.extra_roots:,}; EVALB counts it as a missed bracket, parse --gold does not"
         )

@@ -1,10 +1,11 @@
 """Constrained decoding for parsing: a model wrapper that gives probability only to trees over the given words.
 
 After each token, only tokens that can lead to a tree are allowed: a closing bracket for the innermost open constituent
-if it is not empty; the next word, if words remain, with a tag that it can have (a punctuation mark has its own tag,
-which no other word has; other words have the tags of a lexicon, if there is one); the end after the last bracket. The
-probability of disallowed tokens is lost, not redistributed: a hypothesis with an error, such as a surplus leaf, falls
-behind as soon as the model's preferred next token is disallowed. At most MAX_OPEN_RUN brackets may be opened without
+if that is not empty; the next word, if words remain, with a possible tag; and the end after the last bracket. A
+punctuation mark has its own tag, which no other word has; other words have the tags of a lexicon, if there is one. The
+probability of disallowed tokens is lost, not redistributed, so a hypothesis with an error, such as a surplus leaf,
+falls behind as soon as the model's preferred next token is disallowed. At most MAX_OPEN_RUN brackets may be opened
+without
 a word in between; otherwise a hypothesis without a likely tag would open brackets forever.
 """
 
@@ -20,13 +21,13 @@ from train.tasks.parsing.linearize import TAGS_OF_PUNCTUATION
 from train.tasks.parsing.tokenizer import TreeTokenizer
 from train.tasks.parsing.trees import punctuation
 
-MAX_OPEN_RUN = 8  # the 3,200 trees of the treebank's sample have at most 6
+MAX_OPEN_RUN = 8  # the 3,200 trees in the treebank's public sample have at most 6
 
 
 class ConstrainedParser:
     """`model`, restricted to trees over `sentences`, the words of each source (see models/search/protocol.py).
 
-    In shapes, R is the number of hypotheses and V that of symbols. The open constituents of all hypotheses form
+    In shapes, R is the number of hypotheses and V the number of symbols. The open constituents of all hypotheses form
     linked lists from the innermost outwards: entry e has a symbol, the enclosing entry and the number of words before
     it. Entry 0 is the root.
     """
@@ -39,7 +40,8 @@ class ConstrainedParser:
         ids = {symbol: i for i, symbol in enumerate(symbols) if symbol}
         self.is_open = np.array([s.startswith("(") for s in symbols])
         self.is_leaf = np.array([bool(s) and s[0] not in "()" for s in symbols])
-        self.closing = np.array([ids.get(f"){s[1:]}", 0) if s.startswith("(") else 0 for s in symbols])  # of each "(X"
+        # Closing symbol of each "(X".
+        self.closing = np.array([ids.get(f"){s[1:]}", 0) if s.startswith("(") else 0 for s in symbols])
         self.lengths = np.array([len(words) for words in sentences])
         # the number of each word's tag set
         self.tag_sets = np.zeros((len(sentences), max(self.lengths, default=0) + 1), int)
@@ -72,7 +74,7 @@ class ConstrainedParser:
 
     def step(self, tokens: npx.Array, state: "ParserState") -> npx.Array:
         self.advance(npx.to_host(tokens), state)
-        logits = npx.to_host(self.model.step(tokens, state.inner)).astype(np.float64)  # (R, V), small
+        logits = npx.to_host(self.model.step(tokens, state.inner)).astype(np.float64)  # (R, V), a small array
         logits -= logits.max(axis=1, keepdims=True)
         allowed = self.allowed(state)
         disallowed_mass = np.where(allowed, 0.0, np.exp(logits)).sum(axis=1)
@@ -100,7 +102,7 @@ class ConstrainedParser:
         self.n_entries = end
 
     def allowed(self, state: "ParserState") -> Any:
-        """Return which symbols (R, V) may come next."""
+        """Return a mask (R, V) of the symbols that may come next."""
         has_words = state.used < self.lengths[state.sentence]
         opens = self.is_open & (has_words & (state.open_run < MAX_OPEN_RUN))[:, None]
         # after the last word: set 0, which is empty

@@ -17,7 +17,7 @@ from train.errors import UserError
 from train.tasks.parsing.trees import TOP, TOPS, Leaf, Tree, read_sentences, walk
 from train.text.lines import numbered_lines
 
-OK, ERROR, SKIPPED = 0, 1, 2  # values of EVALB's column "Stat."
+OK, ERROR, SKIPPED = 0, 1, 2  # values in EVALB's column "Stat."
 QUOTES = ("'", '"', "/")
 Parts = Sequence[Tree | Leaf]
 
@@ -62,7 +62,7 @@ class Parameters:
         return parameters
 
     def equal_labels(self, a: str, b: str) -> bool:
-        """Return whether two labels count as the same."""
+        """Return whether two labels count as equal."""
         return a == b or (a, b) in self.eq_label or (b, a) in self.eq_label
 
 
@@ -75,10 +75,10 @@ class Counts:
     matched: int = 0
     crossing: int = 0
     words: int = 0
-    tags: int = 0  # correct ones
+    tags: int = 0  # correct tags
     complete: int = 0  # sentences with exactly the gold brackets
     no_crossing: int = 0
-    few_crossing: int = 0  # at most 2
+    few_crossing: int = 0  # sentences with at most 2 crossing brackets
     sentences: int = 0
     errors: int = 0
     skipped: int = 0  # sentences without words
@@ -260,7 +260,8 @@ class Report:
     extra_roots: int = 0  # gold trees with a root (...), (ROOT ...) or (S1 ...) that the predicted tree does not have
 
     def as_dict(self) -> dict[str, float | dict[str, float]]:
-        """Return `Counts.as_dict` of all sentences, and of the short ones under "up_to_40" (or another cutoff)."""
+        """Return `Counts.as_dict` of all sentences, with another one, for the short sentences, under "up_to_40" (for a
+        cutoff of 40)."""
         return {**self.all.as_dict(), f"up_to_{self.cutoff}": self.short.as_dict()}
 
     def by_length(self, edges: Sequence[int] = (10, 20, 30, 40, 60)) -> dict[str, Counts]:

@@ -5,10 +5,10 @@ tag,
 
     P(tag | word) = (c + P(tag | shape, ending)) / (n + 1)
 
-P(tag | shape, ending) is smoothed in the same way with P(tag | shape), and that with P(tag); these three are counted
-over words with at most RARE occurrences, which resemble new words most. A frequent word thus has the tags that it was
-seen with, except likely annotation errors; a rare word also has those of similar words; a new word has only those of
-similar words.
+P(tag | shape, ending) is smoothed in the same way with P(tag | shape), and P(tag | shape) with P(tag). These three are
+estimated from words with at most RARE occurrences, which resemble new words most. A frequent word thus has the tags
+that it was seen with, except likely annotation errors; a rare word also has the tags of similar words; a new word has
+only the tags of similar words.
 """
 
 from collections import Counter, defaultdict
@@ -20,7 +20,7 @@ from train.text.affixes import ending, shape
 MIN_PROBABILITY = 0.01
 RARE = 5
 
-Counts = Mapping[str, Mapping[str, int]]  # tag -> word -> count
+Counts = Mapping[str, Mapping[str, int]]  # counts by tag and word
 
 
 class Lexicon:
@@ -32,7 +32,7 @@ class Lexicon:
         for tag, words in counts.items():
             for word, n in words.items():
                 self._words[word][tag] = n
-        self._classes: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)  # of rare words
+        self._classes: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)  # counts of rare words
         for word, tags in self._words.items():
             if tags.total() <= RARE:
                 for word_class in _classes(word):

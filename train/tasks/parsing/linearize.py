@@ -2,8 +2,8 @@
 
     (TOP (S (NP (PRP It)) (VP (VBD rained)) (. .)))    (S (NP XX )NP (VP XX )VP XX )S
 
-Depth first; a bracket and its label are one token, and a word is the token XX (section 6.3 of the paper follows this).
-With few training trees a word can be its tag instead. `TOP` is not written.
+The order is depth first. A bracket and its label are one token, and a word is the token XX (section 6.3 of the paper
+follows this). If there are few training trees, the tag can be written instead of XX. `TOP` is not written.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ TAGS_OF_PUNCTUATION = frozenset(PUNCTUATION.values())
 
 
 def linearize(tree: Tree, tags: bool = False) -> list[str]:
-    """Return the tokens of a clean tree; with `tags`, a word is its tag instead of XX."""
+    """Return the tokens of a clean tree; with `tags`, a word is written as its tag instead of XX."""
     tokens = []
     for part in walk(tree):
         if isinstance(part, Leaf):

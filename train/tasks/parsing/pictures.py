@@ -19,7 +19,7 @@ from train.text.xml import xml_safe
 
 # Pixels: width of a letter, height of a tree level and of a row, margin.
 CHARACTER, LEVEL, ROW, MARGIN = 7.5, 36, 15, 12
-MAX_TOKENS = 1000  # drawn; the attention of all heads needs memory for their square
+MAX_TOKENS = 1000  # tokens that are drawn; the attention of all heads takes quadratic memory
 FONT = "font-family='monospace' font-size='12' text-anchor='middle'"
 
 
@@ -47,7 +47,7 @@ def attention_over_words(model: Any, tokenizer: TreeTokenizer, tree: Tree) -> tu
 
 
 def draw_tree(tree: Tree, tokens: Sequence[str], attention: Any) -> str:
-    """Return the picture; `tokens` and `attention` are those of `attention_over_words`."""
+    """Return the picture; `tokens` and `attention` are the results of `attention_over_words`."""
     words = tree.words()
     widths = [CHARACTER * max(len(word) + 2, 6) for word in [*words, "end"]]
     label_width = CHARACTER * max(len(token) + 2 for token in tokens)
@@ -89,7 +89,7 @@ def _tree_elements(tree: Tree, centers: Any) -> tuple[list[str], int]:
             positions = children.pop()
             y = MARGIN + LEVEL * open_levels.pop()
             x = (positions[0][0] + positions[-1][0]) / 2 if positions else 0.0
-            for a, b in positions:  # to the next level and then straight down, so that lines never cross
+            for a, b in positions:  # to the next level and then straight down: lines never cross
                 points = f"{x:.1f},{y + 6} {a:.1f},{min(b, y + LEVEL - 10)} {a:.1f},{b}"
                 elements.append(f"<polyline points='{points}' fill='none' stroke='gray'/>")
             elements.append(f"<text x='{x:.1f}' y='{y + 2}' {FONT}>{escape(part)}</text>")
@@ -98,7 +98,8 @@ def _tree_elements(tree: Tree, centers: Any) -> tuple[list[str], int]:
 
 
 def _levels(tree: Tree) -> list[int]:
-    """Return the level of each constituent, from 0 at the root, in the order of opening, then that of the leaves."""
+    """Return the level of each constituent, from 0 at the root, in the order of opening, and the level of the
+    leaves."""
     levels, depth = [], 0
     for part in walk(tree):
         if isinstance(part, Tree):

@@ -23,7 +23,7 @@ from train.text.batches import Batch
 from train.text.corpus import Corpus, prepare_pairs
 from train.text.lines import chunks_of
 
-CHUNK = 1024  # trees encoded together
+CHUNK = 1024  # number of trees encoded together
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Parsing(Pairs):
 
 
 def read_clean_trees(path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None) -> Iterator[Tree]:
-    """Yield the trees of a file, cleaned for training, without trees that have no words.
+    """Yield the trees of a file, cleaned for training; skip trees that have no words.
 
     Raises UserError if no tree remains.
     """
@@ -148,7 +148,7 @@ def parse_stream(
     lexicon: Lexicon | None = None,
     **options: Any,
 ) -> Iterator[list[Parse]]:
-    """Yield, for each line, the `n_best` parses of its words, best first; none for a line without words.
+    """Yield, for each line, the `n_best` parses of its words, best first; an empty list for a line without words.
 
     Words are separated by spaces, as in the Penn Treebank; a bracket in a word becomes -LRB- or -RRB-. Every tree has
     exactly the words of its line, even if the model truncates the line.
@@ -156,9 +156,9 @@ def parse_stream(
     Args:
         model: a parser, in eval mode.
         tokenizer: its tokenizer.
-        lines: sentences; None marks a pause of the input.
-        free: search without constraints, as in the paper, and repair outputs that are not trees. By default the search
-            is constrained to trees over the words, with the tags of the lexicon.
+        lines: sentences; None marks a pause in the input. free: whether to search without constraints, as in the paper,
+        and repair outputs that are not trees. By default the search is constrained to trees over the words, with the
+        tags of the lexicon.
         lexicon: possible tags of words; default: the tokenizer's, if it has one.
         options: keyword arguments of `search_lines`.
     """

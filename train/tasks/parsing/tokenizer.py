@@ -2,10 +2,10 @@
 
     <pad> <s> </s> <unk>   <(S> <)S> <(NP> <)NP> <XX> ...   subwords
 
-The symbols come first, so that the decoder only scores those (`n_outputs`). If words are written as their tags, the
-file also has a `lexicon` from the same trees: the tags that each word can have. Sentences are already tokenized, with
-spaces between words. The data.tokenizer key chooses how words are encoded: as subwords, as for translation (`bpe`,
-`wordpiece`), or as two tokens (`affixes`, text/affixes.py).
+The symbols come first, so the decoder only needs to score the first `n_outputs` ids. If words are written as their
+tags, the file also has a `lexicon` from the same trees: the tags that each word can have. Sentences are already
+tokenized, with spaces between words. The data.tokenizer key chooses how words are encoded: as subwords, as for
+translation (`bpe`, `wordpiece`), or as two tokens each (`affixes`, text/affixes.py).
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ from train.text.tokenizer import KINDS as SUBWORDS
 from train.text.tokenizer import SPECIALS, Tokenizer, check_choice
 
 KINDS = (*SUBWORDS, KIND)
-LEXICON = "tags"  # key in the model of a tokenizer.json: tag -> word -> count
+LEXICON = "tags"  # key in the model of a tokenizer.json, for counts by tag and word
 
 
 class TreeTokenizer(AffixTokenizer):

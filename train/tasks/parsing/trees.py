@@ -14,7 +14,7 @@ from train.errors import UserError
 from train.text.lines import MAX_LINE_BYTES, numbered_lines
 
 TOP = "TOP"  # root of every clean tree; EVALB's parameters ignore it
-MAX_WORD = 1000  # characters of a word or label
+MAX_WORD = 1000  # maximum number of characters of a word or label
 TRACE = "-NONE-"
 UNTAGGED = "XX"
 TOPS = ("", TOP, "ROOT", "S1")  # labels of roots in treebanks
@@ -42,7 +42,8 @@ class Leaf(NamedTuple):
 
 
 class Tree:
-    """A constituent: its label ("" for none) and its children in order. Trees are equal if they are written alike."""
+    """A constituent: its label ("" for none) and its children in order. Trees are equal if they are written
+    identically."""
 
     __slots__ = ("label", "children")
 
@@ -94,12 +95,12 @@ def write_tree(tree: Tree) -> str:
 
 
 class _Reader:
-    """Incremental parser of brackets: takes lines and yields the trees that they complete."""
+    """Incremental parser of brackets, which takes lines and yields the trees that they complete."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.open: list[tuple[int, Tree, list[str]]] = []  # line, constituent, its word if it is a leaf
-        self.size = 0  # characters of the lines of the open tree
+        self.size = 0  # number of characters in the lines of the open tree
 
     def read_line(self, number: int, text: str) -> Iterator[Tree | Leaf]:
         """Yield the trees that end on a line; a top-level leaf is accepted too."""
@@ -152,7 +153,7 @@ class _Reader:
 def read_trees(
     path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None
 ) -> Iterator[tuple[int, Tree]]:
-    """Yield (line on which it ends, tree) of a file with any layout of lines.
+    """Yield (line on which it ends, tree) for each tree of a file with any layout of lines.
 
     A top-level leaf becomes a child of a `TOP`. `on_bytes` is called with all bytes. Raises UserError, with the line,
     for invalid or unclosed brackets, and for a file without a tree.
@@ -168,7 +169,7 @@ def read_trees(
 
 
 def read_sentences(path: str | PathLike[str]) -> list[tuple[int, list[Tree | Leaf]]]:
-    """Return (line, its trees) for each sentence of a file to be scored.
+    """Return (line, its trees) for each sentence of a file that is to be scored.
 
     As in EVALB: if no tree spans several lines, each line is a sentence, and an empty line is a sentence without a
     tree. Otherwise each tree is a sentence. Raises UserError like `read_trees`.
@@ -218,7 +219,7 @@ def escape_brackets(sentence: str) -> str:
 
 
 def punctuation(words: Sequence[str]) -> list[str]:
-    """Return each word's tag as punctuation, or "" for other words.
+    """Return the tag of each word that is punctuation, and "" for the other words.
 
     A single quote ' closes a preceding `; without one it is a possessive.
     """

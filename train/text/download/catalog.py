@@ -1,8 +1,8 @@
-"""Catalog of the known corpora: the URLs and hashes of their archives, and the files of each part and side.
+"""Catalog of the known corpora, with the URLs and hashes of their archives and the files of each part and side.
 
-The SHA-256 hashes of the WMT archives are published by TensorFlow Datasets, those of Multi30k by torchtext. The test
-sets and their MD5 hashes come from sacreBLEU. IWSLT14 has no published hash, so the manifest only records the actual
-one.
+The SHA-256 hashes of the WMT archives are published by TensorFlow Datasets, and the hashes of Multi30k by torchtext.
+The test sets and their MD5 hashes come from sacreBLEU. IWSLT14 has no published hash, so the manifest only records the
+actual one.
 """
 
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class Dataset:
     test: tuple[Pair, ...] = ()
     tokenizer: str = "bpe"
     vocab_size: int = 37_000
-    held_out: int = 0  # use every n-th training pair for validation; 0: `valid` has its own texts
+    held_out: int = 0  # every n-th training pair is used for validation; 0: `valid` has its own texts
 
     @property
     def parts(self) -> dict[str, tuple[Pair, ...]]:

@@ -22,12 +22,12 @@ REASONS = ("empty", "long", "ratio", "script", "duplicate")
 
 @dataclass(frozen=True)
 class Rules:
-    """Which pairs are removed; 0 disables a limit."""
+    """The rules by which pairs are removed; 0 disables a limit."""
 
-    max_words: int = 250  # per side, separated by white space
-    max_ratio: float = 3.0  # longer side / shorter side in characters, after adding 20 to both: names may differ
-    scripts: bool = True  # remove pairs with a side whose letters are mostly not Latin
-    duplicates: bool = True  # remove repeated pairs
+    max_words: int = 250  # words per side, separated by white space
+    max_ratio: float = 3.0  # longer side / shorter side in characters, after adding 20 to both because names may differ
+    scripts: bool = True  # whether to remove pairs with a side whose letters are mostly not Latin
+    duplicates: bool = True  # whether to remove repeated pairs
 
 
 class Cleaner:
@@ -109,7 +109,7 @@ class HashSet:
         slot = (values >> np.uint64(1)) & mask
         while len(pending):
             is_empty = table[slot] == 0
-            table[slot[is_empty]] = values[pending[is_empty]]  # of several values for one slot, one is stored
+            table[slot[is_empty]] = values[pending[is_empty]]  # if several values fall into one slot, one is stored
             is_stored = table[slot] == values[pending]
             inserted[pending[is_stored & is_empty]] = True
             pending, slot = pending[~is_stored], (slot[~is_stored] + np.uint64(1)) & mask

@@ -20,13 +20,14 @@ from train.text.download.catalog import Archive
 
 BLOCK = 1 << 20  # bytes
 MAX_SIZE = 1 << 32  # bytes of an archive whose size is not published
-TIMEOUT = 30.0  # seconds without a byte until a connection counts as broken
-MAX_FAILURES = 5  # consecutive connections without new data
+TIMEOUT = 30.0  # seconds without data after which a connection counts as broken
+MAX_FAILURES = 5  # maximum number of consecutive connections without new data
 ProgressCallback = Callable[[Archive, int, int], object]  # archive, bytes downloaded, total bytes (0: unknown)
 
 
 class SafeRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to HTTP and HTTPS only, and none from HTTPS to HTTP, where others could change the data."""
+    """Follows redirects to HTTP and HTTPS only, and none from HTTPS to HTTP, which would allow others to change the
+    data."""
 
     def http_error_302(self, request: Any, response: Any, *args: Any) -> Any:
         try:
@@ -61,10 +62,10 @@ def fetch_all(
         folder: where to store them. A file that the user has put there is accepted if its hash matches.
         mirror: a folder or URL to take the files from, instead of their published URLs.
         on_progress: called with the archive, the bytes downloaded and the total.
-        timeout: seconds without data until a connection counts as broken.
+        timeout: seconds without data after which a connection counts as broken.
 
-    Raises UserError for a wrong hash and too little disk space. If a download fails, the message lists the names and
-    hashes of all missing files.
+    Raises UserError for a wrong hash, too little disk space or a failed download. If a download fails, the message
+    lists the names and hashes of all missing files.
     """
     missing = [archive for archive in archives if not (folder / archive.name).is_file()]
     folder.mkdir(parents=True, exist_ok=True)
@@ -153,7 +154,7 @@ def download(archive: Archive, part: Path, url: str, on_progress: ProgressCallba
             size = 0
         elif not response.headers.get("Content-Range", prefix := f"bytes {size}-").startswith(prefix):
             part.unlink(missing_ok=True)
-            raise ConnectionError("the server sent another range than requested")
+            raise ConnectionError("the server sent a different range than requested")
         length = response.headers.get("Content-Length", "")
         total = size + int(length) if length.isdecimal() and len(length) < 16 else archive.size
         with open(open_inside(part, os.O_WRONLY | (os.O_APPEND if size else os.O_TRUNC)), "ab") as file:

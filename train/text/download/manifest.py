@@ -1,4 +1,4 @@
-"""The keys of [data] that train a model on a folder that `data` has written."""
+"""The keys of [data] for training a model on a folder that `data` has written."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ SCHEMA: Schema = {
 
 
 def data_keys(folder: Path) -> dict[str, Any]:
-    """Return the keys: texts, tokenizer, token arrays and maximum length; valid_* only if there is a validation text.
+    """Return the keys for texts, tokenizer, token arrays and maximum length; valid_* only if there is a validation
+    text.
 
     Raises UserError, naming the file, if `data` has not written the folder or a file has changed since.
     """

@@ -2,13 +2,13 @@
 
     OUT/downloads/            archives; files that the user puts here are used
                  /begun.json  marks the folder as created by this command
-       /train.en, train.de    cleaned text; valid.* and test.* lose only lines that are empty on both sides
+       /train.en, train.de    cleaned text; from valid.* and test.*, only lines that are empty on both sides are removed
        /tokenizer.json
        /prepared/train/, valid/
        /manifest.json         sources and settings, written last
 
-Each step is done once: after an interruption, the same command continues with the unfinished step. A complete folder
-is never replaced by one of other texts or settings. Other folders and the user's own text files are never modified.
+Each step is done once: after an interruption, the same command continues with the unfinished step. A complete folder is
+never replaced by one with different texts or settings. Other folders and the user's own text files are never modified.
 """
 
 import hashlib
@@ -33,7 +33,8 @@ from train.text.lines import read_lines, read_parallel
 from train.text.tokenizer import Tokenizer
 
 BEGUN, TEXTS = "downloads/begun.json", "texts.json"
-OPTIONS = {"scripts": "--keep-scripts", "duplicates": "--keep-duplicates"}  # of `data`, by rule; the others are alike
+# Options of `data`, by rule; the other options have the names of their rules.
+OPTIONS = {"scripts": "--keep-scripts", "duplicates": "--keep-duplicates"}
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,8 @@ def prepare_dataset(
 
     Args:
         dataset: archives and texts of the corpus.
-        out: folder to write; a new one, one of an interrupted preparation, or one of the same texts and settings.
-        settings: cleaning rules, tokenizer and maximum length.
+        out: folder to write: a new one, the folder of an interrupted preparation, or one with the same texts and
+        settings. settings: cleaning rules, tokenizer and maximum length.
         mirror: folder or URL to download the archives from, instead of their published URLs.
         command: command line, recorded in the manifest.
         progress: report progress on stderr.
@@ -109,7 +110,7 @@ def prepare_dataset(
 
 
 def check_same_inputs(out: Path, dataset: Dataset, settings: Settings, user_paths: list[str]) -> None:
-    """Raise UserError if `out` is complete and comes from other texts or settings, because runs may train on it.
+    """Raise UserError if `out` is complete and has different texts or settings, because runs may train on it.
 
     The user's own texts may have changed or moved, and a validation text may have been added.
     """
@@ -162,7 +163,7 @@ def write_texts(
             return record["parts"]
     if (manifest := out / "manifest.json").is_file():
         display.write(f"{out}: texts have changed, moved or been added; preparing them again")
-        manifest.unlink()  # until the folder is complete again
+        manifest.unlink()  # the folder is incomplete from here on
     streams: dict[str, Iterator[tuple[str, str]]] = {}
     for part, pairs in dataset.parts.items():
         display.write(f"reading {part}: {', '.join(pair.archive or pair.src for pair in pairs)}")
@@ -239,7 +240,7 @@ def train_tokenizer(train: list[Path], file: Path, settings: Settings, display: 
         tokenizer = Tokenizer(Tokenizer.train_spec(sample, kind, size, "words"))
     display.write(f"trained the vocabulary in {work.seconds:.1f} s")
     if tokenizer.vocab_size < size:
-        fewer = min(8000, tokenizer.vocab_size // 2)  # at the limit, nearly every word would be a token of its own
+        fewer = min(8000, tokenizer.vocab_size // 2)  # close to the limit, nearly every word would be a separate token
         raise UserError(
             f"vocabulary: expected text for {size:,} tokens; got text for only {tokenizer.vocab_size:,} in "
             f"{train[0]} and {train[1]}; try --vocab-size {fewer}"

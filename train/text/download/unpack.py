@@ -17,14 +17,16 @@ from train.text.lines import limited_lines, unequal_lines_error
 
 SEGMENT = re.compile(r"<seg.*?>(.*)</seg>.*?")
 DAMAGE_ERRORS = (tarfile.TarError, zlib.error, EOFError, OSError)  # raised when reading a damaged file
-MAX_ENTRIES, MAX_ATTRIBUTES = 10_000, 1 << 20  # of an archive; bytes of the attributes of an entry
+# Limits for the entries of an archive, and the bytes of an entry's attributes.
+MAX_ENTRIES, MAX_ATTRIBUTES = 10_000, 1 << 20
 ATTRIBUTE_TYPES = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE,
                    tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)  # fmt: skip
 TEXT_TAG = re.compile(r"</?(title|description)>")
 
 
 class Entry(tarfile.TarInfo):
-    """A header of an archive. tarfile would read names, attributes and maps of holes of any size into memory."""
+    """A header of an archive. tarfile itself would read names, attributes and sparse-file maps of any size into
+    memory."""
 
     @classmethod
     def frombuf(cls, *args: Any) -> Any:
