@@ -143,7 +143,7 @@ def test_tasks_report_their_errors(jobs, capfd):
 @given(st.floats(0, 3), st.integers(1, 4))
 def test_a_claim_is_unclear_within_two_standard_errors(gap, trainings):
     """base is `gap` standard errors of a difference better than A-h1, in both measures."""
-    error = math.sqrt(2 / trainings)  # of the difference between two means, for deviations of 1
+    error = math.sqrt(2 / trainings)  # the standard error of a difference between two means, for deviations of 1
     rows = {"base": gap * error, "A-h1": 0.0}
     results = {
         row: {"perplexity": math.exp(-value), "bleu": value, "parameters": 1, "averaged": {},
