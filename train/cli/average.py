@@ -1,5 +1,6 @@
 """`average`: the mean of the last checkpoints."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -21,8 +22,11 @@ def average(
 ) -> None:
     """Average the weights of the newest or best checkpoints; commands that load the run use the average from then
     on."""
-    from train.run.checkpoint import average_checkpoints
+    from train.run.checkpoint import average_checkpoints, read_state
 
     if best and last is not None:
         raise UserError("--last: expected the newest or the best checkpoints; got --best too; try one of them")
-    print(average_checkpoints(run, last or 5, best))
+    path = average_checkpoints(run, last or 5, best)
+    steps = ", ".join(f"{step:,}" for step in read_state(path)["averaged_steps"])
+    print(f"averaged the weights after steps {steps}", file=sys.stderr)
+    print(path)

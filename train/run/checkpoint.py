@@ -180,8 +180,8 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
 
     Args:
         run_dir: The run folder.
-        last: The number of newest checkpoints to average. best: Average the best checkpoints, which train.keep_best
-        retains, instead of the newest ones.
+        last: The number of newest checkpoints to average.
+        best: Average the best checkpoints, which train.keep_best retains, instead of the newest ones.
 
     Returns:
         The path of the averaged checkpoint.

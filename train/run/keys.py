@@ -127,8 +127,8 @@ METRICS = ("loss", *dict.fromkeys(SCORES))
 SCHEDULES = {  # maps a name to the learning rate after warmup, for the log; see train/learn/schedule.py
     "noam": "step^-0.5",
     "inverse_sqrt": "step^-0.5",
-    "linear": "linear decay to 0 at train.max_steps",
-    "cosine": "cosine decay to 0 at train.max_steps",
+    "linear": "linear decay, to 0 after train.max_steps",
+    "cosine": "cosine decay, to 0 after train.max_steps",
     "constant": "constant",
 }
 
@@ -161,7 +161,7 @@ class TrainSection:
     schedule: str = key(
         "noam",
         "Learning rate after warmup: step^-0.5, which is the paper's (noam; also called inverse_sqrt), linear or cosine"
-        " decay to 0 at max_steps, or constant.",
+        " decay to 0 after max_steps, or constant.",
         choices=SCHEDULES,
     )
     peak_lr: float = key(
