@@ -96,6 +96,14 @@ def test_selection_survives_a_stop(text, tmp_path):
         assert len(RunFolder(tmp_path / "b").best_steps()) == n_left
 
 
+@pytest.mark.parametrize("last", [4.0, 6.0])
+def test_a_last_validation_that_is_best_but_not_saved_is_reported(text, tmp_path, monkeypatch, capsys, last):
+    scripted(monkeypatch, [(5.0, 10.0), (last, 10.0)])
+    run(text, tmp_path / "run", validate_every=2, max_steps=3, best_metric="loss")
+    line = "the validation after step 3 has the best loss, but checkpoints/best keeps step 2"
+    assert (line in capsys.readouterr().err) == (last < 5)
+
+
 def test_the_best_checkpoints_are_averaged(text, tmp_path, monkeypatch, capsys, recwarn):
     scripted(monkeypatch, RESULTS)
     out = tmp_path / "run"

@@ -8,6 +8,7 @@ checkpoint. Resuming is bitwise exact on the same kind of machine with the same 
 import math
 import time
 from collections.abc import Mapping
+from copy import copy
 from pathlib import Path
 
 import npx
@@ -311,6 +312,7 @@ class Trainer:
                 raise KeyboardInterrupt
             if s.validated < s.step:
                 self.report.log_validation(s, result, self.task.scores)
+                self._report_unsaved_best(result)
         if reason == "patience":
             metric = self.config.train.best_metric or self.task.selection_metric or "loss"
             self.report.write_line(
@@ -319,6 +321,17 @@ class Trainer:
             )
         self.report.log_end(s, reason, self.checkpoints.newest, self.world.size)
         return self._summarize(reason, result)
+
+    def _report_unsaved_best(self, result: Mapping[str, float]) -> None:
+        """Report that the last validation is the best, though only those at multiples of validate_every are saved."""
+        s, metric = self.state, self.config.train.best_metric or self.task.selection_metric
+        value = result.get(metric)
+        if value is not None and copy(s).add_validation(result["loss"], value if metric != "loss" else None):
+            self.report.write_line(
+                f"the validation after step {s.step:,} has the best {metric}, but checkpoints/best keeps step "
+                f"{s.best_step:,}: only multiples of train.validate_every count",
+                always=True,
+            )
 
     def _recorded_result(self) -> dict[str, float] | None:
         """Return the final validation ({} without one) of a run that has nothing left to do, or None for other runs."""
