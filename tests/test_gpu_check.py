@@ -128,7 +128,7 @@ def test_the_counts_on_the_page_match_the_code(monkeypatch):
         if not line.flops:
             assert rows[name][0] == str(line.calls), name
     assert f"{counts['kernels']} launches of our kernels, {counts['products']} matmuls" in PAGE
-    assert f"{counts['empty']} times `empty`" in PAGE
+    assert f"{counts['empty']} calls of `empty`" in PAGE
     cupy_calls = sum(calls for calls, _ in graph["cupy"].values())
     sentence = (
         "by a graph has {} launch of our kernels, {} matmuls, {} launches of CuPy's kernels and {} calls of `empty`"
