@@ -190,7 +190,7 @@ def test_without_tensor_cores(monkeypatch, dtype):
 BUGS = {
     "no barrier before keys are read": ("wait_for_copies();\n        __syncthreads();", "wait_for_copies();"),
     "no barrier before keys are replaced": ("first > 0 && !__syncthreads_or(bits != 0)", "false"),
-    "no barrier between the gradient's halves": ("__syncthreads();  // the first half is done with its keys", ""),
+    "no barrier between the gradient's halves": ("__syncthreads();  // the first half no longer needs its keys", ""),
     "no wait for copies": ("wait_for_copies();\n        __syncthreads();", "__syncthreads();"),
     "wrong rows of values": ("b.row[k + lane % 16] + n", "b.row[k + lane % 8] + n"),
     "one row too many": ("bool real = row < rows", "bool real = row <= rows"),

@@ -163,10 +163,10 @@ def test_a_token_can_be_forced_and_a_head_ablated(tab, address, page):
     tab.click("button.token >> nth=0")
     choice = tab.locator(".alternative").first.inner_text().split()[0]
     tab.click(".alternative >> nth=0")
-    until(tab, "document.querySelector('#result').textContent.includes('tokens were forced')")
+    until(tab, "document.querySelector('#result').textContent.includes(' forced. ')")
     assert tab.locator("button.token").first.inner_text().split()[0] == choice
     tab.press("#text", "Enter")
-    until(tab, "!document.querySelector('#result').textContent.includes('tokens were forced')")
+    until(tab, "!document.querySelector('#result').textContent.includes(' forced. ')")
     tab.click("[data-head='cross.0.0']")
     tab.click("#switch")
     tab.wait_for_selector(".restore")

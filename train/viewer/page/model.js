@@ -388,7 +388,7 @@ export function start(section, about) {
       "p",
       { class: "row" },
       next
-        ? el("button", { type: "button", class: "primary", onclick: forth }, `Next: ${titleOf(next[0])} →`)
+        ? el("button", { type: "button", class: "primary", onclick: forth }, `Next: ${next[1] === walk[at][1] ? titleOf(next[0]) : "backward pass"} →`)
         : "",
       el("button", { type: "button", onclick: close }, "✕ Close (Esc)"),
     );

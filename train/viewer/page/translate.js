@@ -41,7 +41,7 @@ export function start(section, about) {
         task === "text"
           ? ""
           : `Score ${answer.score.toFixed(4)}, log-probability ${answer.log_probability.toFixed(4)} nats.`,
-        answer.forced ? ` The first ${answer.forced} tokens were forced. ` : " ",
+        answer.forced ? ` ${answer.forced === 1 ? "The first token was" : `The first ${answer.forced} tokens were`} forced. ` : " ",
         ...off.map((name) =>
           el(
             "button",
