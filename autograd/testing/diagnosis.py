@@ -45,7 +45,7 @@ def side_by_side(left: Array, right: Array) -> list[str]:
 
 
 def likely_cause(shape: tuple[int, ...], entries: list[tuple[tuple[int, ...], float, float]]) -> str:
-    """Return the common pattern of the wrong entries, given as (index, analytic, numerical), or "" if there is none."""
+    """Return what the wrong entries, given as (index, analytic, numerical), have in common; "" if nothing."""
     if all(analytic == 0 for _, analytic, _ in entries):
         return "the gradient is 0: the input is detached from the graph, or the vjp drops its gradient"
     ratios = [analytic / numerical for _, analytic, numerical in entries if numerical]

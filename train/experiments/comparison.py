@@ -177,11 +177,11 @@ def markdown(comparison: Mapping[str, Any], size: tuple[int, int], has_picture: 
         cells = [entry["row"], f"{paper['ppl']:.2f}", f"{paper['bleu']:.1f}", f"{paper['params_millions']:g}"]
         if ours:
             averaged, millions = ours["averaged"], ours["parameters"] / 1e6
-            varies = {unit: f" ± {value:.2f}" for unit, value in ours.get("deviation", {}).items()}
-            if varies:
-                varies["nats"] = f" ± {ours['perplexity'] * ours['deviation']['nats']:.2f}"
-            cells += [f"{ours['perplexity']:.2f}{varies.get('nats', '')} ({averaged['perplexity']:.2f})"]
-            cells += [f"{ours['bleu']:.2f}{varies.get('bleu', '')} ({averaged['bleu']:.2f})", f"{millions:.2f}"]
+            ppl, bleu = f"{ours['perplexity']:.2f}", f"{ours['bleu']:.2f}"
+            if deviation := ours.get("deviation"):
+                ppl += f" ± {ours['perplexity'] * deviation['nats']:.2f}"  # d exp(nats) = exp(nats) d nats
+                bleu += f" ± {deviation['bleu']:.2f}"
+            cells += [f"{ppl} ({averaged['perplexity']:.2f})", f"{bleu} ({averaged['bleu']:.2f})", f"{millions:.2f}"]
             cells += [f"{ours['steps']:,}", f"{ours['seconds']:,.0f}"]
         else:
             cells += ["failed" if entry["row"] in comparison["failed"] else "-", *"----"]

@@ -119,7 +119,7 @@ def load_newest(
 
 
 def newest_totals(run: RunFolder) -> RunState | None:
-    """Return the totals of a run from the newest readable checkpoint of a step, or None if there is none."""
+    """Return the totals of a run from its newest readable checkpoint; None without one."""
     for path in reversed(run.steps()):
         with suppress(UserError, ValueError):
             state = read_state(path)
