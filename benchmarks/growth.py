@@ -20,6 +20,7 @@ import sys
 import time
 
 from benchmarks.train_step import our_step, timed_kernels
+from benchmarks.turns import environment
 
 START = {"batch": 8, "length": 64, "vocab": 8000, "layers": 3, "d_model": 256, "heads": 4, "d_ff": 1024}
 RANGES = {
@@ -63,7 +64,7 @@ def run(a: argparse.Namespace, setting: dict[str, int]) -> dict[str, float]:
     """Run `measure` in a new process."""
     command = [sys.executable, "-m", "benchmarks.growth", "--setting", json.dumps(setting)]
     command += ["--steps", str(a.steps), "--threads", str(a.threads)]
-    result = subprocess.run(command, env=os.environ | {"NPX_THREADS": str(a.threads)}, capture_output=True, text=True)
+    result = subprocess.run(command, env=environment(a.threads), capture_output=True, text=True)
     if result.returncode:
         sys.exit(f"growth: expected a step of {setting}; got\n{result.stderr}")
     return json.loads(result.stdout.splitlines()[-1])

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import resource
 import shutil
 import statistics
@@ -22,6 +21,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from benchmarks import turns
 
 ENGINES = ("ours", "ctranslate2", "ctranslate2-int8", "transformers")
 LENGTH = 256  # maximum number of tokens that CTranslate2 and transformers generate
@@ -67,10 +68,8 @@ def compare(a: argparse.Namespace, engines: list[str], folder: Path) -> list[dic
     """Run the commands of all engines in turn, after one warm-up run of each."""
     run = folder / "run"
     copy_run(a, run)
-    n = str(a.threads)
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    environment |= {"OPENBLAS_NUM_THREADS": n, "OMP_NUM_THREADS": n, "NPX_THREADS": n}
-    environment["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
+    environment = turns.environment(a.threads) | {"PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     commands = {engine: command(a, engine, folder, environment) for engine in engines}
     times: dict[str, list[tuple[float, float]]] = {engine: [] for engine in engines}
     for repeat in range(1 + a.repeats):

@@ -122,13 +122,20 @@ def blas() -> str:
     return ", ".join(f"{x['internal_api']} {x.get('architecture', '')}".strip() for x in libraries) or "own kernels"
 
 
+def environment(threads: int) -> dict[str, str]:
+    """Return the environment of a measured process: with this many threads, and OpenBLAS's own choice of its kernels.
+
+    OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE, which a shared machine may set for every process, would slow it down.
+    """
+    chosen = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NPX_THREADS"), str(threads))
+    return {k: v for k, v in os.environ.items() if k not in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")} | chosen
+
+
 def _start(module: str, engine: str, threads: int) -> subprocess.Popen[str]:
     """Start the process of an engine, which runs steps when it receives a line."""
-    n = str(threads)
-    environment = {k: v for k, v in os.environ.items() if k not in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")}
-    environment |= {"OPENBLAS_NUM_THREADS": n, "OMP_NUM_THREADS": n, "NPX_THREADS": n}
     command = [sys.executable, "-m", module, *sys.argv[1:], "--worker", engine]
-    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen(command, env=environment(threads), text=True, **pipes)
 
 
 def _ask(process: subprocess.Popen[str], engine: str, command: str) -> dict[str, Any]:
