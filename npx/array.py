@@ -33,7 +33,7 @@ uploads_allowed = True  # host arrays may be copied to a GPU; False while a CUDA
 def use_device(name: str) -> None:
     """Create new arrays on `name`: "cpu" (NumPy) or "cuda" (CuPy).
 
-    Raises ValueError for any other name and, if "cuda
+    Raises ValueError for any other name, and RuntimeError, naming what is missing, if "cuda" is unavailable.
     """
     global _device, _cupy
     if name not in DEVICES:
