@@ -72,7 +72,7 @@ class Tensor(TensorMethods):
     Args:
         data: a NumPy or CuPy array, which is not copied, or a number or (nested) list, whose floats become float32.
         requires_grad: whether to collect the gradient in `grad`. Default False. Results of operations pass gradients on
-        to their inputs but do not store their own.
+            to their inputs but do not store their own.
 
     Attributes:
         data: the values.
@@ -224,7 +224,7 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         tensor: the result of operations on Tensors with `requires_grad`.
         g: gradient of `tensor`, with its shape and dtype. Default: 1, for a tensor of one element.
         on_leaf_done: called with each leaf as soon as its `grad` is complete, while the pass continues. It is not
-        called for a leaf if a vjp on some path to it returned None.
+            called for a leaf if a vjp on some path to it returned None.
 
     Raises RuntimeError for a tensor without a graph, a consumed graph, or weights changed after the forward pass, and
     ValueError for a `g` that does not fit.

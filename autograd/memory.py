@@ -29,8 +29,8 @@ class Memory(Observer):
 
     Args:
         traced: whether to use tracemalloc to include memory that a kernel allocates while it runs, such as a masked
-        gradient. Default False. Each sample then resets the peak of tracemalloc. Raises ValueError if tracemalloc is
-        not tracing.
+            gradient. Default False. Each sample then resets the peak of tracemalloc. Raises ValueError if tracemalloc
+            is not tracing.
 
     Outputs, arrays saved for backward and gradients are counted from the time they are first seen until weak references
     report that they are freed. Data and gradients of leaves that existed before the step are not counted.

@@ -106,7 +106,8 @@ def linear(
 ) -> Result:
     """x w + b, then max(0, .) if `activation` is "relu". x (..., I); w (I, O); b (O,) or None; result (..., O).
 
-    recompute_x: a function that recomputes x in backward (`Tensor.recompute`); with it, x is not saved.
+    Args:
+        recompute_x: a function that recomputes x in backward (`Tensor.recompute`); with it, x is not saved.
     """
     if activation not in ACTIVATIONS:
         raise ValueError(
@@ -148,7 +149,9 @@ def embedding(
 ) -> Result:
     """dropout(scale * table[ids] + added). table (V, D); ids (..., T) integers in [0, V); result (..., T, D).
 
-    added: a constant array (T, D), without a gradient, or None. drop: None for no dropout.
+    Args:
+        added: a constant array (T, D), without a gradient, or None.
+        drop: None for no dropout.
     """
     ids = npx.asarray(ids)
     check_ids("embedding", ids, len(table))
@@ -211,11 +214,14 @@ def attention(
 ) -> Result:
     """dropout(softmax(q k^T / sqrt(d_k) + bias)) v for every head (paper equation 1).
 
-    q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); result (B, T, H, d_v). Packed arrays have one axis
-    instead of B and T, or B and S. spec (npx.AttentionSpec): masks, constant bias, rotary positions and packing. drop:
-    None for no dropout. bias: broadcastable to (B, H, T, S); unlike the bias in `spec`, it gets a gradient.
+    q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); result (B, T, H, d_v). Packed arrays have one axis instead of
+    B and T, or B and S. k and v may have fewer heads, a divisor of H: query heads of a group then share them (Ainslie
+    et al., "GQA", 2023).
 
-    k and v may have fewer heads, a divisor of H: query heads of a group then share them (Ainslie et al., "GQA", 2023).
+    Args:
+        spec: masks, constant bias, rotary positions and packing.
+        drop: None for no dropout.
+        bias: broadcastable to (B, H, T, S); unlike the bias in `spec`, it gets a gradient.
     """
     check_attention(spec, q, k, v)
     if bias is not None:
@@ -270,7 +276,8 @@ def padded(x: Tensor, packing: Packing | None) -> Tensor:
 def composed_rotation(x: Tensor, first: Any, base: float) -> Tensor:
     """Rotary positions (npx/kernels/attention_spec.py) from elementary operations. x (..., T, H, d).
 
-    first: the position of x[..., 0, :, :], or the positions (T,).
+    Args:
+        first: the position of x[..., 0, :, :], or the positions (T,).
     """
     turns = rotation_factors(x.data, first, base)
     cos, sin = turns.real, turns.imag
@@ -290,8 +297,11 @@ def self_attention(
 ) -> Result:
     """Attention of a sequence to itself, computed from a merged projection to queries, keys and values.
 
-    qkv (B, T, H * d_k + kv_heads * (d_k + d_v)), the queries of all heads first; result (B, T, H * d_v). Packed:
-    (N, ...). kv_heads: number of key and value heads. Default: `heads`.
+    qkv (B, T, H * d_k + kv_heads * (d_k + d_v)), the queries of all heads first; result (B, T, H * d_v). Packed arrays
+    are (N, ...).
+
+    Args:
+        kv_heads: number of key and value heads. Default: `heads`.
     """
     kv_heads = kv_heads or heads
     d_v = (qkv.shape[-1] - heads * d_k) // kv_heads - d_k
@@ -312,9 +322,13 @@ def cross_attention(
 ) -> Result:
     """Attention of one sequence to another, whose keys and values are a merged projection.
 
-    queries (B, T, H * d_k); keys_values (B, S, kv_heads * (d_k + d_v)), all keys first; result (B, T, H * d_v). Packed:
-    (N, ...). recompute: functions that recompute both inputs in backward (`Tensor.recompute`); an input that has one is
-    not saved. kv_heads: number of key and value heads. Default: `heads`.
+    queries (B, T, H * d_k); keys_values (B, S, kv_heads * (d_k + d_v)), all keys first; result (B, T, H * d_v). Packed
+    arrays are (N, ...).
+
+    Args:
+        recompute: functions that recompute both inputs in backward (`Tensor.recompute`); an input that has one is not
+            saved.
+        kv_heads: number of key and value heads. Default: `heads`.
     """
     kv_heads = kv_heads or heads
     shapes = [[(heads, d_k)], [(kv_heads, d_k), (kv_heads, keys_values.shape[-1] // kv_heads - d_k)]]
@@ -328,12 +342,15 @@ def merged_attention(
     drop: Drop | None,
     recompute: tuple[Recompute | None, ...] = (None,),
 ) -> Result:
-    """Compute `attention` of queries, keys and values in one or two merged arrays; `shapes`: heads and sizes of each
-    part.
+    """Compute `attention` of queries, keys and values in one or two merged arrays.
 
     The gradients are written into views of the merged gradients, without copies. Where `npx.should_rematerialize(y)`,
     neither the attention weights nor the output is saved: backward recomputes both. Raises ValueError for an
     array with the wrong number of columns.
+
+    Args:
+        merged: the arrays.
+        shapes: for each array, the number of heads and the size of a head of each part.
     """
     for x, parts in zip(merged, shapes, strict=True):
         columns = [heads * size for heads, size in parts]

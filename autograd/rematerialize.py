@@ -22,8 +22,8 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
 
     Args:
         function: returns a Tensor computed from its arguments and from parameters. A second call must compute the same;
-        random numbers with keys (npx.keyed) are repeated. args, kwargs: its arguments, which must include every value
-        of the graph that it uses.
+            random numbers with keys (npx.keyed) are repeated.
+        args, kwargs: its arguments, which must include every value of the graph that it uses.
 
     The gradients of the inputs and of every parameter are, bit for bit, those without `checkpoint`, provided that
     `function` is the only user of an input; otherwise sums may be rounded in another order.

@@ -85,7 +85,12 @@ def function_of(expression: str, framework: str, names: list[str]) -> Callable[.
 
 @dataclass
 class Outcome:
-    """The check of one function. rule: the broken rule, or why it is not checked. report: the text of the checker."""
+    """The check of one function.
+
+    Attributes:
+        rule: the broken rule, or why it is not checked.
+        report: the text of the checker.
+    """
 
     framework: str
     function: str

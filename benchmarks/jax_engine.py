@@ -69,8 +69,10 @@ def cross_entropy(logits: Any, targets: Any, label_smoothing: float = 0.0) -> An
 def training_step(loss: Callable[[Functions, dict[str, Any]], Any], weights: dict[str, Any]) -> Callable[[], None]:
     """Return a function that runs forward, backward and Adam once, compiled as one function.
 
-    loss: a function of the functions and the weights. Old weights and moments are donated, so they are updated in
-    place.
+    Old weights and moments are donated, so they are updated in place.
+
+    Args:
+        loss: a function of the functions and the weights.
     """
     rate, beta1, beta2, eps = 1e-4, 0.9, 0.98, 1e-9
 

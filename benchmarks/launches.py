@@ -73,9 +73,10 @@ class Line(NamedTuple):
 def recorded(timed: range | None = None) -> Iterator[list[Call]]:
     """Record the calls of the block, in order.
 
-    timed: the indices of the calls that get events. The device is kept busy before the first of them until all other
-    calls are in its queue; otherwise waiting for the host would count as time between two events. The queue has 1,024
-    entries, and a timed call takes three of them.
+    Args:
+        timed: the indices of the calls that get events. The device is kept busy before the first of them until all
+            other calls are in its queue; otherwise waiting for the host would count as time between two events. The
+            queue has 1,024 entries, and a timed call takes three of them.
     """
     calls: list[Call] = []
     function, gemm = launch._function, blas._gemm

@@ -51,7 +51,8 @@ def new_weights(c: TransformerConfig, device: str) -> dict[str, Any]:
 def training_step(loss: Callable[[], Any], weights: dict[str, Any], compiled: bool) -> Callable[[], None]:
     """Return a function that runs forward, backward and the fused Adam of PyTorch once.
 
-    compiled: whether `loss` runs through torch.compile.
+    Args:
+        compiled: whether `loss` runs through torch.compile.
     """
     optimizer = torch.optim.Adam(weights.values(), 1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
     compute = loss

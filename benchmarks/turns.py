@@ -36,7 +36,9 @@ def add_options(
 def compare(module: str, a: argparse.Namespace, title: str, tokens: int, flops: float = 0.0) -> None:
     """Run the steps of all engines in `a` alternately and print a table.
 
-    tokens: source and target tokens per step; flops: floating-point operations of the GEMMs of a step.
+    Args:
+        tokens: source and target tokens per step.
+        flops: floating-point operations of the GEMMs of a step.
     """
     engines = a.engine or ["ours"]
     if "torch-bf16" in engines and getattr(a, "device", "cpu") == "cpu" and not has_bf16():
@@ -88,7 +90,8 @@ def serve(
 ) -> None:
     """Serve the process of one engine: run n steps for each line "step n"; at "end" report peak memory and `more`.
 
-    wait: waits for the device; the time before it is reported as host time.
+    Args:
+        wait: waits for the device; the time before it is reported as host time.
     """
     for line in sys.stdin:
         if line.strip() == "end":

@@ -66,7 +66,8 @@ def encoder_decoder(
 ) -> Any:
     """Return logits (B, T, V) of source ids (B, S) and decoder input ids (B, T), with dropout `rate`.
 
-    padded: whether `src_ids` has padding. Without it no mask is passed, which PyTorch's fastest attention requires.
+    Args:
+        padded: whether `src_ids` has padding. Without it no mask is passed, which PyTorch's fastest attention requires.
     """
     mask = src_ids != c.pad_id if padded else None
 
@@ -144,7 +145,12 @@ def self_attention(
     rotate: Callable[[Any], Any] = lambda x: x,
     **options: Any,
 ) -> Any:
-    """Return self-attention of x (B, T, D). rotate: applied to queries and keys. options: mask or causal."""
+    """Return self-attention of x (B, T, D).
+
+    Args:
+        rotate: applied to queries and keys.
+        options: mask or causal.
+    """
     merged = project(f, w, f"{name}.query_key_value", x)
     q, k, v = heads(c, merged, c.key_size, c.key_size, c.value_size)
     return project(f, w, f"{name}.output", f.attention(rotate(q), rotate(k), v, **options).reshape(*x.shape[:2], -1))

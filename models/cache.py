@@ -17,7 +17,11 @@ class DecodingState:
     """
 
     def select(self, rows: npx.Array) -> None:
-        """Keep, repeat or reorder rows in place. rows: for each new row, the index of its old row (NumPy)."""
+        """Keep, repeat or reorder rows in place.
+
+        Args:
+            rows: for each new row, the index of its old row (NumPy).
+        """
         for value in vars(self).values():
             if isinstance(value, DecodingState):
                 value.select(rows)

@@ -32,57 +32,16 @@ WITH_ATTENTION = *TRANSFORMERS, "rnn", "convs2s"
 class TransformerConfig:
     """The shape of a model. The defaults are the paper's base model.
 
-    Args:
-        vocab_size: number V of token ids of the target, and of the source unless `src_vocab_size` is given. Required.
-        d_model: width D of the layers. Default 512.
-        d_ff: inner width F of the feed-forward networks. Default 2048.
-        n_heads: number H of attention heads. Default 8.
-        n_layers: number N of layers of the encoder and of the decoder. Default 6.
-        d_k, d_v: widths of a head's queries and keys, and of its values. Default: d_model / n_heads.
-        dropout: rate on sub-layer outputs and on the sum of embedding and positions. Default 0.1.
-        attention_dropout, activation_dropout: rates on attention weights and after the activation. Default 0.
-        word_dropout: probability that a token of the input is replaced by `unk_id` in training. Default 0.
-        norm: "post" (default), after the residual sum, "pre", before the sub-layer, "sandwich" or "deepnorm"
-            (`Residual`).
-        positions: positional encoding, a name in POSITIONS. Default "sinusoidal".
-        position_rates: rates of the sinusoids, "paper" or "tensor2tensor". Default: the rates of the layout.
-        max_positions: maximum sequence length of learned positions. Default 1024.
-        position_buckets: number of buckets of T5 positions. Default 32.
-        position_distance: distance from which on all relative positions are treated alike. Default: 128 for "t5", 16
-        for "shaw". n_kv_heads: number of key and value heads, each shared by a group of query heads. Default: n_heads.
-        qk_norm: whether the queries and keys of each head are normalized. Default False.
-        stochastic_depth: probability that a sub-layer of the last layer is skipped in training. Default 0.
-        n_experts: number of feed-forward networks in each layer, of which each token uses some. Default None: one.
-        experts_per_token: number of experts that each token uses, 1 (default) or 2.
-        balance_loss: weight of the loss that spreads the tokens over the experts. Default 0.01.
-        attention_bias: whether the attention projections have biases. Default False.
-        attention_gain: gain of the Xavier initialization of W^Q, W^K and W^V. Default 1.
-        layer_norm_eps: constant added to the variance in the norms. Default 1e-6.
-        embedding_init: "normal" (default), N(0, D^-0.5), or "xavier".
-        initialization: scheme for all other matrices, "xavier" (default) or "uniform_unit_scaling".
-        target_space: whether a learned vector is added to every source embedding. Default False.
-        decoder_start: first input of the decoder, the embedding of "bos" (default) or "pad", or "zeros".
-        tying: "all": one matrix is source embedding, target embedding and output projection; "output": the last two
-            are one; "none"; "auto" (default): "all", or "output" with `src_vocab_size`.
-        scale_embedding: whether embeddings are multiplied by sqrt(D). Default True.
-        output_bias: whether the output projection has a bias. Default False.
-        normalization: a name in NORMS. Default "layer_norm".
-        attention_window: number of positions that self-attention is restricted to. Default None: all.
-        cell: recurrent layer of the architecture rnn, a name in CELLS. Default "lstm".
-        kernel_width: width of the convolutions of convs2s and bytenet. Default 3.
-        activation: a name in ACTIVATIONS. Default "relu".
-        architecture: a name in ARCHITECTURES. Default "encoder_decoder".
-        token_types: number of token types of an encoder, whose learned vectors are added to embeddings. Default 0.
-        embedding_norm: whether an encoder normalizes the sum of embedding and positions. Default False.
-        pooler: whether an encoder has a tanh layer after the first token, to predict labels of texts. Default False.
-        output_transform: whether an encoder has an extra layer, with the activation and a norm, before the output
-        projection. Default False.
-        pad_id, bos_id, eos_id: ids of the special tokens, all different. Default 0, 1, 2. With decoder_start "pad",
-            bos_id is never read and may be pad_id.
-        unk_id: id of the unknown token, for word dropout. Default 3.
-        src_vocab_size: number of source token ids, if the source has a separate vocabulary. Default None.
+    Fields that a configuration file may set are described where they are declared, and in docs/configuration.md.
+
+    Attributes:
+        vocab_size: number V of token ids of the target, and of the source unless `src_vocab_size` is given.
+        pad_id, bos_id, eos_id: ids of the special tokens, all different. With decoder_start "pad", bos_id is never read
+            and may be pad_id.
+        unk_id: id of the unknown token, for word dropout.
+        src_vocab_size: number of source token ids, if the source has a separate vocabulary.
         n_outputs: number of output ids: the model predicts only ids below it. Default: vocab_size.
-        suppressed_ids: ids that a search never chooses, besides pad_id and bos_id. Default: none.
+        suppressed_ids: ids that a search never chooses, besides pad_id and bos_id.
 
     Raises ValueError, naming the field, for a model that cannot be built.
     """
@@ -391,8 +350,9 @@ class TransformerConfig:
     def training_flops(self, source_tokens: int, target_tokens: int, length: int = 30) -> float:
         """Return the floating-point operations of one update (see models/flops.py).
 
-        source_tokens, target_tokens: numbers of tokens; for an encoder, of text tokens and predicted labels. length:
-        tokens of a typical sentence.
+        Args:
+            source_tokens, target_tokens: numbers of tokens; for an encoder, of text tokens and predicted labels.
+            length: tokens of a typical sentence.
         """
         return training_flops(self.outline(), source_tokens, target_tokens, length)
 

@@ -18,9 +18,12 @@ FLOPS_PER_MULTIPLICATION = 6.0  # a multiplication and an addition: once in the 
 def training_flops(model: Any, source_tokens: int, target_tokens: int, length: int) -> float:
     """Return the number of floating-point operations of one update.
 
-    model: an architecture, which may have shapes only. source_tokens, target_tokens: numbers of tokens; for an encoder,
-    of text tokens and predicted labels. length: tokens of a typical sequence, for attention. Raises ValueError for an
-    architecture without a formula.
+    Args:
+        model: an architecture, which may have shapes only.
+        source_tokens, target_tokens: numbers of tokens; for an encoder, of text tokens and predicted labels.
+        length: tokens of a typical sequence, for attention.
+
+    Raises ValueError for an architecture without a formula.
     """
     architecture = model.config.architecture
     if architecture not in FORMULAS:

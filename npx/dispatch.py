@@ -87,9 +87,10 @@ class KernelMismatch(AssertionError):
 class Saved(NamedTuple):
     """The values that a forward version saves for its gradient.
 
-    version: the version of the gradient that takes `values`.
-    values: a tuple, passed to `version` as separate arguments, or a single value.
-    reference: what the reference saved; only in the check modes.
+    Attributes:
+        version: the version of the gradient that takes `values`.
+        values: a tuple, passed to `version` as separate arguments, or a single value.
+        reference: what the reference saved; only in the check modes.
     """
 
     version: Callable[..., Any]
@@ -208,8 +209,9 @@ def copied(value: Any) -> Any:
 def compare(name: str, expected: Any, result: Any, computed_in: str = "float64") -> None:
     """Raise KernelMismatch unless two results agree: arrays, numbers, None, and tuples or dicts of them.
 
-    computed_in: the dtype of the computation. Its tolerance applies if it exceeds the tolerance of the compared arrays,
-    for example if low-precision gradients are added to float32 arrays.
+    Args:
+        computed_in: the dtype of the computation. Its tolerance applies if it exceeds the tolerance of the compared
+            arrays, for example if low-precision gradients are added to float32 arrays.
     """
     if (expected is None) != (result is None):
         kinds = type(expected).__name__, type(result).__name__

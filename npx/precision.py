@@ -24,9 +24,11 @@ CPU_PRECISIONS = ("float32", "float64")
 class Precision:
     """A named precision.
 
-    weight_dtype: dtype of the master weights, which the optimizer updates.
-    compute_dtype_name: name of `compute_dtype`, the dtype of activations and of the weights used in the forward pass.
-    needs_loss_scaling: whether small gradients underflow without loss scaling.
+    Attributes:
+        weight_dtype: dtype of the master weights, which the optimizer updates.
+        compute_dtype_name: name of `compute_dtype`, the dtype of activations and of the weights used in the forward
+            pass.
+        needs_loss_scaling: whether small gradients underflow without loss scaling.
     """
 
     name: str

@@ -54,7 +54,8 @@ _keys: Scoped[Iterator[Key] | None] = Scoped(None)  # the keys of the innermost 
 def keyed(seed: int, step: int, device_counter: Array | None = None, first_call: int = 0) -> Iterator[None]:
     """Within the block `next_key` returns the keys (seed, step, first_call), (seed, step, first_call + 1), ...
 
-    device_counter: a uint64 array (2,) on the GPU whose values kernels add to the key's step and call.
+    Args:
+        device_counter: a uint64 array (2,) on the GPU whose values kernels add to the key's step and call.
     """
     calls = count(first_call)
     if device_counter is None:

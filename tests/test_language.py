@@ -1,5 +1,6 @@
 """Files use plain English: phrases of the project's former private vocabulary are rejected."""
 
+import ast
 import re
 import subprocess
 
@@ -73,6 +74,55 @@ def test_comments_name_their_subject():
             text = path.read_text(encoding="utf-8").splitlines()
             lines += [f"{name}:{number}" for number, line in enumerate(text, 1) if FRAGMENT.search(line)]
     assert not lines, 'expected comments that name their subject; got "# of ..." in ' + ", ".join(lines)
+
+
+def names_of(node):
+    """Return the parameters of a function, or those of a class and its fields."""
+    if isinstance(node, ast.FunctionDef):
+        a = node.args
+        return {x.arg for x in (*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg) if x} - {"self"}
+    fields = {part.target.id for part in node.body if isinstance(part, ast.AnnAssign)}
+    methods = (part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == "__init__")
+    return fields.union(*map(names_of, methods))
+
+
+def misplaced_entries(source):
+    """Return "line: name" for each parameter or field that a docstring describes outside its list of entries.
+
+    Parameters are listed under "Args:" and fields under "Attributes:", each in a line of its own; further lines of an
+    entry are indented.
+    """
+    results = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef) or not (text := ast.get_docstring(node)):
+            continue
+        names = "|".join(map(re.escape, names_of(node))) or "(?!)"
+        for entry in re.finditer(rf"(?:\A|[.;] |[.;]\n {{8}}|\n)`?({names})`?(?:, \w+)*: ", text):
+            results.append(f"{node.body[0].lineno + text.count(chr(10), 0, entry.start(1))}: {entry[1]}")
+    return results
+
+
+def test_docstrings_list_each_parameter_in_a_line_of_its_own():
+    lines = []
+    for name in text_files():
+        if name.endswith(".py") and (ROOT / name).is_file():
+            lines += [f"{name}:{x}" for x in misplaced_entries((ROOT / name).read_text(encoding="utf-8"))]
+    assert not lines, 'expected entries under "Args:" or "Attributes:"; got\n' + "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("docstring", "expected"),
+    [
+        ("Do.\n\n    Args:\n        x: one\n            line. Default: y.\n        y: another.\n    ", []),
+        ("Do x: one.", []),
+        ("Do. x: one.", ["2: x"]),
+        ("Do.\n\n    x, y: both.\n    ", ["4: x"]),
+        ("Do.\n\n    Args:\n        x: one. y: another.\n    ", ["5: y"]),
+        ("Do.\n\n    Args:\n        x: one.\n            y: another.\n    ", ["6: y"]),
+    ],
+)
+def test_misplaced_entries_are_recognized(docstring, expected):
+    assert misplaced_entries(f'def f(x, y):\n    """{docstring}"""\n') == expected
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,12 @@ def rms_norm_forgetful(x, gain, eps=1e-3):
 
 
 class RMSNorm(Module):
-    """RMSNorm of the last axis. d_model: its length D; norm: the operation to use."""
+    """RMSNorm of the last axis.
+
+    Args:
+        d_model: its length D.
+        norm: the operation to use.
+    """
 
     def __init__(self, d_model, norm=rms_norm):
         self.gain = Parameter(np.ones(d_model, "float32"))

@@ -36,9 +36,9 @@ class WriteError(UserError):
     """A file cannot be written (full disk, quota, permissions). Earlier content is intact.
 
     Args:
-        problem: What was expected and what happened.
-        remedy: How to make the write possible.
-        then: What to do after that.
+        problem: what was expected and what happened.
+        remedy: how to make the write possible.
+        then: what to do after that.
     """
 
     def __init__(self, problem: str, remedy: str = "freeing space", then: str = THEN_RETRY) -> None:

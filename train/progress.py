@@ -27,13 +27,13 @@ class Work:
     """A piece of work: how much of it is done, and its speed.
 
     Args:
-        name: The description of the work. unit: The plural noun for the items counted; "" counts nothing and shows only
-        the time.
-        total: The count at the end, or None if it is unknown.
-        done: The count at the start, for work that is resumed.
+        name: the description of the work.
+        unit: the plural noun for the items counted; "" counts nothing and shows only the time.
+        total: the count at the end, or None if it is unknown.
+        done: the count at the start, for work that is resumed.
 
     Attributes:
-        details: Text to show instead of the speed.
+        details: text to show instead of the speed.
     """
 
     def __init__(self, name: str, unit: str = "", total: int | None = None, done: int = 0) -> None:
@@ -83,7 +83,7 @@ class Display:
     """Shows pieces of work while they last. Only one display can be open on a terminal at a time.
 
     Args:
-        enabled: Whether to show anything.
+        enabled: whether to show anything.
     """
 
     def __init__(self, enabled: bool = True) -> None:

@@ -105,7 +105,8 @@ def dot(graph: list[Box]) -> str:
 def label_position(corners: list[Point], text: str, occupied: list[tuple[float, float, float]]) -> Point:
     """Return the center of a label on the last segment of a line, away from other labels if possible.
 
-    `occupied`: (x, y, half width) of the labels so far; the new one is appended.
+    Args:
+        occupied: (x, y, half width) of the labels so far; the new one is appended.
     """
     (x0, y0), (x1, y1) = corners[-2:]
     half_width = 2.8 * len(text)

@@ -134,7 +134,8 @@ def parse_expectations(texts: list[str], gradients: list[CustomGradient]) -> dic
 def check_one(gradient: CustomGradient, shapes: list[str], seed: int, expect: str | None = None) -> Outcome:
     """Check one custom gradient, at inputs of the given `shapes` or, without any, at guessed inputs.
 
-    expect: as for `check_operation`.
+    Args:
+        expect: as for `check_operation`.
     """
     outcome, start = Outcome(gradient.name, gradient.kind), time.perf_counter()
     try:

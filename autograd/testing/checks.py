@@ -54,25 +54,26 @@ def check_operation(
 ) -> Report:
     """Check `operation(*inputs, **options)`: its gradients, and every other rule that operations obey.
 
-    operation: a function of Tensors, with its own vjp or composed of other operations.
-    inputs: float64 arrays of any shape, and any other arguments of the operation.
-    max_saved_bytes: the bytes that may be saved for the backward pass beyond inputs and output; None: any number.
-    directions: None: compare every entry at the given inputs. An integer: compare only along that many random
-        directions.
-    float32: whether to compare float32 results with float64 results.
-    derive: whether to repeat the check at other values and shapes, derived from the floating inputs.
-    domain: the open interval (low, high) in which the operation and its gradient are finite, or a sequence with an
-    interval or None for each floating input. With None, derived inputs that give non-finite values are skipped. blocks:
-    the names of options that are block sizes; the results must not depend on them.
-    dtype: the dtype of the output, if it differs from the inputs' dtype.
-    reference: a function of the same arrays that returns the correct output. Wherever the reference is
-        finite, the operation has to return the same value. The reference has to accept the given inputs and may reject
-        derived ones.
-    expect: for a gradient that differs from the derivative by intent: "straight-through" or "reversed"; a function
-        `expect(g, *inputs)` that returns the intended gradients; or a sentence with the reason, which accepts any
-        gradient. The report says how the gradient differs.
-    seed: selects the weights of the outputs and the random directions.
-    options: passed on to `operation`.
+    Args:
+        operation: a function of Tensors, with its own vjp or composed of other operations.
+        inputs: float64 arrays of any shape, and any other arguments of the operation.
+        max_saved_bytes: the bytes that may be saved for the backward pass beyond inputs and output; None: any number.
+        directions: None: compare every entry at the given inputs. An integer: compare only along that many random
+            directions.
+        float32: whether to compare float32 results with float64 results.
+        derive: whether to repeat the check at other values and shapes, derived from the floating inputs.
+        domain: the open interval (low, high) in which the operation and its gradient are finite, or a sequence with an
+            interval or None for each floating input. With None, derived inputs that give non-finite values are skipped.
+        blocks: the names of options that are block sizes; the results must not depend on them.
+        dtype: the dtype of the output, if it differs from the inputs' dtype.
+        reference: a function of the same arrays that returns the correct output. Wherever the reference is finite, the
+            operation has to return the same value. The reference has to accept the given inputs and may reject derived
+            ones.
+        expect: for a gradient that differs from the derivative by intent: "straight-through" or "reversed"; a function
+            `expect(g, *inputs)` that returns the intended gradients; or a sentence with the reason, which accepts any
+            gradient. The report says how the gradient differs.
+        seed: selects the weights of the outputs and the random directions.
+        options: passed on to `operation`.
 
     Returns a Report. Raises GradientError or CheckError, whose `rule` is a key of `report.RULES` and whose text ends
     with a line that reproduces the failure; TypeError and ValueError for invalid arguments, as `gradcheck` does.
@@ -114,7 +115,8 @@ def check_operation(
 def operation_problem(operation: Callable[..., Tensor], arguments: Arguments, settings: dict[str, Any]) -> Problem:
     """Return the problem of `check_operation`.
 
-    settings: the options to repeat in the line that reproduces a failure; None stands for a default.
+    Args:
+        settings: the options to repeat in the line that reproduces a failure; None stands for a default.
     """
     name = f"check_operation: {getattr(operation, '__name__', type(operation).__name__)}"
     given = {k: v for k, v in settings.items() if v is not None}
@@ -151,15 +153,16 @@ def check_layer(
     The rules for operations and for modes apply, and evaluation mode must not draw random numbers. Around each call in
     training mode, `npx.keyed(seed, 1)` holds the dropout masks fixed.
 
-    layer: an object with `named_parameters()`, which returns (name, Tensor) pairs, `train()` and `eval()`, such as a
-        models.Module. The check runs in float64 and restores the layer.
-    inputs: floating arrays, passed on as Tensors; integer ids and any other arguments of the layer.
-    modes: "train", "eval", or both, in the order in which to check them.
-    directions, float32: as for `check_operation`.
-    derive: whether to repeat the check at other values and shapes of inputs and parameters.
-    domain: as for `check_operation`; it applies to inputs, not to parameters.
-    seed: selects the weights of the outputs, the random directions and the dropout masks.
-    options: passed on to `layer`.
+    Args:
+        layer: an object with `named_parameters()`, which returns (name, Tensor) pairs, `train()` and `eval()`, such as
+            a models.Module. The check runs in float64 and restores the layer.
+        inputs: floating arrays, passed on as Tensors; integer ids and any other arguments of the layer.
+        modes: "train", "eval", or both, in the order in which to check them.
+        directions, float32: as for `check_operation`.
+        derive: whether to repeat the check at other values and shapes of inputs and parameters.
+        domain: as for `check_operation`; it applies to inputs, not to parameters.
+        seed: selects the weights of the outputs, the random directions and the dropout masks.
+        options: passed on to `layer`.
 
     Returns a Report. Raises a GradientError that names the input or parameter, CheckError, or, for invalid
     arguments, TypeError or ValueError.

@@ -27,8 +27,10 @@ Points = list[tuple[list[Array], list[Array]]]  # neighboring points and the gra
 class Neighborhood:
     """The function next to a point at which its gradient may not be unique.
 
-    problem, arrays, sizes: the function, the point, and the unit of a distance in each array. c: the incoming gradient.
-    at_point: the gradients at the point.
+    Args:
+        problem, arrays, sizes: the function, the point, and the unit of a distance in each array.
+        c: the incoming gradient.
+        at_point: the gradients at the point.
     """
 
     def __init__(
@@ -44,7 +46,8 @@ class Neighborhood:
     def convention(self, moves: Moves, analytic: float, numerical: float) -> str:
         """Return why an analytic derivative along a direction is defensible; "" where it is not.
 
-        numerical: the numerical derivative at this point.
+        Args:
+            numerical: the numerical derivative at this point.
         """
         for kind in ("nearby", "scattered", "aligned"):  # each one is computed only if the previous ones do not decide
             points, is_certain = getattr(self, kind), kind != "aligned"

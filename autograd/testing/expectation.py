@@ -24,8 +24,9 @@ NAMED: dict[str, Callable[..., Any]] = {
 class Expectation:
     """A declared gradient.
 
-    expect: a key of `NAMED`; a function that returns the gradients of the floating inputs, called as
-        `expect(g, *inputs)`; or a sentence with the reason, which accepts any gradient.
+    Args:
+        expect: a key of `NAMED`; a function that returns the gradients of the floating inputs, called as `expect(g,
+            *inputs)`; or a sentence with the reason, which accepts any gradient.
     """
 
     def __init__(self, expect: Any) -> None:

@@ -46,8 +46,10 @@ class Expected:
     ) -> None:
         """Raise CheckError unless the output and gradients match the expected ones. None is not compared.
 
-        condition: how the results were computed, for the message. factor: multiplier of the expected gradients. cause:
-        the likely cause of a difference, if it is not the cause that the rule names.
+        Args:
+            condition: how the results were computed, for the message.
+            factor: multiplier of the expected gradients.
+            cause: the likely cause of a difference, if it is not the cause that the rule names.
         """
         dtypes = {self.y.dtype.name, *(g.dtype.name for g in self.gradients)}
         tolerance *= 1 if dtypes == {"float64"} else 1e6

@@ -44,16 +44,16 @@ def gradcheck(
 ) -> Report:
     """Check the gradients of `function(*inputs, **options)` with respect to its floating inputs.
 
-    function: takes Tensors in place of the floating inputs and returns one Tensor of any shape.
-    inputs: arrays or Tensors, float64 preferred. Integers, booleans and other values are passed on unchanged.
-    directions: None: compare every entry or, above 1,500 entries, a sample of entries and random directions. An
-    integer:
-        compare along that many random directions through all inputs, which is faster, and single entries only after a
-        failure.
-    rtol, atol: the relative and absolute tolerance, in addition to the error bound of the numerical derivative.
-        None: a default for the dtype.
-    seed: selects the weights c of the outputs and the random directions.
-    options: passed on to `function`.
+    Args:
+        function: takes Tensors in place of the floating inputs and returns one Tensor of any shape.
+        inputs: arrays or Tensors, float64 preferred. Integers, booleans and other values are passed on unchanged.
+        directions: None: compare every entry or, above 1,500 entries, a sample of entries and random directions. An
+            integer: compare along that many random directions through all inputs, which is faster, and single entries
+            only after a failure.
+        rtol, atol: the relative and absolute tolerance, in addition to the error bound of the numerical derivative.
+            None: a default for the dtype.
+        seed: selects the weights c of the outputs and the random directions.
+        options: passed on to `function`.
 
     Raises GradientError with both gradients side by side and a line that reproduces it. Raises TypeError if no input is
     floating-point or the function does not return a Tensor, and ValueError if the function is not deterministic,
@@ -364,7 +364,11 @@ class GradientCheck:
     def entry_failure(
         self, i: int, numerical: Array, wrong: list[tuple[float, tuple[int, ...], Verdict]]
     ) -> GradientError:
-        """Return a GradientError for array i. wrong: (difference, index, verdict) of each wrong entry."""
+        """Return a GradientError for array i.
+
+        Args:
+            wrong: (difference, index, verdict) of each wrong entry.
+        """
         difference, index, verdict = max(wrong, key=lambda entry: entry[0])
         a, g, label = self.arrays[i], self.gradients[i], self.problem.labels[i]
         lines = [
@@ -398,8 +402,11 @@ def check_gradients(
 ) -> Expected:
     """Compare the gradients of a problem with numerical derivatives; return the output and gradients.
 
-    report: collects the statistics. directions, rtol, atol, seed: as for `gradcheck`. limit: above this number
-    of entries, only a sample is moved separately. least: smaller numerical derivatives are treated as 0.
+    Args:
+        report: collects the statistics.
+        directions, rtol, atol, seed: as for `gradcheck`.
+        limit: above this number of entries, only a sample is moved separately.
+        least: smaller numerical derivatives are treated as 0.
     """
     check = GradientCheck(problem, report, rtol, atol, seed, least)
     with quiet():

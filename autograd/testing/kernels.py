@@ -63,14 +63,14 @@ def check_kernel(
                                   for a single 1
         independent calls         another call in between, with other values or another size, changes nothing
 
-    kernel: the kernel to check.
-    args, kwargs: its arguments.
-    gradient: options of its gradient.
-    derive: False limits the check to the reference, the layouts, one block size and two numbers of threads, which is
-    fast enough for examples drawn by a strategy. Arguments of more than 150,000 numbers fill several blocks as they
-    are; only
-        the rule `reference` is checked for them, and on two threads.
-    seed: selects the gradient of the output.
+    Args:
+        kernel: the kernel to check.
+        args, kwargs: its arguments.
+        gradient: options of its gradient.
+        derive: False limits the check to the reference, the layouts, one block size and two numbers of threads, which
+            is fast enough for examples drawn by a strategy. Arguments of more than 150,000 numbers fill several blocks
+            as they are; only the rule `reference` is checked for them, and on two threads.
+        seed: selects the gradient of the output.
 
     Returns the names of the versions checked. Raises npx.KernelMismatch with the broken rule as `rule`, and a line
     that reproduces the failure.
@@ -134,8 +134,11 @@ class KernelExpected(NamedTuple):
 class KernelCheck:
     """The check of one fast version of a kernel.
 
-    kernel: the kernel. key: the engine and dtype of the version. values: its arguments. seed: selects the gradient of
-    the output.
+    Args:
+        kernel: the kernel.
+        key: the engine and dtype of the version.
+        values: its arguments.
+        seed: selects the gradient of the output.
     """
 
     def __init__(self, kernel: npx.Kernel, key: tuple[str, str], values: Values, seed: int) -> None:

@@ -26,7 +26,8 @@ def backward_in_other_mode(expected: Expected, leave: Action, enter: Action) -> 
 def returns_to_mode(expected: Expected, others: Sequence[tuple[Action, Expected | None]], enter: Action) -> None:
     """A layer that returns to a mode gives the same results as before.
 
-    others: actions that enter other modes, each with the call to make in that mode, or None.
+    Args:
+        others: actions that enter other modes, each with the call to make in that mode, or None.
     """
     enter()
     expected.problem.run([npx.from_host(npx.to_host(a).copy()) for a in expected.problem.arrays])
@@ -44,7 +45,8 @@ def enters_after_update(
 ) -> None:
     """A mode that is entered after a parameter update uses the new parameters.
 
-    others: problems with other parameters; the first that the layer accepts is used.
+    Args:
+        others: problems with other parameters; the first that the layer accepts is used.
     """
 
     def evaluate_in_mode(problem: Problem) -> tuple[Array, list[Array]]:

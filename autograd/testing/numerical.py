@@ -33,8 +33,10 @@ Outputs = Callable[[float], Array]  # y(t), flat and float64; NaN where the func
 class Verdict(NamedTuple):
     """The result of comparing an analytic derivative with numerical ones.
 
-    kind: right, kink, inconclusive or wrong. numerical: the derivative, known up to `bound`. low, high: the range of
-    right values; they differ at a kink.
+    Attributes:
+        kind: right, kink, inconclusive or wrong.
+        numerical: the derivative, known up to `bound`.
+        low, high: the range of right values; they differ at a kink.
     """
 
     kind: str
@@ -54,8 +56,10 @@ class Verdict(NamedTuple):
 class Derivatives:
     """The derivative of every output, extrapolated from one pair of steps.
 
-    central, bound: Richardson's extrapolation and the bound on its error. left, right, side_bound: the one-sided
-    derivatives and a bound on both. at_edge: some output is undefined on one side.
+    Attributes:
+        central, bound: Richardson's extrapolation and the bound on its error.
+        left, right, side_bound: the one-sided derivatives and a bound on both.
+        at_edge: some output is undefined on one side.
     """
 
     central: Array
@@ -75,8 +79,12 @@ class Derivatives:
 class Scale:
     """The magnitudes and tolerances with which the derivatives of one problem are compared.
 
-    here: the outputs, float64. noise: their rounding errors. rtol, atol: tolerances; atol None: derived from the
-    outputs. least: derivatives below it count as 0. slack: differences below it are accepted.
+    Attributes:
+        here: the outputs, float64.
+        noise: their rounding errors.
+        rtol, atol: tolerances; atol None: derived from the outputs.
+        least: derivatives below it count as 0.
+        slack: differences below it are accepted.
     """
 
     dtype: str
@@ -133,7 +141,9 @@ def noise(outputs: Outputs, here: Array, dtype: str) -> Array:
 def richardson(outputs: Outputs, scale: Scale, h: float, changed: Array) -> Derivatives:
     """Return the derivatives extrapolated from the steps h and h/2; where one side is undefined, use the other side.
 
-    changed: mask of the outputs that larger steps changed, updated in place. The other outputs have no rounding error.
+    Args:
+        changed: mask of the outputs that larger steps changed, updated in place. The other outputs have no rounding
+            error.
     """
     here, far, near = scale.here, (outputs(h), outputs(-h)), (outputs(h / 2), outputs(-h / 2))
     for y in (*far, *near):
@@ -176,7 +186,9 @@ def judge(
 ) -> Verdict:
     """Compare `analytic` with the numerical derivative of sum(weights * y) at 0.
 
-    step: the first step size. levels: the largest number of step sizes to try.
+    Args:
+        step: the first step size.
+        levels: the largest number of step sizes to try.
     """
     estimates: list[Estimate] = []
     refuted: Verdict | None = None

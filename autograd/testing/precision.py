@@ -16,8 +16,11 @@ FLOAT32_EPS = 1.2e-7
 class Narrow(NamedTuple):
     """The settings for comparing a 16-bit dtype with float64.
 
-    rule: a key of `RULES`. eps: the unit of rounding. fraction, factor: the accepted difference, as a fraction of the
-    largest entry plus a multiple of the change by rounding the inputs.
+    Attributes:
+        rule: a key of `RULES`.
+        eps: the unit of rounding.
+        fraction, factor: the accepted difference, as a fraction of the largest entry plus a multiple of the change by
+            rounding the inputs.
     """
 
     rule: str
@@ -80,8 +83,12 @@ def float32_accuracy(expected: Expected, has_domain: bool, least: Sequence[float
     The accepted difference is several times the change that rounding the inputs causes in float64, which measures how
     well-conditioned the function is at this point.
 
-    has_domain: whether a domain is declared; float32 results must then be finite within it. least: typical sizes of
-    output and gradients. loose: factor on the accepted difference. Returns False where no comparison was possible.
+    Args:
+        has_domain: whether a domain is declared; float32 results must then be finite within it.
+        least: typical sizes of output and gradients.
+        loose: factor on the accepted difference.
+
+    Returns False where no comparison was possible.
     """
     problem, host = expected.problem, [npx.to_host(a) for a in expected.problem.arrays]
     if not host or any(a.dtype.name != "float64" for a in host) or expected.y.dtype.name != "float64":
@@ -133,8 +140,10 @@ def float32_accuracy(expected: Expected, has_domain: bool, least: Sequence[float
 def has_lost_digits(exact: Array, computed: Array, sensitivity: Array, size: float) -> bool:
     """Return whether most entries of a float32 result are only as accurate as float16.
 
-    sensitivity: the change of each entry that rounding the inputs causes. size: the magnitude of the largest entry, or
-    of terms that cancel. Smaller entries may differ by its rounding errors.
+    Args:
+        sensitivity: the change of each entry that rounding the inputs causes.
+        size: the magnitude of the largest entry, or of terms that cancel. Smaller entries may differ by its rounding
+            errors.
     """
     counted = npx.isfinite(exact) & (abs(exact) > 1e-3 * size)
     allowed = 200 * FLOAT32_EPS * abs(exact) + 30 * sensitivity + 8 * FLOAT32_EPS * size
@@ -193,7 +202,8 @@ def failure_in_16_bits(
 ) -> CheckError | GradientError | None:
     """Return an error if many entries of a result differ from the float64 result, otherwise None.
 
-    change: how much rounding of the inputs changes each result.
+    Args:
+        change: how much rounding of the inputs changes each result.
     """
     terms = float(abs(expected.c).max(initial=0.0))  # that may cancel
     rule, _, fraction, factor = NARROW[dtype]

@@ -15,14 +15,15 @@ from npx import Array
 class Problem:
     """A function and the inputs at which it is checked.
 
-    name: the prefix of error messages.
-    call: called with `values`, in which Tensors replace the floating arrays; returns the output as a Tensor.
-    values: the positional arguments. Floating arrays get gradients.
-    names: the names of the values, for messages; by default `input 0` and so on.
-    constants: the positions of floating arrays in `values` that get no gradients.
-    parameters: further arrays by name that get gradients, such as the parameters of a layer.
-    parameter_tensors: the Tensors from which `call` reads the `parameters`.
-    reproduce: called with a Problem; returns a line of Python that repeats its check.
+    Attributes:
+        name: the prefix of error messages.
+        call: called with `values`, in which Tensors replace the floating arrays; returns the output as a Tensor.
+        values: the positional arguments. Floating arrays get gradients.
+        names: the names of the values, for messages; by default `input 0` and so on.
+        constants: the positions of floating arrays in `values` that get no gradients.
+        parameters: further arrays by name that get gradients, such as the parameters of a layer.
+        parameter_tensors: the Tensors from which `call` reads the `parameters`.
+        reproduce: called with a Problem; returns a line of Python that repeats its check.
     """
 
     name: str
@@ -82,7 +83,9 @@ class Problem:
     ) -> tuple[Tensor, list[Tensor]]:
         """Return the output and the leaf Tensors of the arrays.
 
-        arrays: used in place of `self.arrays`. require: the positions of the leaves that require gradients; None: all.
+        Args:
+            arrays: used in place of `self.arrays`.
+            require: the positions of the leaves that require gradients; None: all.
         """
         arrays = [npx.asarray(a) for a in (self.arrays if arrays is None else arrays)]
         leaves = [Tensor(a) for a in arrays[: len(self.floats)]] + self.parameter_tensors

@@ -21,7 +21,9 @@ MAX_DERIVED_ENTRIES = 36  # at derived inputs, up to this many entries are pertu
 class ProblemCheck:
     """A check of a problem at the given inputs and at derived ones.
 
-    report: collects the statistics. directions, float32, domain, dtype, seed: as for `check_operation`.
+    Args:
+        report: collects the statistics.
+        directions, float32, domain, dtype, seed: as for `check_operation`.
     """
 
     def __init__(
@@ -141,8 +143,10 @@ class ProblemCheck:
     def at_variant(self, name: str, problem: Problem, limit: int, in_contract: bool = True, guessed: str = "") -> None:
         """Check a derived problem.
 
-        limit: up to this many entries, each is perturbed separately; 0: random directions only. in_contract: whether
-        the declared domain and the reference apply. guessed: as `variants.guessed_shapes` returns it.
+        Args:
+            limit: up to this many entries, each is perturbed separately; 0: random directions only.
+            in_contract: whether the declared domain and the reference apply.
+            guessed: as `variants.guessed_shapes` returns it.
         """
         problem.name = f"{problem.name}, derived: {name}"
         if in_contract:

@@ -32,9 +32,10 @@ def reference_value(reference: Reference, values: Sequence[Any]) -> Array:
 def compare_value(problem: Problem, reference: Reference, tolerance: float, given: bool = False) -> None:
     """Raise CheckError if the operation raises, or returns a different value where the reference is finite.
 
-    given: whether the inputs are the user's own. For these the reference must work: its exceptions are raised, and its
-    output must be finite and have the shape of the operation's output. At derived inputs it may raise or return
-    non-finite values.
+    Args:
+        given: whether the inputs are the user's own. For these the reference must work: its exceptions are raised, and
+            its output must be finite and have the shape of the operation's output. At derived inputs it may raise or
+            return non-finite values.
     """
     try:
         expected = reference_value(reference, problem.values)

@@ -118,7 +118,9 @@ RULES = {
 class GradientError(AssertionError):
     """An analytic gradient differs from the numerical derivative.
 
-    rule: a key of `RULES`. index: index, in its input, of the entry with the largest error; empty if unknown.
+    Attributes:
+        rule: a key of `RULES`.
+        index: index, in its input, of the entry with the largest error; empty if unknown.
     """
 
     rule, level = "", "wrong"
@@ -147,16 +149,17 @@ def explain(message: str, rule: str, reproduce: str = "", cause: str = "") -> st
 class Report:
     """Statistics of a check that passed.
 
-    compared: the number of analytic derivatives compared with numerical ones.
-    worst: the largest relative difference among them.
-    kinks: the entries at which the left and right derivatives differ, so that any value between them is accepted.
-    conventions: the entries at which the gradient differs from the derivative of moving this entry alone, but several
-        values are defensible, each with the reason.
-    inconclusive: the entries at which no step size gave an accurate numerical derivative, each with the reason.
-    notes: random numbers and buffers that were held fixed, and Tensors whose gradients were not compared.
-    variants: the number of derived inputs at which gradients were compared.
-    saved_bytes: bytes that an operation saves for its backward pass beyond inputs and output; only set by
-    `check_operation`.
+    Attributes:
+        compared: the number of analytic derivatives compared with numerical ones.
+        worst: the largest relative difference among them.
+        kinks: the entries at which the left and right derivatives differ, so that any value between them is accepted.
+        conventions: the entries at which the gradient differs from the derivative of moving this entry alone, but
+            several values are defensible, each with the reason.
+        inconclusive: the entries at which no step size gave an accurate numerical derivative, each with the reason.
+        notes: random numbers and buffers that were held fixed, and Tensors whose gradients were not compared.
+        variants: the number of derived inputs at which gradients were compared.
+        saved_bytes: bytes that an operation saves for its backward pass beyond inputs and output; only set by
+            `check_operation`.
     """
 
     compared: int = 0

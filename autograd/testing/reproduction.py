@@ -36,7 +36,9 @@ def reproduction(check: str, function: Any, values: Sequence[Any], options: dict
     """Return a line of Python that repeats `check(function, *values, **options)`.
 
     The line is self-contained if `function` can be imported; otherwise its name has to be defined by the caller.
-    setup: statements to run before the check.
+
+    Args:
+        setup: statements to run before the check.
     """
     arguments = [literal(function), *map(literal, values), *(f"{k}={literal(v)}" for k, v in options.items())]
     text = f"{setup} {' '.join(arguments)}"

@@ -75,7 +75,8 @@ def input_layouts(expected: Expected) -> None:
 def incoming_gradients(expected: Expected, is_linear: bool = True) -> None:
     """The gradient is linear in the incoming gradient, at any magnitude, and ignores its memory layout.
 
-    is_linear: False for a declared gradient, such as a clipped one, which need not be linear.
+    Args:
+        is_linear: False for a declared gradient, such as a clipped one, which need not be linear.
     """
     problem, c = expected.problem, expected.c
     for layout in LAYOUTS:

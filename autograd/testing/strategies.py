@@ -35,7 +35,9 @@ def sides(most: int = 3, least: int = 0) -> st.SearchStrategy[int]:
 def shapes(draw: st.DrawFn, min_dims: int = 0, max_dims: int = 3, min_side: int = 0, max_side: int = 4) -> Any:
     """Draw a shape: an ordinary one, an empty one, or a square, which hides a wrong axis because the shapes agree.
 
-    min_dims, max_dims: the number of axes. min_side, max_side: their lengths; min_side 0 permits empty shapes.
+    Args:
+        min_dims, max_dims: the number of axes.
+        min_side, max_side: their lengths; min_side 0 permits empty shapes.
     """
     square, ndim = draw(st.sampled_from((False, False, True))), draw(st.integers(min_dims, max_dims))
     shape = tuple(draw(sides(max_side, min_side)) for _ in range(ndim))
@@ -76,8 +78,10 @@ def arrays(
 ) -> Array:
     """Draw a floating array.
 
-    shape: a shape, or a strategy for shapes. styles: the styles of `numbers` to choose from. layouts: the memory
-    layouts of `laid_out` to choose from.
+    Args:
+        shape: a shape, or a strategy for shapes.
+        styles: the styles of `numbers` to choose from.
+        layouts: the memory layouts of `laid_out` to choose from.
     """
     shape = draw(shape) if isinstance(shape, st.SearchStrategy) else shape
     style, seed = draw(st.sampled_from(styles)), draw(st.integers(0, 999))
@@ -119,7 +123,8 @@ def laid_out(x: Array, layout: str) -> Array:
 def indices(draw: st.DrawFn, n: int, shape: Any = None) -> Array:
     """Draw int64 indices in [0, n), n >= 1: all equal, arbitrary, or only 0 and 1.
 
-    shape: the shape; None draws one of up to two axes.
+    Args:
+        shape: the shape; None draws one of up to two axes.
     """
     shape = draw(shapes(max_dims=2) if shape is None else st.just(shape))
     style, seed = draw(st.sampled_from(("equal", "arbitrary", "few"))), draw(st.integers(0, 999))
@@ -133,7 +138,9 @@ def indices(draw: st.DrawFn, n: int, shape: Any = None) -> Array:
 def masks(draw: st.DrawFn, shape: tuple[int, ...], none: bool = True) -> Array | None:
     """Draw a boolean mask, True = attend, some with rows that are all False.
 
-    shape: its shape. none: whether to draw None, no mask, as well.
+    Args:
+        shape: its shape.
+        none: whether to draw None, no mask, as well.
     """
     styles = ("none", "all", "random", "first row masked", "random", "nothing")
     style, seed = draw(st.sampled_from(styles if none else styles[1:])), draw(st.integers(0, 999))
@@ -184,8 +191,11 @@ BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 class Expression:
     """A random function of Tensors whose steps apply operations to earlier values, which may be shared.
 
-    steps: (operation, position of its first argument, position of its second) for each step. inputs: the number of
-    Tensors it takes. Returns a scalar.
+    Args:
+        steps: (operation, position of its first argument, position of its second) for each step.
+        inputs: the number of Tensors it takes.
+
+    Returns a scalar.
     """
 
     def __init__(self, steps: list[tuple[str, int, int]], inputs: int) -> None:

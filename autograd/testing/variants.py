@@ -220,8 +220,12 @@ def with_resized_axis(
 ) -> Problem | None:
     """Return the problem with an axis of the first floating input resized, and of every argument that shares it.
 
-    integers: whether to resize integers and booleans too. start: the first index, if the axis is cut. None if a length
-    of 1 would be broadcast against an argument that is not resized, which the function may not support.
+    Returns None if a length of 1 would be broadcast against an argument that is not resized, which the function may not
+    support.
+
+    Args:
+        integers: whether to resize integers and booleans too.
+        start: the first index, if the axis is cut.
     """
     x = problem.values[problem.floats[0]]
     n, from_end = x.shape[axis], axis if axis < 0 else axis - x.ndim

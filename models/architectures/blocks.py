@@ -34,8 +34,10 @@ class Layer(Module):
 class EncoderLayer(Layer):
     """Self-attention and feed-forward network, each in a residual connection. (B, S, D) -> (B, S, D), or packed (N, D).
 
-    `forward(x, spec, cache)`: `spec` defines the mask and the packing; `cache` holds earlier positions, if any. causal:
-    whether positions only attend to earlier ones, for relative positions.
+    `forward(x, spec, cache)`: `spec` defines the mask and the packing; `cache` holds earlier positions, if any.
+
+    Args:
+        causal: whether positions only attend to earlier ones, for relative positions.
     """
 
     def __init__(self, c: TransformerConfig, causal: bool = False) -> None:
@@ -101,7 +103,11 @@ def norm_factors(c: TransformerConfig, stack: str) -> tuple[float, float]:
 
 
 def make_attention(cls: type[A], c: TransformerConfig, stack: str, **options: Any) -> A:
-    """Build an attention layer. options: its `rotary_base`, `score_bias` and `window`, if any."""
+    """Build an attention layer.
+
+    Args:
+        options: its `rotary_base`, `score_bias` and `window`, if any.
+    """
     return cls(
         *(c.d_model, c.n_heads, c.d_k, c.d_v),
         bias=c.attention_bias,
@@ -275,7 +281,8 @@ class SequenceModel(Module):
     ) -> Tensor:
         """Return the input of the first layer for ids on the device, (B, T) or packed (N,), from `start` on.
 
-        change: applied to the embedding before positions are added.
+        Args:
+            change: applied to the embedding before positions are added.
         """
         ids = self.drop_words(ids)
         if change is None:
@@ -307,7 +314,8 @@ class SequenceModel(Module):
     ) -> Tensor:
         """Return the label-smoothed cross entropy () summed over targets (B, T), divided by `loss_normalizer`.
 
-        hidden: the last layer's output (B, T, D), or both packed. Padding does not count.
+        Args:
+            hidden: the last layer's output (B, T, D), or both packed. Padding does not count.
         """
         smoothing = npx.LabelSmoothing(label_smoothing, smoothing_classes, self.config.pad_id)
         rows = self.output_embedding

@@ -55,8 +55,11 @@ class GatedConvolution(Layer):
 class AttendingConvolution(GatedConvolution):
     """A decoder layer of ConvS2S: a causal gated convolution, whose output and `embedded` attend to the memory.
 
-    `forward(x, memory, spec, cache, source_cache, embedded=)`: (B, T, D) -> (B, T, D), or packed (N, D). `embedded`:
-    the decoder's input. Other arguments: see `DecoderLayer`.
+    `forward(x, memory, spec, cache, source_cache, embedded=)`: (B, T, D) -> (B, T, D), or packed (N, D).
+
+    Args:
+        embedded: the decoder's input.
+        others: as for `DecoderLayer`.
     """
 
     causal = True
@@ -136,7 +139,9 @@ class ResidualConvolution(Layer):
     def forward(self, x: Tensor, spec: npx.AttentionSpec, cache: RowArray | None = None) -> Tensor:
         """Convolve x.
 
-        spec: the packing of x, or, if the block is not causal, the lengths of its sentences. cache: earlier positions.
+        Args:
+            spec: the packing of x, or, if the block is not causal, the lengths of its sentences.
+            cache: earlier positions.
         """
         lengths = None if self.convolution.causal else spec.kv_lengths  # in a decoder: of the memory
         y = self.lower(ops.relu(self.norms[0](x)))

@@ -47,7 +47,9 @@ class LanguageModel(SequenceModel):
     ) -> Tensor:
         """Return the label-smoothed cross entropy () of each token after the first, given those before it.
 
-        ids: (B, T+1). Other arguments: see `Transformer.loss`.
+        Args:
+            ids: (B, T+1).
+            others: as for `Transformer.loss`.
         """
         (ids,) = self.loss_inputs(ids)
         if loss_normalizer is None:

@@ -91,7 +91,8 @@ class Encoder(SequenceModel):
     def encode(self, ids: Any, token_types: Any = None) -> tuple[Tensor, npx.Array]:
         """Return the last layer's output (B, S, D) for ids (B, S), and the lengths (B,) of the rows without padding.
 
-        token_types: integers (B, S) below `config.token_types`. Default: the number of EOS before each token.
+        Args:
+            token_types: integers (B, S) below `config.token_types`. Default: the number of EOS before each token.
         """
         ids, lengths, types = self.check_text(ids, token_types)
         on_device = [npx.from_host(x) for x in (ids, lengths, types)]
@@ -100,8 +101,9 @@ class Encoder(SequenceModel):
     def pooled(self, ids: Any, pooling: str = "mean", token_types: Any = None) -> Tensor:
         """Return one vector (B, D) for each row of ids (B, S).
 
-        pooling: "mean" (default), the mean of the last layer's output over the tokens, BOS and EOS included; or
-        "first", the output for the first token, through the pooler if the model has one.
+        Args:
+            pooling: "mean" (default), the mean of the last layer's output over the tokens, BOS and EOS included; or
+                "first", the output for the first token, through the pooler if the model has one.
         """
         if pooling not in POOLINGS:
             raise ValueError(f"pooling: expected {' or '.join(POOLINGS)}; got {pooling!r}; try {POOLINGS[0]}")
@@ -115,7 +117,10 @@ class Encoder(SequenceModel):
     def label_logits(self, ids: Any, labels: Any) -> tuple[npx.Array, npx.Array]:
         """Return the labels (n,) that are not padding, row by row, and the logits (n, V) for each, both on the host.
 
-        labels: (B, S) of the tokens, or (B, 1) of the texts, as for `loss`. Runs without a graph.
+        Runs without a graph.
+
+        Args:
+            labels: (B, S) of the tokens, or (B, 1) of the texts, as for `loss`.
         """
         with no_grad():
             hidden, targets = self._predictions(*self._packed(ids, labels))

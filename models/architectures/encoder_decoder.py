@@ -30,8 +30,10 @@ ATTENTION_KINDS = ("encoder", "decoder", "cross")
 class Inspection(NamedTuple):
     """The internals of one pass of a Transformer.
 
-    `maps`: attention weights (B, H, T, S) on the host, one array per layer, by kind of attention. `hidden`: the output
-    (B, T, D) of each decoder layer, normalized like the last one, so `model.logits` can be applied to all of them.
+    Attributes:
+        maps: attention weights (B, H, T, S) on the host, one array per layer, by kind of attention.
+        hidden: the output (B, T, D) of each decoder layer, normalized like the last one, so `model.logits` can be
+            applied to all of them.
     """
 
     maps: dict[str, list[npx.Array]]
@@ -135,8 +137,9 @@ class EncoderDecoder(SequenceModel):
     ) -> Tensor:
         """Compute `loss` from arrays on the device, without reading their values.
 
-        packing: the packing of source and target; None if the arrays are padded, as CUDA graphs require
-        (train/learn/graphs.py).
+        Args:
+            packing: the packing of source and target; None if the arrays are padded, as CUDA graphs require
+                (train/learn/graphs.py).
         """
         src_packing, tgt_packing = packing
         spec = (
@@ -189,7 +192,8 @@ class EncoderDecoder(SequenceModel):
     ) -> Tensor:
         """Decode checked ids on the device, (B, T) -> (B, T, D), or packed as `spec` says, (N,) -> (N, D).
 
-        state: the decoded positions, and the keys and values of the memory. With a state, `memory` is None.
+        Args:
+            state: the decoded positions, and the keys and values of the memory. With a state, `memory` is None.
         """
         if memory is not None:
             rows = spec.q_packing.shape[0] if spec.q_packing else len(tgt_ids)
@@ -250,7 +254,10 @@ class EncoderDecoder(SequenceModel):
     def attention_maps(self, src_ids: Any, tgt_ids: Any, kind: str = "cross") -> list[npx.Array]:
         """Return the attention weights (B, H, T, S) of each layer, on the host, for decoder input ids (B, T).
 
-        kind: "cross" (decoder to source), "encoder" or "decoder" (self-attention). Raises ValueError for any other.
+        Args:
+            kind: "cross" (decoder to source), "encoder" or "decoder" (self-attention).
+
+        Raises ValueError for any other.
         """
         attentions = self.attentions()
         if kind not in attentions:
@@ -272,8 +279,12 @@ class EncoderDecoder(SequenceModel):
     def inspect(self, src_ids: Any, tgt_ids: Any, kinds: Iterable[str] = ATTENTION_KINDS) -> Inspection:
         """Run one pass in evaluation mode and return its attention weights and hidden states.
 
-        src_ids: (B, S). tgt_ids: decoder input ids (B, T). kinds: the attentions whose weights are returned. The
-        layers' own hooks are not called.
+        The layers' own hooks are not called.
+
+        Args:
+            src_ids: (B, S).
+            tgt_ids: decoder input ids (B, T).
+            kinds: the attentions whose weights are returned.
         """
         layer_inputs: list[Tensor] = []
         previous_hooks = [block.hook for block in self.decoder]

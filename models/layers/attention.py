@@ -127,8 +127,9 @@ class SelfAttention(Attention):
     ) -> Tensor:
         """Attend within x (B, T, D), or packed (N, D).
 
-        spec: mask, bias and packing. cache: the keys and values of earlier positions; the keys and values of x are
-        appended.
+        Args:
+            spec: mask, bias and packing.
+            cache: the keys and values of earlier positions; the keys and values of x are appended.
         """
         qkv, options = self.query_key_value(x), self.options(spec)
         if cache is None and self.is_merged:
@@ -179,9 +180,10 @@ class CrossAttention(Attention):
     ) -> Tensor:
         """Attend from x to the memory.
 
-        spec: mask of the memory and packing. cache: the keys and values of the memory, which may then be None. With a
-        cache, x may have k times as many rows as the cache, of one position each; then k neighboring rows of x share a
-        row of the cache.
+        Args:
+            spec: mask of the memory and packing.
+            cache: the keys and values of the memory, which may then be None. With a cache, x may have k times as many
+                rows as the cache, of one position each; then k neighboring rows of x share a row of the cache.
         """
         q, options = self.query(x), self.options(spec)
         if cache is None and not self.is_merged:

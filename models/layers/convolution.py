@@ -85,7 +85,7 @@ class Convolution(Module):
         dilation: distance between two neighbors among them. Default 1.
         causal: whether to read no later positions. Default False: the positions before and after an output are read.
         separable: whether to sum over the positions for each feature and then apply a matmul over the features, instead
-        of one matmul over both. Default False.
+            of one matmul over both. Default False.
         gain: factor on the initialization of the matrix, Xavier uniform. Default 1.
 
     `forward(x, packing, lengths)`: x (B, T, D), of which sentence b has `lengths[b]` positions (default: T), or packed

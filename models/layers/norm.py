@@ -44,7 +44,8 @@ PLACEMENTS = ("post", "pre", "sandwich", "deepnorm")  # the norms in a `Residual
 def deep_norm_factors(stack: str, n_layers: int) -> tuple[float, float]:
     """Return DeepNorm's alpha and the gain beta of W^V, W^O and the feed-forward network (Wang et al., 2022, figure 2).
 
-    stack: "encoder" or "decoder" for a model with n_layers in each, or "single" for the only stack of a model.
+    Args:
+        stack: "encoder" or "decoder" for a model with n_layers in each, or "single" for the only stack of a model.
     """
     n = n_layers
     return {
@@ -69,7 +70,7 @@ class Residual(Module):
 
     Attributes:
         skip: stochastic depth (Huang et al., 2016). In training, f(x) is replaced by 0 with probability `skip.rate`,
-        for all sentences of a micro-batch at once, and otherwise scaled by 1 / (1 - rate). The rate is initially 0.
+            for all sentences of a micro-batch at once, and otherwise scaled by 1 / (1 - rate). The rate is initially 0.
     """
 
     def __init__(

@@ -35,7 +35,10 @@ class Positions(Module):
     @classmethod
     def make_score_bias(cls, c: Any, causal: bool) -> "ScoreBias | None":
         """Build the bias on the scores of a layer's self-attention, if this encoding is such a bias; else return None.
-        c: a TransformerConfig."""
+
+        Args:
+            c: a TransformerConfig.
+        """
         return None
 
     def embed(self, embedding: Embedding, ids: npx.Array, start: Start, dropout: Dropout) -> Tensor:
@@ -53,9 +56,10 @@ def sinusoids(
 ) -> npx.Array:
     """Return sines and cosines of pos * rate_i (paper section 3.5). (length, D).
 
-    halves: all sines before all cosines, as in tensor2tensor, fairseq and Marian, instead of interleaved.
-    rates: "paper", rate_i = 10000^(-2i/D), or "tensor2tensor", 10000^(-i/(D/2 - 1)), with a last column of zeros if D
-        is odd, as in the three programs above. Default: the rates of the layout.
+    Args:
+        halves: all sines before all cosines, as in tensor2tensor, fairseq and Marian, instead of interleaved.
+        rates: "paper", rate_i = 10000^(-2i/D), or "tensor2tensor", 10000^(-i/(D/2 - 1)), with a last column of zeros if
+            D is odd, as in the three programs above. Default: the rates of the layout.
     """
     if resolve_rates(halves, rates) == "paper":
         pairs = -(-d_model // 2)

@@ -23,8 +23,9 @@ Step = Callable[..., None]  # (gates (B, G), w, state, new_state, ...): computes
 class TimeMajor:
     """The layout of a recurrence over x (B, T, ...), or packed (N, ...): arrays (T, B, ...), padded with zeros.
 
-    reverse: whether the last position of each sentence comes first; padding stays last. lengths (B,): where padded
-    sentences end.
+    Args:
+        reverse: whether the last position of each sentence comes first; padding stays last.
+        lengths: (B,), where padded sentences end.
     """
 
     def __init__(self, x: npx.Array, packing: npx.Packing | None, lengths: npx.Array | None, reverse: bool) -> None:
@@ -77,7 +78,12 @@ def check_gates(name: str, z: npx.Array, w: npx.Array, n_gates: int) -> None:
 
 
 def lstm_step(gates: npx.Array, w: npx.Array, state: npx.Array, new_state: npx.Array) -> None:
-    """Compute a step of `lstm`. gates (B, 4 H): z on entry, i, f, o, u on return. States (2, B, H): h and c."""
+    """Compute a step of `lstm`.
+
+    Args:
+        gates: (B, 4 H), z on entry; i, f, o, u on return.
+        state, new_state: (2, B, H), h and c.
+    """
     (h, c), (new_h, new_c), size = state, new_state, len(w)
     gates += matmul(h, w)
     sigmoid_in_place(gates[:, : 3 * size])
@@ -145,7 +151,12 @@ def composed_lstm(z: Tensor, w: Tensor) -> Tensor:
 
 
 def gru_step(gates: npx.Array, w: npx.Array, state: npx.Array, new_state: npx.Array, b: npx.Array) -> npx.Array:
-    """Compute a step of `gru` and return q (B, H). gates (B, 3 H): z on entry, r, s, u on return. States (1, B, H)."""
+    """Compute a step of `gru` and return q (B, H).
+
+    Args:
+        gates: (B, 3 H), z on entry; r, s, u on return.
+        state, new_state: (1, B, H), h.
+    """
     (h,), (new_h,), size = state, new_state, len(w)
     a = matmul(h, w)
     q = a[:, 2 * size :] + b

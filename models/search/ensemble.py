@@ -15,7 +15,7 @@ class Ensemble:
 
     Args:
         members: one or more encoder-decoder models with the same vocabulary, of any sizes; anything else raises
-        ValueError.
+            ValueError.
     """
 
     def __init__(self, members: Sequence[Any]) -> None:

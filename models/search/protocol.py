@@ -41,9 +41,13 @@ class SearchModel(Protocol):
 class Hypothesis:
     """One output sequence.
 
-    tokens: ids without BOS and EOS. log_probability: sum over tokens and EOS, in nats. score: log_probability divided
-    by length_penalty(|Y|), by which hypotheses are ranked. finished: False if the output was cut off at the length
-    limit; EOS then counts neither in log_probability nor in |Y|. token_log_probabilities: the terms of log_probability.
+    Attributes:
+        tokens: ids without BOS and EOS.
+        log_probability: sum over tokens and EOS, in nats.
+        score: log_probability divided by length_penalty(|Y|), by which hypotheses are ranked.
+        finished: False if the output was cut off at the length limit; EOS then counts neither in log_probability nor in
+            |Y|.
+        token_log_probabilities: the terms of log_probability.
     """
 
     tokens: list[int]
@@ -56,7 +60,8 @@ class Hypothesis:
 def length_penalty(length: Any, alpha: float, penalty: str = "paper") -> Any:
     """Return the divisor of log-probabilities: "paper" ((5 + |Y|) / 6)^alpha, "length" |Y|^alpha (fairseq, Marian).
 
-    length: |Y| >= 1, EOS included, a number or an array (Wu et al. 2016, equation 14; alpha 0.6 in section 6.1).
+    Args:
+        length: |Y| >= 1, EOS included, a number or an array (Wu et al. 2016, equation 14; alpha 0.6 in section 6.1).
     """
     return ((5.0 + length) / 6.0) ** alpha if penalty == "paper" else (1.0 * length) ** alpha
 

@@ -35,8 +35,8 @@ def sample(
             `top_k`. Default 1.
         seed: text i uses the random keys (seed, i), independent of the other texts and of `tokens`. Default 0.
         window: the maximum number of positions that the model sees. Default: `model.max_length`. When the window is
-        full, the model rereads its later half and continues. All texts count positions from the end of the shortest
-        prompt, so the part of a text that the model rereads depends on the other prompts.
+            full, the model rereads its later half and continues. All texts count positions from the end of the shortest
+            prompt, so the part of a text that the model rereads depends on the other prompts.
 
     Padding, BOS and EOS are never sampled. Raises ValueError for an invalid argument, FloatingPointError for NaN.
     """

@@ -85,7 +85,8 @@ def _pool(workers: int, pid: int) -> ThreadPoolExecutor:
 def map_blocks(body: Callable[[int, int], Any], rows: int, row_bytes: int) -> list[Any]:
     """Return `[body(start, stop), ...]` over blocks of range(rows), run on all cores, in the order of the blocks.
 
-    row_bytes: bytes of one row of the largest operand.
+    Args:
+        row_bytes: bytes of one row of the largest operand.
     """
     return parallel_ranges(body, rows, block_rows(rows, row_bytes), inline=rows * row_bytes < INLINE_BYTES)
 

@@ -106,7 +106,8 @@ class Cublas:
     def make_plan(self, args: tuple[int, ...], alignments: tuple[int, ...], relu: bool) -> Plan:
         """Create the descriptors for a shape from cublasGemmEx's arguments. Raises RuntimeError if no algorithm exists.
 
-        alignments: alignment in bytes of the addresses of both operands, the result and the bias (0: no bias).
+        Args:
+            alignments: alignment in bytes of the addresses of both operands, the result and the bias (0: no bias).
         """
         (transposed_a, transposed_b, m, n, k), compute = args[:5], args[16]
         a, b, c = args[7:9], args[10:12], args[14:16]  # dtype and leading dimension

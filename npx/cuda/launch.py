@@ -40,10 +40,13 @@ def launch(
 ) -> None:
     """Run `kernel` of a file over `grid` blocks of `block` threads, each an int or up to three; an empty grid is valid.
 
-    source: a file in `kernels/`, or an absolute path.
-    args: arrays (passed as pointers), NumPy scalars (passed by value) and None (a null pointer). shared: bytes of
-    dynamic shared memory. strided: whether the kernel also receives the strides of its arrays; if not, arrays that are
-    not contiguous raise ValueError. defines: preprocessor definitions: integers, or dtypes, which become C types.
+    Args:
+        source: a file in `kernels/`, or an absolute path.
+        args: arrays (passed as pointers), NumPy scalars (passed by value) and None (a null pointer).
+        shared: bytes of dynamic shared memory.
+        strided: whether the kernel also receives the strides of its arrays; if not, arrays that are not contiguous
+            raise ValueError.
+        defines: preprocessor definitions: integers, or dtypes, which become C types.
     """
     grid3, block3 = _three(grid), _three(block)
     if 0 in grid3:

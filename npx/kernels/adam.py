@@ -36,8 +36,9 @@ def adam_step(
     With c1 = 1 - beta1^t and c2 = 1 - beta2^t, multiplying numerator and denominator by sqrt(c2) turns both bias
     corrections into two scalars: lr mhat / (sqrt(vhat) + eps) = (lr sqrt(c2) / c1) m / (sqrt(v) + eps sqrt(c2)).
 
-    eps_inside: add eps to sqrt(v) before its correction, as TensorFlow and fairseq do.
-    scale: multiplies the gradient, to undo loss scaling or to clip.
+    Args:
+        eps_inside: add eps to sqrt(v) before its correction, as TensorFlow and fairseq do.
+        scale: multiplies the gradient, to undo loss scaling or to clip.
     """
     root = (1 - beta2**step) ** 0.5
     step_size, eps = lr * root / (1 - beta1**step), eps if eps_inside else eps * root
@@ -52,7 +53,8 @@ def adam(p: Array, g: Array, m: Array, v: Array, coefficients: AdamStep, low: Ar
         v = beta2 v + (1 - beta2) g^2        vhat = v / (1 - beta2^step)
         p = p - lr (mhat / (sqrt(vhat) + eps) + weight_decay p)
 
-    low: an array (n,) of a lower precision that receives a copy of p.
+    Args:
+        low: an array (n,) of a lower precision that receives a copy of p.
     """
     scale, rate1, rate2, step_size, eps, decay = coefficients
     g = scale * g

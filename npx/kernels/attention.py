@@ -313,8 +313,11 @@ def launch_attention(
 ) -> None:  # fmt: skip
     """Launch a kernel of attention.cu over tiles of queries or, for gradients, of queries or keys, whichever are more.
 
-    inputs: q, k, v, of any strides; grads: their gradients, of any strides, or (); dense: (y,) or (g, y), contiguous;
-    rows: the log-sum-exp and, for gradients, the array of the scores' gradient or None.
+    Args:
+        inputs: q, k, v, of any strides.
+        grads: their gradients, of any strides, or ().
+        dense: (y,) or (g, y), contiguous.
+        rows: the log-sum-exp and, for gradients, the array of the scores' gradient or None.
     """
     (batch, n_queries, n_keys), size = spec.sizes(*inputs[:2]), dense[0].itemsize
     (heads, d_k), d_v = inputs[0].shape[-2:], inputs[2].shape[-1]
@@ -349,8 +352,9 @@ def launch_attention(
 def tile_size(length: int, row_bytes: int) -> int:
     """Return the positions per tile of attention.cu: a multiple of 16, at most 64 or `length` rounded up, that fits.
 
-    row_bytes: shared memory of one position in the gradient's four tiles. Each of its rows is padded by 16 bytes;
-    dropout and sums take another 18.
+    Args:
+        row_bytes: shared memory of one position in the gradient's four tiles. Each of its rows is padded by 16 bytes;
+            dropout and sums take another 18.
     """
     fitting = SHARED_BYTES // (row_bytes + 4 * 16 + 18) // 16 * 16
     return max(16, min(64, fitting, -(-length // 16) * 16))

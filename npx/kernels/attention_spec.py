@@ -20,12 +20,13 @@ from npx.kernels.packing import Packing
 class AttentionSpec(NamedTuple):
     """The masks and biases of attention, its rotary positions, and the packing of its inputs.
 
-    causal: a query attends only to keys up to its own position.
-    kv_lengths: integers (B,); the queries of sentence b attend only to keys before kv_lengths[b].
-    bias: constants broadcastable to (B, H, T, S) that are added to the scores; -inf masks a key.
-    rotary_base: queries and keys are rotated by their positions with this base, usually 10000 (`rotate`).
-    q_packing, kv_packing: packing of the queries and of the keys and values. T and S above are then the lengths of the
-    longest sentences, and kv_lengths has no effect.
+    Attributes:
+        causal: a query attends only to keys up to its own position.
+        kv_lengths: integers (B,); the queries of sentence b attend only to keys before kv_lengths[b].
+        bias: constants broadcastable to (B, H, T, S) that are added to the scores; -inf masks a key.
+        rotary_base: queries and keys are rotated by their positions with this base, usually 10000 (`rotate`).
+        q_packing, kv_packing: packing of the queries and of the keys and values. T and S above are then the lengths of
+            the longest sentences, and kv_lengths has no effect.
     """
 
     causal: bool = False
@@ -78,7 +79,9 @@ def score_bias(spec: AttentionSpec, q: Array, k: Array) -> Array | None:
 def rotate(x: Array, positions: Any, base: float | None, inverse: bool = False, out: Array | None = None) -> Array:
     """Rotate each vector of x (..., T, H, d) by its position; `inverse` rotates back. With base None return x itself.
 
-    positions: the positions (T,), or the first of T consecutive ones. out: an array for the result, which may be x.
+    Args:
+        positions: the positions (T,), or the first of T consecutive ones.
+        out: an array for the result, which may be x.
 
     The pair (x_2i, x_2i+1) is rotated by the angle position / base^(2i/d): as a complex number it is multiplied by
     e^(i angle). So q.k depends on positions only through their distance (Su et al., "RoFormer", 2021, section 3.2.2).

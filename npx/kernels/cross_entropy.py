@@ -38,9 +38,10 @@ CUDA_ROWS = 64  # on a GPU the rows of a chunk and the allocated columns are mul
 class LabelSmoothing(NamedTuple):
     """Label smoothing of the targets.
 
-    epsilon: the probability mass that is spread over the classes, from 0 to below 1.
-    classes: the classes it is spread over: "all", "others" or "others_without_pad" (see above).
-    pad_id: the id of padding; positions with this target are ignored.
+    Attributes:
+        epsilon: the probability mass that is spread over the classes, from 0 to below 1.
+        classes: the classes it is spread over: "all", "others" or "others_without_pad" (see above).
+        pad_id: the id of padding; positions with this target are ignored.
     """
 
     epsilon: float = 0.0
@@ -268,8 +269,10 @@ def gradients_in_panels(
 ) -> Array:
     """Return softmax(z) w (n, D) and add softmax(z)^T x to gw (V, D).
 
-    initial: two vectors (V,) and (D,); gw is overwritten, starting from minus their outer product. Each panel's result
-    overwrites its exponentials in the buffer.
+    Each panel's result overwrites its exponentials in the buffer.
+
+    Args:
+        initial: two vectors (V,) and (D,); gw is overwritten, starting from minus their outer product.
     """
 
     def body(i: int, j: int) -> Array:

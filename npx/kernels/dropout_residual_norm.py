@@ -36,7 +36,8 @@ def dropout_residual_norm_grad(
 ) -> tuple[Array, Array, Array, Array]:
     """Gradients (gx, gresidual, ggamma, gbeta): gresidual is the layer norm's, and gx is dropout's gradient of it.
 
-    accumulate_into: arrays that ggamma and gbeta are added to, or None for new arrays.
+    Args:
+        accumulate_into: arrays that ggamma and gbeta are added to, or None for new arrays.
     """
     gresidual, ggamma, gbeta = norms.layer_norm_grad.reference(g, gamma, xhat, rstd, accumulate_into)
     return dropout_grad.reference(gresidual, drop, keep), gresidual, ggamma, gbeta

@@ -41,7 +41,10 @@ def embedding_grad(
 ) -> Array:
     """gtable (rows, D) with gtable[v] = scale * the sum of dropout's gradient over all positions where ids == v.
 
-    g, keep (..., D); ids (...). accumulate_into: an array that gtable is added to, if not None.
+    g, keep (..., D); ids (...).
+
+    Args:
+        accumulate_into: an array that gtable is added to, if not None.
 
     Sums follow the order of the positions, so they are deterministic. The rows of g are scaled, because the table has
     far more rows.

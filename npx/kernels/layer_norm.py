@@ -33,7 +33,8 @@ def layer_norm_grad(
 ) -> Any:
     """Gradients (gx, ggamma, gbeta) of `layer_norm`. g, xhat (..., D); gamma (D,); rstd (..., 1).
 
-    accumulate_into: arrays to which ggamma and gbeta are added, or None for new arrays.
+    Args:
+        accumulate_into: arrays to which ggamma and gbeta are added, or None for new arrays.
 
     With h = g * gamma: gx = rstd * (h - mean(h) - xhat * mean(h * xhat)), where the two means come from the dependence
     of the mean and of the variance on every x_i. ggamma = sum g * xhat and gbeta = sum g over all rows.

@@ -34,7 +34,9 @@ def linear_grad(
     """Gradients (gx, gw, gb) of `linear`; gb is None without `bias`.
 
     The ReLU passes g where y > 0. gx = g w^T, gw = x^T g, gb = sum of g over rows. g, y (N, O); x (N, I); w (I, O).
-    accumulate_into: arrays that the gradients are added to, or None for new arrays.
+
+    Args:
+        accumulate_into: arrays that the gradients are added to, or None for new arrays.
     """
     if y is not None:
         g = g * (y > 0)

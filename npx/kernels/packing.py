@@ -16,9 +16,10 @@ from npx.array import Array, array_module, from_host
 class Packing(NamedTuple):
     """The packing of B sentences with N rows in total.
 
-    starts: int64 (B + 1,); sentence b has the rows starts[b] to starts[b + 1] - 1.
-    flat_index: int64 (N,); the position of each row in the padded array (B * max_length, ...).
-    max_length: length of the longest sentence.
+    Attributes:
+        starts: int64 (B + 1,); sentence b has the rows starts[b] to starts[b + 1] - 1.
+        flat_index: int64 (N,); the position of each row in the padded array (B * max_length, ...).
+        max_length: length of the longest sentence.
     """
 
     starts: Array

@@ -111,7 +111,7 @@ def test_random_graphs_have_equal_gradients_with_accumulating_vjps(program, grad
 
 
 def targets_of(*parents, before=()):
-    """Return what a vjp over `parents` may add to; `before`: other uses of the first parent, whose vjps run earlier."""
+    """Return what a vjp over `parents` may add to, after other uses `before` of the first parent."""
     seen = []
 
     @differentiable

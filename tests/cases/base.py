@@ -58,10 +58,14 @@ EXAMPLES = {"operation": 2, "kernel": 1, "expression": 2, "layer": 0.25, "model"
 class Call:
     """The arguments of an entry, and how to check the call.
 
-    inputs, options: positional and keyword arguments. saved: the bytes that may be saved for backward beyond inputs and
-    output. float32, domain, dtype, directions, modes: as for `check_operation` and `check_layer`. layer: the layer to
-    call. gradient: options of a kernel's gradient. derive: whether to derive inputs from this edge, as from the first.
-    equivalents: functions of the inputs, by name, with the same value and the same gradient of every parameter.
+    Attributes:
+        inputs, options: positional and keyword arguments.
+        saved: the bytes that may be saved for backward beyond inputs and output.
+        float32, domain, dtype, directions, modes: as for `check_operation` and `check_layer`.
+        layer: the layer to call.
+        gradient: options of a kernel's gradient.
+        derive: whether to derive inputs from this edge, as from the first.
+        equivalents: functions of the inputs, by name, with the same value and the same gradient of every parameter.
     """
 
     inputs: tuple[Any, ...]
@@ -86,7 +90,10 @@ def case_settings(entry: str, profile: settings) -> settings:
 def check(entry: str, data: Any, start: int = 0) -> None:
     """Check the edges of an entry, or a drawn call; hypothesis tries the edges first, as the simplest example.
 
-    start: as for `check_edges`. Raises AssertionError that names an entry without a case or edges.
+    Args:
+        start: as for `check_edges`.
+
+    Raises AssertionError that names an entry without a case or edges.
     """
     assert entry in CASES, f"{entry} has no case in tests/cases"
     assert entry in EDGES, f"{entry} has no edges in tests/cases"
@@ -99,7 +106,8 @@ def check(entry: str, data: Any, start: int = 0) -> None:
 def check_edges(entry: str, start: int = 0) -> None:
     """Check the hand-picked calls; the first, an ordinary one from which others may be derived, comes last.
 
-    start: the number of calls to postpone until after the others.
+    Args:
+        start: the number of calls to postpone until after the others.
     """
     first, *others = EDGES[entry]()
     calls = [(call, call.derive) for call in others] + [(first, entry not in UNDERIVED)]
@@ -161,9 +169,12 @@ def case(function):
 
 
 def edges(entry, domain=None, derive=True):
-    """Register a generator of hand-picked calls of an entry. domain: for calls that declare none.
+    """Register a generator of hand-picked calls of an entry.
 
-    derive: whether other inputs are derived from the first call; False for a layer of operations that have such checks.
+    Args:
+        domain: for calls that declare none.
+        derive: whether other inputs are derived from the first call; False for a layer of operations that have such
+            checks.
     """
 
     def register(function):

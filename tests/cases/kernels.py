@@ -54,7 +54,10 @@ class Draw:
     def pick(self, small: Any, edges: Any, large: Any = None) -> Any:
         """Return a choice.
 
-        small: the strategy of `Hypothesis`. edges: the values that `Edges` goes through. large: a function of `Large`.
+        Args:
+            small: the strategy of `Hypothesis`.
+            edges: the values that `Edges` goes through.
+            large: a function of `Large`.
         """
         raise NotImplementedError
 
@@ -107,7 +110,8 @@ class Hypothesis(Draw):
 class Edges(Draw):
     """One combination of the edges of a kernel, with reproducible values.
 
-    digits: the position in each sequence of edges, in the order in which the case picks them.
+    Args:
+        digits: the position in each sequence of edges, in the order in which the case picks them.
     """
 
     def __init__(self, name: str, dtype: Any, digits: list[int]) -> None:

@@ -73,7 +73,11 @@ def loss_by_definition(logits, targets, label_smoothing, smoothing_classes, pad=
 
 
 def equivalents(layer, padding=True):
-    """Return functions by name that equal a model's logits or loss. padding: whether padding changes nothing."""
+    """Return functions by name that equal a model's logits or loss.
+
+    Args:
+        padding: whether padding changes nothing.
+    """
     if type(layer) is Logits:
         return {"small operations": composed(layer)}
     c = layer.model.config

@@ -20,11 +20,18 @@ def shape(preset: str, batch: int, length: int, device: str = "cuda") -> Namespa
 class Sizes:
     """Sizes of all measurements.
 
-    shapes: models and batches of the training steps. copied: bytes of the copied array. square: rows of the largest
-    matmul. repeats: calls per measurement. steps: consecutive training steps per measurement. window: kernels that get
-    events in one step (benchmarks/launches.py). rounds: how often a step is profiled. updates: steps of the short
-    training. model: the configuration of the tested step. precisions: those compared with and without CUDA graphs.
-    torch_device: where PyTorch runs.
+    Attributes:
+        shapes: models and batches of the training steps.
+        copied: bytes of the copied array.
+        square: rows of the largest matmul.
+        repeats: calls per measurement.
+        steps: consecutive training steps per measurement.
+        window: kernels that get events in one step (benchmarks/launches.py).
+        rounds: how often a step is profiled.
+        updates: steps of the short training.
+        model: the configuration of the tested step.
+        precisions: those compared with and without CUDA graphs.
+        torch_device: where PyTorch runs.
     """
 
     shapes: dict[str, Namespace]

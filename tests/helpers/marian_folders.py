@@ -135,7 +135,9 @@ def reference_logits(w, c, src, tgt):
 def write_npz(folder, tensors, settings=(), **decoder):
     """Write the tensors of transformers' Marian, whose last token is padding, as Marian's own model.npz.
 
-    settings: changes of its settings; a value of None removes one. decoder: content of decoder.yml.
+    Args:
+        settings: changes of its settings; a value of None removes one.
+        decoder: content of decoder.yml.
     """
     import yaml
 

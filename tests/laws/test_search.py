@@ -115,7 +115,8 @@ def test_a_beam_as_wide_as_the_search_space_finds_the_optimum(seed, alpha, penal
 def full_beam_search(model, row, beam, alpha, penalty, limit, finish_in_beam):
     """Return the best tokens by the rule of tensor2tensor's beam_search, with lists, until the limit.
 
-    finish_in_beam: by the rule of transformers, by which only those that end among the `beam` best have finished.
+    Args:
+        finish_in_beam: by the rule of transformers, by which only those that end among the `beam` best have finished.
     """
     live, finished = [([], 0.0)], []
     for length in range(1, limit + 1):

@@ -184,7 +184,8 @@ class Stop(BaseException):
 def find(mutant: Mutant, number: int | None = None) -> Detection | None:
     """Search for a mutant under the `ci` profile; return None if no example detects it.
 
-    number: the seed of the random examples; None takes those that derandomized tests use.
+    Args:
+        number: the seed of the random examples; None takes those that derandomized tests use.
     """
     examples, failure = 0, ""
     profile = cases.case_settings(mutant.entry, settings.get_profile("ci"))

@@ -47,8 +47,10 @@ ABORTED = -signal.SIGABRT, -signal.SIGSEGV
 class Program:
     """A training of two updates and the average of its last checkpoint, with everything they read and write.
 
-    It trains a tokenizer in a process of its own, or, much faster, uses the file `tokenizer`. kinds: of system calls
-    that are seen and may fail.
+    It trains a tokenizer in a process of its own, or, much faster, uses the file `tokenizer`.
+
+    Args:
+        kinds: of system calls that are seen and may fail.
     """
 
     def __init__(self, folder, tokenizer=None, kinds=KINDS):
@@ -214,8 +216,11 @@ class Faults:
 def faults(workspace, scale=1.0, seed=5, repeats=1, arrays=100, kinds=KINDS):
     """Let each call fail with `repeats` of the errors in turn, and some allocations of arrays; recoveries fail too.
 
-    Calls before the tokenizer is on disk are those of the program that trains it; the others are those of one that
-    does not. kinds: of the calls that fail.
+    Calls before the tokenizer is on disk are those of the program that trains it; the others are those of one that does
+    not.
+
+    Args:
+        kinds: of the calls that fail.
     """
     learning, result = Program(workspace.folder / "faults-tokenizer", kinds=kinds), Faults(workspace.report, seed)
     program = Program(workspace.folder / "faults", learning.tokenizer, kinds)

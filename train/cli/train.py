@@ -144,10 +144,10 @@ def use_data_folder(
     """Return the configuration for training on a folder written by `data`, and lines to show to the user.
 
     Args:
-        folder: The folder of --data.
-        read: Returns the configuration with the given keys of [data], which only --set and options override.
-        texts: The options that name texts.
-        init: The run of --init, whose tokenizer is used.
+        folder: the folder of --data.
+        read: returns the configuration with the given keys of [data], which only --set and options override.
+        texts: the options that name texts.
+        init: the run of --init, whose tokenizer is used.
 
     Raises:
         UserError: The folder is invalid, options name the same texts, or the task is not translation.
@@ -231,7 +231,8 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
 def load_config(config: str, changes: Iterable[str], complete: bool = False) -> Any:
     """Return the configuration of a file or, if there is no such file, of a preset, with changes.
 
-    complete: whether the file belongs to a run and must be complete (see `RunConfig.load`).
+    Args:
+        complete: whether the file belongs to a run and must be complete (see `RunConfig.load`).
     """
     from models import PRESETS
     from train.run.config import RunConfig

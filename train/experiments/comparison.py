@@ -65,7 +65,8 @@ def mean_result(trainings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def compare(results: Results) -> dict[str, Any]:
     """Return {"rows": [{"row", "paper", "ours", "difference"}], "claims", "pairs", "deviation"} of the finished rows.
 
-    results: a `mean_result` for each finished row.
+    Args:
+        results: a `mean_result` for each finished row.
     """
     rows = []
     for row, paper in ROWS.items():

@@ -74,9 +74,12 @@ class Mixing(Module):
 class Kind:
     """A kind of layer.
 
-    layer: makes a complete layer of width d, for stacks. mixing: makes the part that is measured. multiplications:
-    their number in a forward pass over n positions. complexity, sequential, path: the paper's entries, as text.
-    exponents: the exponents of n and d in them.
+    Attributes:
+        layer: makes a complete layer of width d, for stacks.
+        mixing: makes the part that is measured.
+        multiplications: their number in a forward pass over n positions.
+        complexity, sequential, path: the paper's entries, as text.
+        exponents: the exponents of n and d in them.
     """
 
     layer: Callable[[int], Module]
@@ -145,8 +148,11 @@ KINDS = {
 def run_table1(out: Path, scale: str = "full", progress: bool = True) -> dict[str, Any]:
     """Measure the kinds of layers that are not finished in the folder `out`, and return the table.
 
-    scale: key of SCALES. progress: print a line for each measurement. Raises UserError if a folder
-    has other settings.
+    Args:
+        scale: key of SCALES.
+        progress: print a line for each measurement.
+
+    Raises UserError if a folder has other settings.
     """
     open_table_folder(out, {"scale": scale})
     make_folder(out / "kinds")

@@ -78,8 +78,8 @@ def run_table4(
         out: folder of the table.
         trees: files of "train", "valid", "test" and, for the row semi, "silver".
         scale: key of SCALES.
-        runs: maps a row to a run folder that is already trained. others: maps a name to a file with another parser's
-        trees of the test sentences.
+        runs: maps a row to a run folder that is already trained.
+        others: maps a name to a file with another parser's trees of the test sentences.
         settings: configuration changes of every row, as for --set.
         progress: print the progress of each training.
 

@@ -113,8 +113,10 @@ def read_bert(
 def from_bert(weights: Mapping[str, Any], c: TransformerConfig, order: Any, name: str) -> dict[str, Any]:
     """Return our parameters, float32.
 
-    order: BERT's id of each of our ids. Raises UserError, naming the tensor and the file `name`, for a tensor that does
-    not fit.
+    Args:
+        order: BERT's id of each of our ids.
+
+    Raises UserError, naming the tensor and the file `name`, for a tensor that does not fit.
     """
     shapes = {parameter: p.shape for parameter, p in c.outline().named_parameters()}
     tensors = Tensors(weights, name)

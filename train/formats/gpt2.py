@@ -206,7 +206,11 @@ def is_tied(c: TransformerConfig) -> bool:
 
 
 def write_gpt2(model: Any, tokenizer: Any, max_length: int, folder: Path, dtype: str) -> None:
-    """Write a GPT-2 folder: weights, configuration and tokenizer. `max_length`: number of sinusoidal positions."""
+    """Write a GPT-2 folder: weights, configuration and tokenizer.
+
+    Args:
+        max_length: number of sinusoidal positions.
+    """
     c = model.config
     check_model(c)
     tensors = to_gpt2(weights_of(model), c, max_length)

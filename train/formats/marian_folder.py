@@ -36,7 +36,9 @@ NEVER = -1e4  # bias of padding, whose row is zeros; within the range of float16
 class MarianModel(NamedTuple):
     """A model as Marian tensors.
 
-    order: our id for each of Marian's ids. vocabularies: the subwords of source and target by Marian's id.
+    Attributes:
+        order: our id for each of Marian's ids.
+        vocabularies: the subwords of source and target by Marian's id.
     """
 
     tensors: dict[str, Any]

@@ -61,7 +61,8 @@ def find_npz(folder: Path) -> Path | None:
 def read_npz(path: Path, on_warning: Callable[[str], object]) -> Imported:
     """Read the model of a .npz file and the vocabularies in its folder. Raises UserError for unsupported features.
 
-    on_warning: called with a message for each search setting that has no counterpart here.
+    Args:
+        on_warning: called with a message for each search setting that has no counterpart here.
     """
     arrays = read_arrays(path)
     if SETTINGS not in arrays:
@@ -187,8 +188,9 @@ def with_padding(weights: Mapping[str, Any], n_tokens: tuple[int, int], size: in
     """Return the weights with rows of zeros, up to `size`, for tokens that Marian does not have. These are never
     predicted.
 
-    n_tokens: sizes of Marian's source and target vocabularies. A table of any other size is left unchanged, and a later
-    check rejects it.
+    Args:
+        n_tokens: sizes of Marian's source and target vocabularies. A table of any other size is left unchanged, and a
+            later check rejects it.
     """
     result = dict(weights)
     for name in TABLES:
@@ -224,7 +226,9 @@ def read_yaml(text: str, name: str) -> dict[str, Any]:
 def read_tokenizer(folder: Path, settings: Mapping[str, Any], is_shared: bool) -> tuple[PairTokenizer, tuple[int, int]]:
     """Return the tokenizer and the sizes of Marian's two vocabularies. Raises UserError for files that do not fit.
 
-    settings: content of decoder.yml, which names the vocabularies; without it they are found by their file extensions.
+    Args:
+        settings: content of decoder.yml, which names the vocabularies; without it they are found by their file
+            extensions.
     """
     names = settings.get("vocabs")
     if isinstance(names, list) and names and all(isinstance(name, str) for name in names):

@@ -146,7 +146,11 @@ class Graph:
         return self.norm(x, f"model.{self.side}.layer_norm") if self.c.norm == "pre" else x
 
     def model(self, inputs: dict[str, Sequence[Any]], output: str, result: str, shape: Sequence[Any]) -> Any:
-        """Return the finished model. inputs: name -> shape; floats have three axes, ids and masks two."""
+        """Return the finished model.
+
+        Args:
+            inputs: name -> shape; floats have three axes, ids and masks two.
+        """
         helper, proto = self.onnx.helper, self.onnx.TensorProto
         self.nodes.append(helper.make_node("Identity", [result], [output]))
         infos = [

@@ -29,9 +29,9 @@ class Graphs:
     model's flat buffer.
 
     Args:
-        model: The model; its parameters are in a flat buffer.
+        model: the model; its parameters are in a flat buffer.
         settings: [train].
-        warn: Called once with a line if a step cannot be captured. All steps then run kernel by kernel.
+        warn: called once with a line if a step cannot be captured. All steps then run kernel by kernel.
     """
 
     def __init__(self, model: Any, settings: TrainSection, warn: Callable[[str], object]) -> None:

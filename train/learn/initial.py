@@ -61,15 +61,15 @@ def initialize(model: SequenceModel, source: str, patterns: str, tokenizer: Text
     """Copy weights of another run into a model, and return a line that describes them.
 
     Args:
-        model: The model, whose parameters are not yet in a flat buffer.
-        source: A run, whose averaged, best or newest checkpoint is read, or a checkpoint folder.
-        patterns: The parameters to copy; "" copies all, except the parameters of other labels (`label_parameters`). The
-        source must then have no further parameters, and use them in the same way.
-        tokenizer: The tokenizer of the new run.
+        model: the model, whose parameters are not yet in a flat buffer.
+        source: a run, whose averaged, best or newest checkpoint is read, or a checkpoint folder.
+        patterns: the parameters to copy; "" copies all, except the parameters of other labels (`label_parameters`). The
+            source must then have no further parameters, and use them in the same way.
+        tokenizer: the tokenizer of the new run.
 
     Raises:
         UserError: A parameter is missing or has another shape; the source uses it in a different computation; the
-        embedding of a different vocabulary would be copied; a pattern matches nothing; or the checkpoint cannot be
+            embedding of a different vocabulary would be copied; a pattern matches nothing; or the checkpoint cannot be
             read.
     """
     folder = find_checkpoint(source)

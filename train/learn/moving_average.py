@@ -17,9 +17,9 @@ class MovingAverage:
     The smaller d of the first updates, as in TensorFlow, lets the average forget the initialization.
 
     Args:
-        flat: The weights.
-        gradients: The gradients of `flat`, which send the weights of shards to other ranks.
-        decay: The decay, in (0, 1).
+        flat: the weights.
+        gradients: the gradients of `flat`, which send the weights of shards to other ranks.
+        decay: the decay, in (0, 1).
     """
 
     def __init__(self, flat: FlatParameters, gradients: LocalGradients, decay: float) -> None:

@@ -26,9 +26,9 @@ class NoamSchedule:
     It has no state: `schedule(step)` is a function of the step.
 
     Args:
-        d_model: The model size D, at least 1.
-        warmup_steps: Updates until the highest rate, at least 1. Default 4000.
-        lr_scale: Multiplier of the learning rate, above 0. Default 1.
+        d_model: the model size D, at least 1.
+        warmup_steps: updates until the highest rate, at least 1. Default 4000.
+        lr_scale: multiplier of the learning rate, above 0. Default 1.
 
     Raises:
         ValueError: An argument is out of range.
@@ -61,17 +61,17 @@ class Adam:
         p = p - lr (mhat / (sqrt(vhat) + eps) + weight_decay p)
 
     Args:
-        model: A module, whose parameters are moved into a flat buffer, or its FlatParameters. If the buffer is sharded,
-        only the local shard is updated, and `m` and `v` have the size of the shard.
-        beta1: Decay of the mean of the gradients, in [0, 1). Default 0.9.
-        beta2: Decay of the mean of their squares, in [0, 1). Default 0.98.
-        eps: Added to the denominator, above 0. Default 1e-9.
-        weight_decay: At least 0. Default 0, as in the paper.
-        eps_inside: Add eps before the bias correction, to sqrt(v) instead of sqrt(vhat), as TensorFlow and fairseq do.
+        model: a module, whose parameters are moved into a flat buffer, or its FlatParameters. If the buffer is sharded,
+            only the local shard is updated, and `m` and `v` have the size of the shard.
+        beta1: decay of the mean of the gradients, in [0, 1). Default 0.9.
+        beta2: decay of the mean of their squares, in [0, 1). Default 0.98.
+        eps: added to the denominator, above 0. Default 1e-9.
+        weight_decay: at least 0. Default 0, as in the paper.
+        eps_inside: add eps before the bias correction, to sqrt(v) instead of sqrt(vhat), as TensorFlow and fairseq do.
 
     Attributes:
-        m, v: The moments (P,), in the dtype of the weights, on the device.
-        steps: The number of updates made.
+        m, v: the moments (P,), in the dtype of the weights, on the device.
+        steps: the number of updates made.
 
     Raises:
         ValueError: A hyperparameter is out of range.

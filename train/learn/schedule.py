@@ -23,7 +23,7 @@ class Schedule:
 
     Args:
         settings: [train].
-        d_model: The model size D, from which the paper derives the peak.
+        d_model: the model size D, from which the paper derives the peak.
     """
 
     def __init__(self, settings: TrainSection, d_model: int) -> None:

@@ -19,8 +19,8 @@ class Signals:
     """Records requests to stop.
 
     Args:
-        single_process: A signal to this process stops it. Otherwise the ranks exchange `received` and stop together:
-        each calls `request_stop`.
+        single_process: a signal to this process stops it. Otherwise the ranks exchange `received` and stop together:
+            each calls `request_stop`.
     """
 
     def __init__(self, single_process: bool = True) -> None:

@@ -44,14 +44,14 @@ class Trainer:
     depend only on values that all ranks have, so all ranks make the same decisions. Only rank 0 writes files.
 
     Args:
-        model: The model to train. Its parameters are moved into a flat buffer.
-        config: The configuration of the run.
-        tokenizer: The tokenizer of the corpora, saved with the run.
-        corpora: The prepared text, "train" and optionally "valid".
-        run_dir: The run folder. Nothing is written before `run`.
-        resume: Continue from the newest undamaged checkpoint of `run_dir`, or from the start if there is no checkpoint.
-        progress: Show progress on standard error.
-        deadline: Stop before this time.monotonic() value.
+        model: the model to train. Its parameters are moved into a flat buffer.
+        config: the configuration of the run.
+        tokenizer: the tokenizer of the corpora, saved with the run.
+        corpora: the prepared text, "train" and optionally "valid".
+        run_dir: the run folder. Nothing is written before `run`.
+        resume: continue from the newest undamaged checkpoint of `run_dir`, or from the start if there is no checkpoint.
+        progress: show progress on standard error.
+        deadline: stop before this time.monotonic() value.
         debug: "anomaly" reports the first operation that produced a NaN or infinity.
 
     Raises:

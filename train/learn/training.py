@@ -48,11 +48,11 @@ def train(
     0 writes.
 
     Args:
-        config: The configuration of the run.
-        run_dir: The run folder. The token arrays go to its data/ folder unless data.prepared names another one.
-        resume: Continue from the newest checkpoint of `run_dir`; the result is bit-identical to an uninterrupted run.
-        progress: Show progress on standard error.
-        max_hours: Stop before this time, with a checkpoint; 0 means no limit.
+        config: the configuration of the run.
+        run_dir: the run folder. The token arrays go to its data/ folder unless data.prepared names another one.
+        resume: continue from the newest checkpoint of `run_dir`; the result is bit-identical to an uninterrupted run.
+        progress: show progress on standard error.
+        max_hours: stop before this time, with a checkpoint; 0 means no limit.
         debug: "anomaly" reports the first operation that produced a NaN or infinity, by repeating the update.
 
     Returns:
@@ -60,7 +60,7 @@ def train(
 
     Raises:
         UserError: The configuration, a file or the folder is invalid. A folder is invalid if it has checkpoints and
-        `resume` is False, if it has no run and `resume` is True, or if another program has locked it.
+            `resume` is False, if it has no run and `resume` is True, or if another program has locked it.
     """
     start, world = time.monotonic(), join_ranks()
     run, t, task = RunFolder(run_dir), config.train, TASKS[config.data.task]

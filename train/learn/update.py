@@ -36,11 +36,11 @@ class Update:
     """Updates a model: `gradient`, then `apply` if loss and norm are finite.
 
     Args:
-        task: The task that the model learns.
-        model: The model. Its parameters are moved into a flat buffer, with a rounded copy for a 16-bit precision.
+        task: the task that the model learns.
+        model: the model. Its parameters are moved into a flat buffer, with a rounded copy for a 16-bit precision.
         settings: [train].
-        report: Receives a line and a metrics entry when memory runs out.
-        while_waiting: Called when all work of a gradient is queued on the device and the host would only wait.
+        report: receives a line and a metrics entry when memory runs out.
+        while_waiting: called when all work of a gradient is queued on the device and the host would only wait.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class Update:
         rounding and different dropout masks.
 
         Args:
-            batches: This rank's micro-batches.
-            step: The number of the update, which keys dropout. share: The part of the update that `batches` is; None
-            means all of it. Loss, norm and gradient cover all ranks; with `train.shard`, the gradient is limited to
-            this rank's shard.
+            batches: this rank's micro-batches.
+            step: the number of the update, which keys dropout.
+            share: the part of the update that `batches` is; None means all of it. Loss, norm and gradient cover all
+                ranks; with `train.shard`, the gradient is limited to this rank's shard.
 
         Raises:
             UserError: The halves do not fit in memory either, or this rank's gradient has already been sent to the
-            other ranks.
+                other ranks.
         """
         share, halved = share or full_share(batches), False
         while True:

@@ -169,8 +169,8 @@ def score_report(
         bootstrap: number of bootstrap resamples of the lines; each score then has the "mean" over the samples and the
             half width of its 95 % interval as "confidence" (Koehn, 2004). 0 computes no intervals.
         baseline: translations of another system. Each score then has the "baseline" score, the "difference" from it and
-        its "p_value" in a paired bootstrap test: the probability of a difference this large between systems of equal
-        quality. The test uses 1,000 samples unless `bootstrap` is given.
+            its "p_value" in a paired bootstrap test: the probability of a difference this large between systems of
+            equal quality. The test uses 1,000 samples unless `bootstrap` is given.
 
     Raises UserError if the numbers of lines differ or the texts are empty.
     """

@@ -18,7 +18,7 @@ class LabelScores:
     Args:
         labels: names of the labels.
         confusion: numbers (n, n) of items with the label of the row that were predicted to have the label of the
-        column.
+            column.
     """
 
     labels: Sequence[str]

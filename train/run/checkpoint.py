@@ -179,16 +179,16 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
     checkpoint.
 
     Args:
-        run_dir: The run folder.
-        last: The number of newest checkpoints to average.
-        best: Average the best checkpoints, which train.keep_best retains, instead of the newest ones.
+        run_dir: the run folder.
+        last: the number of newest checkpoints to average.
+        best: average the best checkpoints, which train.keep_best retains, instead of the newest ones.
 
     Returns:
         The path of the averaged checkpoint.
 
     Raises:
         UserError: There are fewer than `last` checkpoints, one is damaged, they belong to different runs, or another
-        program is writing to the run.
+            program is writing to the run.
     """
     run = RunFolder(run_dir)
     check_is_folder(run.path, "a run folder")
@@ -304,9 +304,9 @@ def load_model(
     """Load a trained model for use.
 
     Args:
-        path: A run folder (its averaged, best or newest checkpoint is loaded) or one checkpoint folder.
-        task: The task that the model must have been trained for; "" accepts any task.
-        on_warning: Called with a message if a damaged checkpoint is skipped, an average is older than the newest
+        path: a run folder (its averaged, best or newest checkpoint is loaded) or one checkpoint folder.
+        task: the task that the model must have been trained for; "" accepts any task.
+        on_warning: called with a message if a damaged checkpoint is skipped, an average is older than the newest
             checkpoint, or the run has lost its config.toml. Default: Python's warnings.
 
     Returns:
@@ -316,7 +316,7 @@ def load_model(
 
     Raises:
         UserError: A file is missing or damaged, the tokenizer does not fit the model, or the model was trained for
-        another task.
+            another task.
     """
     return load_with_origin(path, task, on_warning)[:3]
 

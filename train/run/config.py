@@ -101,9 +101,9 @@ class RunConfig:
         """Load a TOML file.
 
         Args:
-            path: The file.
+            path: the file.
             settings: `table.key=value` strings that override it.
-            complete: Whether the file must be as complete as `dump` wrote it, as in a run folder.
+            complete: whether the file must be as complete as `dump` wrote it, as in a run folder.
 
         Raises:
             UserError: The file is missing, invalid or truncated; the message names the line or the key.

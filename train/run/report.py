@@ -27,11 +27,11 @@ class RunReport:
     """Writes metrics.jsonl and log.txt and shows progress.
 
     Args:
-        run: The run folder.
-        max_steps: The last step, for the remaining time.
-        progress: Whether to show anything besides the files.
-        csv: Whether to write metrics.csv too.
-        tensorboard: Whether to write tensorboard/ too.
+        run: the run folder.
+        max_steps: the last step, for the remaining time.
+        progress: whether to show anything besides the files.
+        csv: whether to write metrics.csv too.
+        tensorboard: whether to write tensorboard/ too.
     """
 
     def __init__(

@@ -31,8 +31,10 @@ from train.text.tokenizer import SPACE
 class ScoredTranslation:
     """A translation of a line.
 
-    source_ids: tokens of the line, without EOS. links: for each token of the hypothesis, the index of the source token
-    that it is aligned to; None if no alignment was requested.
+    Attributes:
+        source_ids: tokens of the line, without EOS.
+        links: for each token of the hypothesis, the index of the source token that it is aligned to; None if no
+            alignment was requested.
     """
 
     text: str
@@ -57,9 +59,10 @@ def decode_stream(
     Args:
         model: a translation model, or an Ensemble, in eval mode.
         tokenizer: its tokenizer.
-        lines: sentences; None marks a pause in the input. sampling: to sample instead of searching, the options of
-        `sample_outputs` (samples, temperature, top_k, top_p, seed). prefixes: one prefix per line, with which its
-        translation begins; "" for no constraint. The translation may
+        lines: sentences; None marks a pause in the input.
+        sampling: to sample instead of searching, the options of `sample_outputs` (samples, temperature, top_k, top_p,
+            seed).
+        prefixes: one prefix per line, with which its translation begins; "" for no constraint. The translation may
             continue the last word of a prefix.
         alignments: also align the translations to their sources.
         max_extra: as for `beam_search`.

@@ -107,8 +107,9 @@ def by_windows(
 ) -> Iterator[Any]:
     """Yield a result for each line, in order, computed in batches of similar length.
 
-    encode: returns, for each line, BOS with its tokens ([] if it has none) and a value for `compute`.
-    compute: returns the results for padded ids (B, S) and the values of these lines.
+    Args:
+        encode: returns, for each line, BOS with its tokens ([] if it has none) and a value for `compute`.
+        compute: returns the results for padded ids (B, S) and the values of these lines.
     """
     remaining, number, c = iter(lines), 0, model.config
     while texts := read_window(remaining, WINDOW, CHARACTERS_PER_TOKEN * batch_tokens):

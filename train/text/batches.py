@@ -135,7 +135,8 @@ class Batches:
     def _cut(self, pool: IntArray, lengths: IntArray, first_tokens: int = 0) -> Iterator[IntArray]:
         """Yield the batches of a sorted pool, whose pairs have the ascending `lengths` of their longer sides.
 
-        first_tokens: the most tokens of the first batch, unless it has one pair; 0 means `batch_tokens`.
+        Args:
+            first_tokens: the most tokens of the first batch, unless it has one pair; 0 means `batch_tokens`.
         """
         start, budget = 0, first_tokens or self.batch_tokens
         while start < len(pool):  # the largest n with n * (length of the longest sentence) <= budget

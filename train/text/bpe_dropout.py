@@ -72,7 +72,8 @@ class Merges:
     def segment(self, words: NDArray[np.int64], threshold: int, bits: np.random.Philox) -> list[IntArray]:
         """Segment words of equal length, symbols (n, L), with dropout; return the tokens of each.
 
-        threshold: the probability of skipping a merge, in units of 1 / WORD.
+        Args:
+            threshold: the probability of skipping a merge, in units of 1 / WORD.
         """
         results: list[Any] = [None] * len(words)
         rows = np.arange(len(words))

@@ -150,7 +150,9 @@ def label_names(tokenizer: Any) -> list[str]:
 class LabelIds:
     """The ids of labels. Raises UserError for a label that is not in the training text.
 
-    path: the file of the labels. parallel: whether it has all labels of a sentence on one line.
+    Args:
+        path: the file of the labels.
+        parallel: whether it has all labels of a sentence on one line.
     """
 
     def __init__(self, path: object, tokenizer: Any, parallel: bool = False) -> None:

@@ -57,7 +57,8 @@ class PairTokenizer:
 def load_tokenizer(path: str | PathLike[str], source_class: type[Tokenizer] = Tokenizer) -> Tokenizer | PairTokenizer:
     """Read a tokenizer.json with one vocabulary or two. Raises UserError if it is missing or damaged.
 
-    source_class: the class of the source's tokenizer, or of the only tokenizer.
+    Args:
+        source_class: the class of the source's tokenizer, or of the only tokenizer.
     """
     specs: Any = read_json(path, "a Hugging Face tokenizer.json", REMEDY)
     if not (isinstance(specs, dict) and specs.keys() - {SHARED} == {*SIDES}):

@@ -24,7 +24,11 @@ STYLES = {  # maps a fate to (edge, fill, text color)
 
 
 def draw_beam(tree: Tree, best: Any, tokenizer: Any, sentence: str, path: Path, source: str) -> Path:
-    """Draw the search tree. `best`: the final hypotheses, best first; the path to the first one is drawn thick."""
+    """Draw the search tree.
+
+    Args:
+        best: the final hypotheses, best first; the path to the first one is drawn thick.
+    """
     from matplotlib.patches import Rectangle
 
     tokens = labels(tokenizer, [c.token for c in tree.candidates])

@@ -60,7 +60,8 @@ def matrix(
 ) -> dict[str, Any]:
     """Return a matrix with headers, its values and its gradient (None if it has no gradient) as base64-encoded float32.
 
-    columns: labels, or the name of the dimension, whose indices are then the labels.
+    Args:
+        columns: labels, or the name of the dimension, whose indices are then the labels.
     """
     return {
         "title": title, "shape": list(values.shape), "rows": list(rows),
@@ -78,7 +79,8 @@ def encoded(values: Any) -> str:
 def show_block(trace: Trace, name: str, head: int, tokenizer: Any) -> dict[str, Any]:
     """Return the contents of an open block: text, matrices, parameters, and incoming and outgoing gradients.
 
-    head: index of the head of an attention block (`has_head`); ignored for other blocks.
+    Args:
+        head: index of the head of an attention block (`has_head`); ignored for other blocks.
     """
     block = trace.blocks[name]
     tokens = {
@@ -308,7 +310,8 @@ def head_inputs(trace: Trace, operation: Operation, attention: Any, head: int) -
 def attention_head(q: Any, k: Any, v: Any, rotary_base: float | None, mask: Any, g: Any) -> dict[str, tuple[Any, Any]]:
     """Return the value and the gradient of each step of one head, for the gradient g of its output.
 
-    mask: (T, S), true where a key is visible, or None.
+    Args:
+        mask: (T, S), true where a key is visible, or None.
     """
     q, k, v = (Tensor(npx.asarray(x), requires_grad=True) for x in (q, k, v))
     with observing(Recording()) as recording:

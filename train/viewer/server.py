@@ -108,7 +108,8 @@ class Inference:
 class Page:
     """The page: the metrics of runs by name, and the model of the first run, if it could be loaded.
 
-    examples: sentences with which the page opens; it analyzes the first one without being asked.
+    Args:
+        examples: sentences with which the page opens; it analyzes the first one without being asked.
     """
 
     def __init__(

@@ -132,8 +132,10 @@ def head(leaves: dict[str, Tensor], titles: dict[int, str], causal: bool = False
 def describe(recorder: Watcher, names: Mapping[int, str], titles: Mapping[int, str]) -> dict[str, Any]:
     """Return the graph with its layout: nodes in forward order, and the order of the backward pass.
 
-    names: names of leaves, by id. titles: titles of nodes, by number; other nodes are named after their operation, with
-    a number if it occurs several times.
+    Args:
+        names: names of leaves, by id.
+        titles: titles of nodes, by number; other nodes are named after their operation, with a number if it occurs
+            several times.
     """
     steps = [step for _, step in sorted(recorder.steps.items())]
     key = {step.number: f"n{i}" for i, step in enumerate(steps)} | {n: f"leaf{-n}" for n in recorder.leaves}

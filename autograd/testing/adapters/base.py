@@ -26,8 +26,11 @@ class ForeignOperation:
     Subclasses define `evaluate`. Arguments that are not Tensors are passed on, arrays as the framework's own type.
     Several outputs are concatenated to one vector, so one random incoming gradient checks all of them.
 
-    functions: the user's functions, whose closures and globals may hold state.
-    notes: what was not checked, for the Report.
+    Args:
+        functions: the user's functions, whose closures and globals may hold state.
+
+    Attributes:
+        notes: what was not checked, for the Report.
     """
 
     adapter = ""  # the name of the function that creates it, such as "from_torch"
@@ -42,8 +45,12 @@ class ForeignOperation:
     def evaluate(self, values: list[Any], requires_grad: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
         """Return the outputs and a function that runs the backward pass; None if no output has a gradient.
 
-        values: the arguments, in a flat list. requires_grad: whether each needs a gradient. call: turns such a list
-        into positional arguments and options. Outputs without a gradient are omitted and recorded with `note`.
+        Outputs without a gradient are omitted and recorded with `note`.
+
+        Args:
+            values: the arguments, in a flat list.
+            requires_grad: whether each needs a gradient.
+            call: turns such a list into positional arguments and options.
         """
         raise NotImplementedError
 

@@ -34,11 +34,12 @@ class CustomGradient(NamedTuple):
 def check_gradient(subject: Any, *inputs: Any, **options: Any) -> Report:
     """Check a custom gradient of any framework.
 
-    subject: a forward function, with its backward function as the next argument; a `torch.autograd.Function`, a
-    `torch.nn.Module`, a function with JAX's custom_vjp, an operation on Tensors, a layer, or any function on arrays of
-    a framework that has been imported.
-    inputs: arrays and other arguments. Default: arrays of common shapes that the function accepts. options: options of
-    `check_operation` or `check_layer`.
+    Args:
+        subject: a forward function, with its backward function as the next argument; a `torch.autograd.Function`, a
+            `torch.nn.Module`, a function with JAX's custom_vjp, an operation on Tensors, a layer, or any function on
+            arrays of a framework that has been imported.
+        inputs: arrays and other arguments. Default: arrays of common shapes that the function accepts.
+        options: options of `check_operation` or `check_layer`.
     """
     backward = None
     if inputs and callable(inputs[0]) and not hasattr(inputs[0], "dtype"):
@@ -61,7 +62,8 @@ def find_imported(framework: str) -> Any:
 def adapt(subject: Any, backward: Any = None) -> CustomGradient | None:
     """Return the operation or layer for an object whose type determines how to check it; None for plain functions.
 
-    backward: the backward function of a pair.
+    Args:
+        backward: the backward function of a pair.
     """
     name = getattr(subject, "__name__", type(subject).__name__)
     torch, jax = find_imported("torch"), find_imported("jax")

@@ -13,11 +13,12 @@ from npx import Array
 def from_jax(function: Callable[..., Any], numpy: bool = True) -> "JaxOperation":
     """Return an operation for `check_operation` and `gradcheck` from a function of JAX arrays.
 
-    function: takes arrays, returns an array or a tuple, list or dict of them. Its gradient comes from `jax.vjp`, which
-    runs its custom_vjp or custom_jvp.
-    numpy: whether to evaluate the traced function in NumPy, without compiling it. JAX compiles every operation for
-    every shape and takes ten times as long; it also evaluates functions that cannot be traced because they branch on
-    values.
+    Args:
+        function: takes arrays, returns an array or a tuple, list or dict of them. Its gradient comes from `jax.vjp`,
+            which runs its custom_vjp or custom_jvp.
+        numpy: whether to evaluate the traced function in NumPy, without compiling it. JAX compiles every operation for
+            every shape and takes ten times as long; it also evaluates functions that cannot be traced because they
+            branch on values.
 
     64-bit floats are enabled where the inputs have 64 bits, and disabled elsewhere.
     """

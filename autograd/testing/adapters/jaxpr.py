@@ -137,8 +137,10 @@ def windows(shape: Any, indices: Any, numbers: Any, sizes: Any) -> tuple[Any, An
     """Return, for a gather or a scatter, the index arrays of all elements of all windows, and a mask of those inside
     the array.
 
-    The arrays have the batch axes of `indices` and then the window axes, as in XLA's definition of Gather. sizes: the
-    window's length along each axis of the operand.
+    The arrays have the batch axes of `indices` and then the window axes, as in XLA's definition of Gather.
+
+    Args:
+        sizes: the window's length along each axis of the operand.
     """
     indexed, operand_batch, index_batch = numbers
     batch = indices.shape[:-1]

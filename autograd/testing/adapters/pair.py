@@ -15,11 +15,12 @@ from npx import Array
 def from_pair(forward: Callable[..., Any], backward: Callable[..., Any]) -> "PairOperation":
     """Return an operation for `check_operation` and `gradcheck` from two functions on NumPy arrays.
 
-    forward: called with the inputs. Returns `(out, cache)`, `(out, *saved)`, or `out` alone; `out` is an array, a
-        number or a tuple of arrays.
-    backward: called as `backward(dout, cache)`, as `backward(dout, *saved)` if it takes that many arguments, or as
-        `backward(dout, *inputs)` if forward returns `out` alone. Returns the gradient of each array input, or of each
-        floating input: one array, a tuple, or a dict with the names of the inputs ("dx" or "x").
+    Args:
+        forward: called with the inputs. Returns `(out, cache)`, `(out, *saved)`, or `out` alone; `out` is an array, a
+            number or a tuple of arrays.
+        backward: called as `backward(dout, cache)`, as `backward(dout, *saved)` if it takes that many arguments, or as
+            `backward(dout, *inputs)` if forward returns `out` alone. Returns the gradient of each array input, or of
+            each floating input: one array, a tuple, or a dict with the names of the inputs ("dx" or "x").
 
     Two methods of one object are called on a copy of it for each call, as `layer.backward(dout)` after
     `layer.forward(x)`. Lists and dicts among the inputs are copied for each call. Outputs and gradients that are wider

@@ -17,9 +17,10 @@ SEED = 0  # seed of PyTorch's random numbers, set before each call that uses the
 def from_torch(function: Any, device: str | None = None) -> "TorchOperation":
     """Return an operation for `check_operation` and `gradcheck` or, for a module, a layer for `check_layer`.
 
-    function: a function of torch tensors, a subclass of `torch.autograd.Function` or its `apply`, or an instance of
-    `torch.nn.Module`; the check runs on a copy of it.
-    device: where the function runs, such as "cuda". Default: the device of the module's parameters, else the CPU.
+    Args:
+        function: a function of torch tensors, a subclass of `torch.autograd.Function` or its `apply`, or an instance of
+            `torch.nn.Module`; the check runs on a copy of it.
+        device: where the function runs, such as "cuda". Default: the device of the module's parameters, else the CPU.
 
     The backward pass receives gradients in every memory layout that PyTorch produces: contiguous, transposed, with
     gaps, and expanded. An output whose gradient is 0 while others' is not counts as unused. Random numbers are drawn

@@ -48,10 +48,13 @@ class Source:
 class Backward:
     """A function of the backward code.
 
-    result: \"gradients\": a tuple, one per input; \"gradient\": a single one; \"value\": an intermediate value.
-    inputs: the names of the operation's leading arguments without defaults. operations: the operations it belongs to.
-    root: whether the engine calls it, rather than other backward code. returned_at: the expressions in raw functions
-    that return it. g: the position of the incoming gradient among its arguments.
+    Attributes:
+        result: "gradients": a tuple, one per input; "gradient": a single one; "value": an intermediate value.
+        inputs: the names of the operation's leading arguments without defaults.
+        operations: the operations it belongs to.
+        root: whether the engine calls it, rather than other backward code.
+        returned_at: the expressions in raw functions that return it.
+        g: the position of the incoming gradient among its arguments.
     """
 
     node: Function

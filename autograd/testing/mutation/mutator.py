@@ -38,10 +38,14 @@ from autograd.testing.mutation.rules import (
 class Mutant:
     """One change of a module's source: `new` replaces the bytes from `start` to `end`.
 
-    function: the operation, helper or layer that is mutated. operations: the operations that it belongs to. before,
-    after: the changed line, or lines joined. old, new: the changed part. gradient: the index of the changed gradient,
-    if the expression returns several. over: the name of the overwritten array. statement: whether a statement is
-    replaced.
+    Attributes:
+        function: the operation, helper or layer that is mutated.
+        operations: the operations that it belongs to.
+        before, after: the changed line, or lines joined.
+        old, new: the changed part.
+        gradient: the index of the changed gradient, if the expression returns several.
+        over: the name of the overwritten array.
+        statement: whether a statement is replaced.
     """
 
     function: str

@@ -48,9 +48,10 @@ class Outcome:
 class FirstRun(NamedTuple):
     """The run of the tests on the original module.
 
-    reached: the tests that reach the place of each mutant. Excluded are mutants that tests reach but that change
-    nothing: the gradient is always None, or does not fit the array it would be stored in. names: all tests that reach
-    any place.
+    Attributes:
+        reached: the tests that reach the place of each mutant. Excluded are mutants that tests reach but that change
+            nothing: the gradient is always None, or does not fit the array it would be stored in.
+        names: all tests that reach any place.
     """
 
     seconds: float

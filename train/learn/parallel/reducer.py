@@ -50,11 +50,11 @@ class GradientReducer(LocalGradients):
     """The gradient of several ranks.
 
     Args:
-        flat: The parameters of the model.
-        world: The ranks.
-        shard: Whether each rank receives and updates only the sum of its own shard.
-        wire_dtype: A narrower dtype for sending gradients; sums keep the gradients' dtype.
-        bucket: Number of bytes that are sent at once.
+        flat: the parameters of the model.
+        world: the ranks.
+        shard: whether each rank receives and updates only the sum of its own shard.
+        wire_dtype: a narrower dtype for sending gradients; sums keep the gradients' dtype.
+        bucket: number of bytes that are sent at once.
     """
 
     def __init__(

@@ -156,9 +156,9 @@ def parse_stream(
     Args:
         model: a parser, in eval mode.
         tokenizer: its tokenizer.
-        lines: sentences; None marks a pause in the input. free: whether to search without constraints, as in the paper,
-        and repair outputs that are not trees. By default the search is constrained to trees over the words, with the
-        tags of the lexicon.
+        lines: sentences; None marks a pause in the input.
+        free: whether to search without constraints, as in the paper, and repair outputs that are not trees. By default
+            the search is constrained to trees over the words, with the tags of the lexicon.
         lexicon: possible tags of words; default: the tokenizer's, if it has one.
         options: keyword arguments of `search_lines`.
     """

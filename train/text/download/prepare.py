@@ -63,7 +63,8 @@ def prepare_dataset(
     Args:
         dataset: archives and texts of the corpus.
         out: folder to write: a new one, the folder of an interrupted preparation, or one with the same texts and
-        settings. settings: cleaning rules, tokenizer and maximum length.
+            settings.
+        settings: cleaning rules, tokenizer and maximum length.
         mirror: folder or URL to download the archives from, instead of their published URLs.
         command: command line, recorded in the manifest.
         progress: report progress on stderr.
