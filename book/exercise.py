@@ -21,10 +21,14 @@ class Rejected(Exception):
 class Stage(NamedTuple):
     """One requirement on an answer.
 
-    `complaint` is printed for an answer that fails. `cases(seed)` yields tuples; `yours(module, *case)` is the answer's
-    result, `right(*case)` the right one, and `call(*case)` the Python text that a learner can type. `linear` says that
-    a case begins with an incoming gradient, in which the result is linear. `explain(yours, right, *case)` describes the
-    error in a result that no hint recognizes.
+    Attributes:
+        complaint: printed for an answer that fails.
+        cases: `cases(seed)` yields tuples.
+        yours: `yours(module, *case)` is the answer's result.
+        right: `right(*case)` is the right result.
+        call: `call(*case)` is the Python text that a learner can type.
+        linear: whether the first item of a case is an incoming gradient, and the result is linear in it.
+        explain: `explain(yours, right, *case)` describes the error in a result that no hint recognizes.
     """
 
     complaint: str

@@ -262,7 +262,7 @@ def copied(case: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def numbers(case: tuple[Any, ...]) -> int:
-    """Return the size of a case's largest array, list or table: how hard it is to follow by hand."""
+    """Return the size of a case's largest array, list or table, a measure of how hard it is to follow by hand."""
 
     def count(x: Any, kind: type) -> int:
         if isinstance(x, (list, tuple, dict)):

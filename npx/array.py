@@ -129,7 +129,7 @@ def to_host(x: Array) -> np.ndarray:
 def from_dlpack(x: Any) -> Array:
     """Return an array that shares the memory of an array of another library, on its device.
 
-    Passes on errors of the other library; raises ValueError for an array on a GPU that is not in use.
+    Errors of the other library are passed on; raises ValueError for an array on a GPU that is not in use.
     """
     kind = int(x.__dlpack_device__()[0])
     if kind != CUDA_DEVICE:

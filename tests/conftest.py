@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session", autouse=True)
 def rematerialization():
-    """Recompute in the backward pass what a large model recomputes, although the arrays of the tests are small."""
+    """Force the rematerialization that large models use, although the arrays of the tests are small."""
     with npx.rematerialize_above(-1):
         yield
 

@@ -62,7 +62,7 @@ def describe_path(path: PathLike) -> str:
 
 
 def describe_base(path: str) -> str:
-    """Return the folder to which a relative path refers, for a message; "" for an absolute path."""
+    """Return a note that names the current folder, for a message about a relative path; "" for an absolute path."""
     if os.path.isabs(path):
         return ""
     try:

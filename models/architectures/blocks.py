@@ -376,7 +376,7 @@ class SequenceModel(Module):
         return total
 
     def _chunk_divergence(self, hidden: Tensor, other: Tensor, is_target: npx.Array) -> Tensor:
-        """Return sum_k (p_k - q_k) (log p_k - log q_k) (), from logits x, y: the log-normalizers cancel."""
+        """Return the scalar sum_k (p_k - q_k) (log p_k - log q_k), from logits: the log-normalizers cancel."""
         dtype = npx.accumulation_dtype(hidden.dtype)
         x, y = (self.logits(h).astype(dtype) for h in (hidden, other))  # (rows, V)
         terms = (neural.softmax(x) - neural.softmax(y)) * (x - y)

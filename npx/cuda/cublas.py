@@ -75,7 +75,7 @@ class Cublas:
     def call(self, name: str, *args: Any) -> None:
         """Call a function of the library. Raises RuntimeError with the status if it fails."""
         if status := getattr(self.functions, name)(*args):
-            raise RuntimeError(f"{name}: expected status 0; got {status}")
+            raise RuntimeError(f"{name}: expected CUBLAS_STATUS_SUCCESS, 0; got status {status}")
 
     def gemm_ex(self, *args: int) -> None:
         """Call cublasGemmEx on the current stream."""

@@ -51,9 +51,9 @@ def attention_grad(
 ) -> Arrays:  # fmt: skip
     """Gradients (gq, gk, gv) of `attention`, written to the three arrays `out` if given.
 
-    With a = dropout(p): gv = a^T g and ga = g v^T; gs = softmax_grad of ga; gq = gs k / sqrt(d_k) and
-    gk = gs^T q / sqrt(d_k), both rotated back. g (B, T, H, d_v). With `bias`, the result ends with gs (B, H, T, S), the
-    gradient of a bias of that shape.
+    With a = dropout(p) and p = softmax(z): gv = a^T g; ga = g v^T; gp = dropout_grad of ga; gz = softmax_grad of gp;
+    gs = gz / sqrt(d_k); gq = gs k and gk = gs^T q, both rotated back. g (B, T, H, d_v). With `bias`, the result ends
+    with gz (B, H, T, S), the gradient of a bias of that shape.
     """
     gh, qh = (heads_first(pad_packed(x, spec.q_packing)) for x in (g, q))
     kh, vh = (heads_first(pad_packed(x, spec.kv_packing)) for x in (k, v))

@@ -1,7 +1,7 @@
 """Fake streams, memory pools and CUDA graphs: captured work is recorded and runs when the graph is launched.
 
-Rejected is whatever a capture rejects (waiting, CuPy's cuBLAS, cuBLAS without its own workspace), and what a capture
-accepts but computes wrongly (uploads, whose host memory is freed later, and arrays outside the graph's pool). A launch
+It rejects what a capture rejects (waiting, CuPy's cuBLAS, cuBLAS without its own workspace), and what a capture accepts
+but computes wrongly (uploads, whose host memory is freed later, and arrays outside the graph's pool). A launch
 checks that all arrays from before the capture still exist, and overwrites the pool so that no value survives a launch.
 """
 

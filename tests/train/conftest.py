@@ -1,4 +1,4 @@
-"""Fixtures that several files share. Tests change copies of these folders only."""
+"""Fixtures that several files share. Tests modify only copies of these folders."""
 
 import pytest
 

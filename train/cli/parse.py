@@ -97,7 +97,7 @@ def parse(
         warn(f"parsed {work.result()}")
     if svg is not None:
         if written.first_tree is None:
-            raise UserError("--svg: expected a sentence to draw; got an empty input; try a sentence")
+            raise UserError("--svg: expected a sentence to draw; got an empty input; try without --svg")
         with open_output(svg) as file:
             file.write(draw_tree(written.first_tree, *attention_over_words(network, tokenizer, written.first_tree)))
     warn("\n".join(summarize(parses, report)) if gold is not None else str(written))

@@ -113,7 +113,7 @@ def length(
 
 
 def row_names(rows: str | None, example: str) -> list[str]:
-    """Return the names in the value of --rows. Raises UserError if there are none."""
+    """Return the names in the value of --rows, or [] without --rows. Raises UserError if it has none."""
     from train.errors import UserError
 
     names = [row.strip() for row in (rows or "").split(",") if row.strip()]

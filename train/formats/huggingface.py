@@ -105,7 +105,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """Return the content of a JSON file with an object. Raises UserError for anything else."""
     content = read_json(path, "settings of a model")
     if not isinstance(content, dict):
-        raise UserError(f"{path}: expected a JSON object; got {type(content).__name__}; try a copy of the file")
+        raise UserError(f"{path}: expected a JSON object; got {type(content).__name__}; try the original file")
     return content
 
 
@@ -154,7 +154,7 @@ def read_sentencepiece(folder: Path, pad: int, eos: int) -> PairTokenizer:
         vocabulary = read_object(folder / file)
         if UNKNOWN not in vocabulary:
             raise UserError(
-                f"{folder / file}: expected {UNKNOWN} in the vocabulary; it is missing; try a copy of the file"
+                f"{folder / file}: expected {UNKNOWN} in the vocabulary; it is missing; try the original file"
             )
         special = SpecialIds(pad, pad, eos, vocabulary[UNKNOWN])
         sides.append(SentencePieceTokenizer(content, vocabulary, special, str(folder / model)))
@@ -166,7 +166,7 @@ def special_id(config: Mapping[str, Any], name: str, folder: Path) -> int:
     """Return the id of a special token. Raises UserError if it is missing."""
     value = config.get(name)
     if type(value) is not int:
-        raise UserError(f"{folder / CONFIG}: {name}: expected one id; got {value!r}; try a copy of the file")
+        raise UserError(f"{folder / CONFIG}: {name}: expected a single token id; got {value!r}; try the original file")
     return value
 
 

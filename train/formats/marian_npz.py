@@ -113,7 +113,7 @@ def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
     """Return the keys of [model] except `tying`. Raises UserError, naming the setting, for unsupported features."""
     for key, value in config.items():
         if key in TEXT_SETTINGS and not isinstance(value, str):
-            raise UserError(f"{name}: {key}: expected one value; got {value}; try a copy of the file")
+            raise UserError(f"{name}: {key}: expected one value; got {value}; try the original file")
     for key, values in OTHER_SETTINGS.items():
         if config.get(key, values[0]) not in values:
             raise UserError(f"{name}: {key}: expected {values[0]}; got {config[key]}; try another model")
@@ -154,7 +154,7 @@ def number(config: Mapping[str, str], key: str, kind: type, default: Any, name: 
     try:
         return kind(text) if text is not None or default is None else default
     except (TypeError, ValueError):
-        raise UserError(f"{name}: {key}: expected a number; got {text!r}; try a copy of the file") from None
+        raise UserError(f"{name}: {key}: expected a number; got {text!r}; try the original file") from None
 
 
 def renamed(name: str, array: Any) -> tuple[str, Any]:
@@ -217,9 +217,9 @@ def read_yaml(text: str, name: str) -> dict[str, Any]:
     try:
         content = yaml.load(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise UserError(f"{name}: expected YAML; got '{one_line(error)}'; try a copy of the file") from None
+        raise UserError(f"{name}: expected YAML; got '{one_line(error)}'; try the original file") from None
     if not isinstance(content, dict):
-        raise UserError(f"{name}: expected keys with values; got {type(content).__name__}; try a copy of the file")
+        raise UserError(f"{name}: expected keys with values; got {type(content).__name__}; try the original file")
     return content
 
 
@@ -254,7 +254,7 @@ def read_tokenizer(folder: Path, settings: Mapping[str, Any], is_shared: bool) -
                 content = stream.read()
         for token in (EOS, UNKNOWN):
             if token not in vocabulary:
-                raise UserError(f"{file}: expected {token} in the vocabulary; it is missing; try a copy of the file")
+                raise UserError(f"{file}: expected {token} in the vocabulary; it is missing; try the original file")
         if PAD in vocabulary:
             raise UserError(f"{file}: expected a vocabulary of Marian, without {PAD}; got {PAD}; try another model")
         sides.append((content, vocabulary, file))

@@ -16,7 +16,7 @@ def read_value(config: Mapping[str, Any], key: str, kind: type, name: str, defau
     """Return a key of the file `name`. Raises UserError for a value that is not of type `kind`."""
     value = config.get(key, default)
     if type(value) is not kind and not (kind is float and type(value) is int):
-        raise UserError(f"{name}: {key}: expected {WORDS[kind]}; got {value!r}; try a copy of the file")
+        raise UserError(f"{name}: {key}: expected {WORDS[kind]}; got {value!r}; try the original file")
     return value
 
 

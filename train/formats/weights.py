@@ -68,7 +68,7 @@ def read_weights(folder: Path) -> dict[str, Any]:
             isinstance(name, str) and Path(name).name == name for name in files.values()
         ):
             raise UserError(
-                f"{folder / INDEX}: expected a weight_map of file names; got other content; try a copy of the file"
+                f"{folder / INDEX}: expected a weight_map of file names; got other content; try the original file"
             )
         parts = [read_safetensors(folder / name) for name in sorted({*files.values()})]
         return {name: array for part in parts for name, array in part.items()}

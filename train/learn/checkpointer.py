@@ -211,7 +211,7 @@ class Checkpointer:
             return
         if (most := n * max(map(len, batches))) < ranks:
             raise UserError(
-                f"resume: expected at most {most} ranks, one per example of the largest update in {self.newest}; "
+                f"resume: expected at most {most} ranks, as the largest update of {self.newest} has {most} examples; "
                 f"got {ranks}; try mpirun -n {most}"
             )
         self.warnings.append(

@@ -155,29 +155,30 @@ class LossScale:
     def __init__(self, dynamic: bool = False) -> None:
         self.dynamic = dynamic
         self.value = self.START if dynamic else 1.0
-        self.good = 0  # number of updates since the last change
+        self.updates_since_change = 0  # number of updates since the last change
         self.skipped = 0  # number of skipped updates
 
     def record_update(self) -> None:
         """Record an update that was made."""
-        self.good += 1
-        if self.dynamic and self.good == self.PATIENCE:
-            self.value, self.good = self.value * 2, 0
+        self.updates_since_change += 1
+        if self.dynamic and self.updates_since_change == self.PATIENCE:
+            self.value, self.updates_since_change = self.value * 2, 0
 
     def reduce_after_overflow(self) -> bool:
         """Halve the factor after an overflow; return False, unchanged, if it is already at most 1."""
         if self.value <= 1:
             return False
-        self.value, self.good, self.skipped = self.value / 2, 0, self.skipped + 1
+        self.value, self.updates_since_change, self.skipped = self.value / 2, 0, self.skipped + 1
         return True
 
     def state_dict(self) -> dict[str, Any]:
         """Return the complete state."""
-        return {"value": self.value, "good": self.good, "skipped": self.skipped}
+        return {"value": self.value, "good": self.updates_since_change, "skipped": self.skipped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `state_dict`."""
-        self.value, self.good, self.skipped = float(state["value"]), int(state["good"]), int(state["skipped"])
+        self.value, self.skipped = float(state["value"]), int(state["skipped"])
+        self.updates_since_change = int(state["good"])
 
 
 def squared_norm(flat: FlatParameters) -> npx.Array:

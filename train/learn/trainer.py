@@ -29,7 +29,7 @@ from train.tasks import TASKS
 from train.tasks.protocols import Batch, Corpus, TextTokenizer, TrainableModel
 from train.text.batches import Position, Stream
 
-SLOW_UPDATES = 10  # time limit of an update: train.rank_timeout plus this many times the longest update so far
+SLOWEST_UPDATES = 10  # time limit of an update: train.rank_timeout plus this many times the longest update so far
 
 
 class Trainer:
@@ -140,7 +140,7 @@ class Trainer:
         batches = [self.stream.batch(places[index]) for index in share.indices]
         s.in_epoch, (s.epoch, s.index) = places[-1][0] + 1, self.stream.after(places[-1])
         self.world.step = step
-        limit = self.config.train.rank_timeout + SLOW_UPDATES * self.longest_update
+        limit = self.config.train.rank_timeout + SLOWEST_UPDATES * self.longest_update
         self.world.set_timeout(limit if self.longest_update else None)
         loss, norm = self.update.gradient(batches, step, share)
         self.world.set_timeout(None)

@@ -210,7 +210,9 @@ def check_selection(config: RunConfig, task: Task, texts: Texts) -> None:
         expected = f"{' or '.join(metrics)} for the task {task.name}"
         raise UserError(f"train.best_metric: expected {expected}; got {metric}; try {nearest(metric, metrics)}")
     if "valid" not in texts:
-        raise UserError(f"train.best_metric: expected a validation text for {metric}; it is missing; try {option}")
+        raise UserError(
+            f"train.best_metric: expected a validation text, to compute {metric}; it is missing; try {option}"
+        )
     if metric != "loss" and not config.train.validate_bleu:
         raise UserError(f"train.validate_bleu: expected true, to measure {metric}; got false; try best_metric = loss")
 
@@ -266,13 +268,13 @@ def check_regularization(config: RunConfig, task: Task, shape: TransformerConfig
     rates = shape.dropout, shape.attention_dropout, shape.activation_dropout, shape.word_dropout, shape.stochastic_depth
     if t.rdrop and not any(rates):
         raise UserError(
-            "train.rdrop: expected a model with dropout, so that two passes differ; got 0; try model.dropout=0.1"
+            "train.rdrop: expected a model with dropout, so that two passes differ; got 0; try --set model.dropout=0.1"
         )
     if t.bpe_dropout and task.examples != "pairs":
-        raise UserError(f"train.bpe_dropout: expected a task on pairs; got {task.name}; try train.bpe_dropout = 0")
+        raise UserError(f"train.bpe_dropout: expected a task on pairs; got {task.name}; try --set train.bpe_dropout=0")
     kind = config.data.tokenizer
     if t.bpe_dropout and kind != "bpe" and kind in task.tokenizers:
         raise UserError(
             f"train.bpe_dropout: expected data.tokenizer bpe; got {kind}; try --set data.tokenizer=bpe, or "
-            "train.bpe_dropout = 0"
+            "--set train.bpe_dropout=0"
         )

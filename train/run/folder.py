@@ -6,7 +6,7 @@
        /checkpoints/step-N/      see run/checkpoint.py
                    /averaged/
                    /best/         after the best validation by train.best_metric
-                   /best-N/       after the validations of steps N among the train.keep_best best ones
+                   /best-N/       the weights after step N, for the train.keep_best best validations
        /metrics.jsonl, log.txt   see run/report.py
        /metrics.csv, tensorboard/  copies of metrics.jsonl, see run/metric_files.py
        /lock                     while a program writes, see run/lock.py

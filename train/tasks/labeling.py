@@ -120,7 +120,7 @@ def by_windows(
                 raise UserError(f"line {i}: expected text; got {got}; try removing the line")
             if model.max_length and len(row) >= model.max_length:
                 raise UserError(
-                    f"line {i}: expected at most {model.max_length - 2} tokens, for which the model has positions; got "
+                    f"line {i}: expected at most {model.max_length - 2} tokens, the model's maximum length; got "
                     f"{len(row) - 1}; try splitting the line"
                 )
         results: list[Any] = [None] * len(rows)

@@ -205,7 +205,7 @@ def convert_rejections() -> Iterator[None]:
 
 
 def owner_of(f: Any) -> Any:
-    """Return the class of MyFunction.apply; other functions as they are."""
+    """Return the class of a bound class method such as `MyFunction.apply`; return any other function unchanged."""
     owner = getattr(f, "__self__", None)
     return owner if isinstance(owner, type) else f
 

@@ -157,9 +157,7 @@ class Module:
             command = [compiler().split(" ")[0], *flags, "-x", "c++", "-", "-o", str(out), *LIBRARIES]
             result = subprocess.run(command, input=body, capture_output=True, text=True)
             if result.returncode:
-                raise EmulatorError(
-                    f"{self.name}: expected a kernel that compiles; g++ reports\n{result.stderr.strip()}"
-                )
+                raise EmulatorError(f"{self.name}: the kernel does not compile; g++ reports:\n{result.stderr.strip()}")
             out.replace(self.file)
 
     def launch(self, kernel: str, grid: tuple[int, ...], block: tuple[int, ...], args: Any, shared: int = 0) -> None:

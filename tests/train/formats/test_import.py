@@ -1,4 +1,4 @@
-"""`import`: MarianMT folders become run folders with the same model, or one line says what is wrong."""
+"""`import`: MarianMT folders are imported as run folders with the same model, or rejected with an error of one line."""
 
 import json
 import pickle
