@@ -80,14 +80,14 @@ def steps(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def options(given: Any, name: str, known: set[str]) -> Mapping[str, Any]:
-    """Return the options of a request; Raises ExpressionError for anything but an object with known names."""
+    """Return the options of a request. Raises ExpressionError for anything but an object with known names."""
     if not isinstance(given, dict) or not known.issuperset(given):
         raise ExpressionError(f"{name}: expected an object with only {' and '.join(sorted(known))}; got something else")
     return given
 
 
 def expression(leaves: dict[str, Tensor], expression: str = "", values: Any = None) -> Any:
-    """Evaluate an expression of the variables in `values`; other variables get 2, 3, 5, ..."""
+    """Evaluate an expression of the variables in `values`. Raises ExpressionError if a variable has no value."""
     if not isinstance(expression, str) or not 1 <= len(expression) <= MAX_LETTERS:
         raise ExpressionError(f"expected an expression of 1 to {MAX_LETTERS} characters; got something else")
     if not isinstance(values, dict | None):
@@ -104,7 +104,10 @@ def expression(leaves: dict[str, Tensor], expression: str = "", values: Any = No
                 f"expected variables with at most {MAX_VALUES} numbers each; got {name[:20]!r} with {array.size}"
             )
         leaves[name] = Tensor(array, requires_grad=True)
-    return evaluate(parse(expression), leaves, KNOWN)
+    result = evaluate(parse(expression), leaves, KNOWN)
+    if missing := [name for name in leaves if name not in (values or {})]:
+        raise ExpressionError(f"values: expected a value of {missing[0][:20]}; got none; try {missing[0][:20]} = 2")
+    return result
 
 
 def head(leaves: dict[str, Tensor], titles: dict[int, str], causal: bool = False) -> Tensor:

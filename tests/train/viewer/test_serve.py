@@ -231,6 +231,11 @@ def test_a_malformed_step_says_what_is_expected(query):
         steps(query)
 
 
+def test_a_variable_without_a_value_is_reported():
+    with pytest.raises(UserError, match="^values: expected a value of b; got none; try b = 2$"):
+        steps({"expression": "a * b + a", "values": {"a": 3}})
+
+
 def test_a_sentence_asked_again_is_the_latest(page):
     def ask(alpha):
         return page.sentences.translate({"text": "one", "beam": 1, "alpha": alpha}, lambda item: None)
