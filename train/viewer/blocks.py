@@ -154,7 +154,9 @@ def show_embedding(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
     root, sizes = ("√D · ", f",  √D = {embedding.scale:.4g}") if is_scaled else ("", "")
     notes = [
         "The rows are the tokens that the decoder reads. In its other blocks, a row is named after the token that it "
-        "generates." if block.stack == "decoder" else "",
+        "generates."
+        if block.stack == "decoder"
+        else "",
         f"E is the parameter {block.parameters[0].removesuffix('.weight')}.",
         "The first row is 0: the decoder starts from a zero vector." if start == "zeros" else "",
         "The first row is the embedding of padding, from which the decoder starts." if start == "pad" else "",

@@ -109,6 +109,11 @@ def test_the_distribution_is_redrawn_as_the_sliders_move(tab, reader):
         before = tab.input_value("#text")
         tab.click("text=Generate 50 tokens")
         until(tab, f"document.querySelectorAll('[aria-label=source] .token').length === {len(before) + 50}")
+        pixels = "document.querySelector('[data-kind=text] canvas').getContext('2d').getImageData(1, 0, 1, 2).data"
+        masked, weight = np.reshape(tab.evaluate(f"[...{pixels}]"), (2, 4)).tolist()
+        assert masked == [227, 233, 243, 255] != weight and "masked" in tab.inner_text(".kind h4")
+        tab.hover("[data-head='text.1.0']", position={"x": 30, "y": 1})
+        assert "with weight 0 (masked)" in tab.inner_text(".kind .read")
         tab.click("[data-head='text.1.0']")
         tab.wait_for_selector("#head .matrix")
         tab.click("#switch")

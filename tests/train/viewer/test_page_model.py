@@ -26,6 +26,8 @@ def test_the_first_view_is_the_whole_model_with_the_values_of_a_sentence(tab, ad
         y, _ = trace.output(name)
         fact = tab.inner_text(f"[data-block='{name}'] small")
         assert f"{len(y)} × {y.shape[1]}" in fact and f"{float(f'{np.linalg.norm(y):.3g}'):g}" in fact
+    chips = "document.querySelector('#model .chips')"  # tokens that do not fit end in "…"
+    assert tab.evaluate(f"getComputedStyle({chips}).textOverflow") == "ellipsis"
     assert tab.locator(".arrow").count() >= 15 and tab.locator(".thumbnail").count() == len(shown)
 
 
