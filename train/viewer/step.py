@@ -106,7 +106,7 @@ def expression(leaves: dict[str, Tensor], expression: str = "", values: Any = No
         leaves[name] = Tensor(array, requires_grad=True)
     result = evaluate(parse(expression), leaves, KNOWN)
     if missing := [name for name in leaves if name not in (values or {})]:
-        raise ExpressionError(f"values: expected a value of {missing[0][:20]}; got none; try {missing[0][:20]} = 2")
+        raise ExpressionError(f"values: {missing[0][:20]} is missing; try {missing[0][:20]} = 2")
     return result
 
 

@@ -232,7 +232,7 @@ def test_a_malformed_step_says_what_is_expected(query):
 
 
 def test_a_variable_without_a_value_is_reported():
-    with pytest.raises(UserError, match="^values: expected a value of b; got none; try b = 2$"):
+    with pytest.raises(UserError, match="^values: b is missing; try b = 2$"):
         steps({"expression": "a * b + a", "values": {"a": 3}})
 
 
