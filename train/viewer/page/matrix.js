@@ -46,7 +46,7 @@ export function matrix({ title, rows, columns, values, most, masked, about = () 
   most ??= largest(values);
   const hidden = masked ? bytes(masked) : null,
     isHatched = (cell) => Boolean(hidden?.[cell]) || values[cell] === -Infinity,
-    hasHatched = values.some((_, cell) => isHatched(cell));
+    hasHatched = hidden?.includes(1) || values.includes(-Infinity);
   const exponent = most && (most < 0.1 || most >= 1000) ? Math.floor(Math.log10(most)) : 0,
     inCell = (value, digits) => compact(value / 10 ** exponent, most / 10 ** exponent, digits);
   const factor = el("span", { class: "soft" });
@@ -110,7 +110,8 @@ export function matrix({ title, rows, columns, values, most, masked, about = () 
     const small = new OffscreenCanvas(across, down),
       data = new ImageData(across, down);
     const pixels = new Uint32Array(data.data.buffer);
-    for (let i = 0; i < values.length; i++) if (!isHatched(i)) pixels[i] = colors[level(values[i], most)];
+    for (let i = 0; i < values.length; i++)
+      if (!hasHatched || !isHatched(i)) pixels[i] = colors[level(values[i], most)];
     small.getContext("2d").putImageData(data, 0, 0);
     image = { colors, canvas: small };
     return small;

@@ -98,9 +98,9 @@ export function start(place, about) {
     if (controller !== running) return;
     if (answer.error) {
       fail(answer.error);
+      if (!document.getElementById("banner").hidden) return; // the server is lost
       ablated.hidden = true;
-      if (document.getElementById("banner").hidden) tell({ answer: null }); // not of a lost server
-      return;
+      return tell({ answer: null });
     }
     if (!off.length) baseline = { key, answer };
     announce(answer, baseline.key === key ? baseline.answer : null, (tokens, heads) => run(search, tokens, heads));
@@ -123,6 +123,7 @@ export function start(place, about) {
       ),
     );
     if (hadFocus) (ablated.querySelector("button") ?? text).focus();
+    status.className = "";
     status.textContent =
       task === "text"
         ? `Loss ${(-answer.score).toFixed(4)} nats per token, perplexity ${Math.exp(-answer.score).toFixed(2)}`
