@@ -12,7 +12,7 @@ from autograd.neural import composed_rotation, softmax
 from models.layers.attention import CrossAttention
 from models.layers.positions import AttentionPositions, LearnedPositions
 from models.layers.restricted_attention import window_mask
-from train.viewer.inspection import BEGIN, Head, labels, log_softmax
+from train.viewer.inspection import AXES, BEGIN, TEXT_AXES, Head, labels, log_softmax
 from train.viewer.trace import OUTPUT, Block, Operation, Recording, Trace, blocks, norm, on_host, zeros_if_none
 
 MAX_THUMBNAIL = 128  # maximum columns of a matrix in the overview; wider ones are subsampled
@@ -76,8 +76,16 @@ def encoded(values: Any) -> str:
     return base64.b64encode(np.ascontiguousarray(values[:, :MAX_COLUMNS], "<f4").tobytes()).decode()
 
 
+def encoded_mask(mask: Any) -> str | None:
+    """Return a base64-encoded byte for each cell, 1 where a mask is false (hidden); None without a mask."""
+    return None if mask is None else base64.b64encode(np.ascontiguousarray(~mask, "u1").tobytes()).decode()
+
+
 def show_block(trace: Trace, name: str, head: int, tokenizer: Any) -> dict[str, Any]:
     """Return the contents of an open block: text, matrices, parameters, and incoming and outgoing gradients.
+
+    A row of the decoder is named after the token that it generates, as in the attention maps of `Inspection`. Only
+    embeddings, keys and values are named after the token that the decoder reads at their position.
 
     Args:
         head: index of the head of an attention block (`has_head`); ignored for other blocks.
@@ -87,9 +95,11 @@ def show_block(trace: Trace, name: str, head: int, tokenizer: Any) -> dict[str, 
         stack: [] if ids is None else labels(tokenizer, ids.tolist(), "source" if stack == "encoder" else "target")
         for stack, ids in trace.ids.items()
     }
+    tokens["read"] = tokens[block.stack]
     if block.stack == "decoder":
-        tokens["decoder"][:1] = [BEGIN]
-    tokens["rows"] = tokens[block.stack]
+        tokens["read"] = [BEGIN, *tokens["decoder"][1:]]
+        tokens["decoder"] = labels(tokenizer, trace.targets.tolist())
+    tokens["rows"] = tokens["read" if block.kind == "embedding" else block.stack]
     answer = SHOW.get(block.kind, show_other)(trace, block, tokens, tokenizer, head)
     _, g = trace.output(name)
     shapes = [(p, trace.parameters[p]) for p in block.parameters]
@@ -102,13 +112,13 @@ def show_block(trace: Trace, name: str, head: int, tokenizer: Any) -> dict[str, 
     }  # fmt: skip
 
 
-def inputs_of(trace: Trace, block: Block, rows: Mapping[str, Any]) -> list[dict[str, Any]]:
+def inputs_of(trace: Trace, block: Block, rows: Mapping[str, Any], symbol: str = "x") -> list[dict[str, Any]]:
     """Return the matrices that a block reads, with the gradient that it passes back to each."""
     left = trace.leaving(block.name)
     matrices = []
     for name, x in trace.inputs(block.name).items():
         source = trace.blocks[name]
-        title = f"x, from {source.title.lower()}"
+        title = f"{symbol}, from {source.title.lower()}"
         if source.stack != block.stack:
             title = "output of the encoder"
         elif source.name == f"{block.name}_residual":
@@ -145,6 +155,10 @@ def show_embedding(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
     is_scaled = embedding.scale != 1
     root, sizes = ("√D · ", f",  √D = {embedding.scale:.4g}") if is_scaled else ("", "")
     notes = [
+        "The rows are the tokens that the decoder reads. In its other blocks, a row is named after the token that it "
+        "generates."
+        if block.stack == "decoder"
+        else "",
         f"E is the parameter {block.parameters[0].removesuffix('.weight')}.",
         "The first row is 0: the decoder starts from a zero vector." if start == "zeros" else "",
         "The first row is the embedding of padding, from which the decoder starts." if start == "pad" else "",
@@ -230,32 +244,34 @@ def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
         return show_without_heads(trace, block, rows)
     columns = slice(head * attention.d_v, (head + 1) * attention.d_v)
     cross = isinstance(attention, CrossAttention)
-    mask, reason = mask_of(attention, block, len(parts[0])) if not cross else (None, "")
+    kind = "cross" if cross else block.stack
+    mask, reason = mask_of(attention, kind, len(parts[0]))
     g = zeros_if_none(operation.g, operation.y)[:, columns]
     steps = attention_head(*parts, attention.rotary_base, mask, g)
     expected = operation.y[:, columns]
     tolerance = 1e-3 * np.abs(expected).max(initial=0)
     if not np.allclose(steps["output"][0], expected, rtol=0, atol=tolerance, equal_nan=True):
         return show_without_heads(trace, block, rows)  # the steps do not support an option of the model
-    keys = rows["encoder"] if cross else rows["rows"]
+    keys = rows["encoder"] if cross else rows["read"]
     masked = steps["scaled"][0].copy()
     if mask is not None:
         masked[~mask] = -np.inf
     queries, plus = rows["rows"], "" if mask is None else " + mask"
-    kind = "cross" if cross else block.stack
     off = [h for h in range(attention.n_heads) if Head(kind, cast(int, block.layer), h) in trace.ablated]
     ablated = "This head is ablated: its rows of W^O are 0. " if head in off else ""
+    row, column = (AXES | TEXT_AXES)[kind]
     return {
         "formula": f"softmax(q kᵀ / √d_k{plus}) v,  √d_k = {attention.d_k**0.5:.4g}",
-        "note": f"{ablated}{reason}",
+        "note": f"{ablated}Rows: {row}. Columns: {column}. {reason}",
         "heads": attention.n_heads, "head": head, "off": off,
         "matrices": [
             matrix("queries q", *steps["q"], queries, "dimension"),
             matrix("keys k", *steps["k"], keys, "dimension"),
             matrix("values v", *steps["v"], keys, "dimension"),
             matrix("scores q kᵀ", *steps["scores"], queries, keys),
-            matrix(f"scores / √d_k{plus}", masked, steps["scaled"][1], queries, keys),
-            matrix("weights, softmax of each row", *steps["weights"], queries, keys, unit=True),
+            matrix(f"scores / √d_k{plus}", masked, steps["scaled"][1], queries, keys, masked=encoded_mask(mask)),
+            matrix("weights, softmax of each row", *steps["weights"], queries, keys, unit=True,
+                   masked=encoded_mask(mask)),
             matrix("head output, weights · v", *steps["output"], queries, "dimension"),
             output_of(trace, block, rows, "all heads, concatenated, times W^O: y"),
             *inputs_of(trace, block, rows),
@@ -268,11 +284,11 @@ def show_without_heads(trace: Trace, block: Block, rows: Any) -> dict[str, Any]:
     return show_other(trace, block, rows, None, 0) | {"note": note}
 
 
-def mask_of(attention: Any, block: Block, length: int) -> tuple[Any, str]:
-    """Return the mask (T, T) of a self-attention, true where a key is visible, or None, and a description of the hidden
-    tokens."""
-    causal, window = block.stack != "encoder", getattr(attention, "window", None)
-    if window is None and not causal:
+def mask_of(attention: Any, kind: str, length: int) -> tuple[Any, str]:
+    """Return the mask (T, T) of an attention of a kind, true where a key is visible, and a description of the hidden
+    tokens; None and "" if it has no mask."""
+    causal, window = kind in ("decoder", "text"), getattr(attention, "window", None)
+    if kind == "cross" or (window is None and not causal):
         return None, ""
     mask = npx.to_host(window_mask(length, length, window or max(1, length), causal))
     hidden = [
@@ -334,7 +350,7 @@ def attention_head(q: Any, k: Any, v: Any, rotary_base: float | None, mask: Any,
 def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
     """Logits, probabilities and p - y of the targets and of the tokens that are among the most probable at some
     position."""
-    hidden, g = trace.output(OUTPUT)
+    hidden, _ = trace.output(OUTPUT)
     logits = on_host(trace.model.logits(Tensor(npx.asarray(hidden))).data)
     log_p = log_softmax(logits)  # (T, V)
     order = np.argsort(-log_p, axis=1, kind="stable")
@@ -354,7 +370,7 @@ def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int
         "formula": "logits = h Eᵀ,  p = softmax(logits),  ∂loss/∂logits = (p − y) / T",
         "note": f"{'E is the embedding matrix: input and output are tied. ' if tied else ''}"
         f"The loss, the mean of −log p of the target, is {trace.loss:.4f} nats. "
-        f"Of {log_p.shape[1]:,} tokens, {len(ids)} are shown.",
+        f"A row is named after its target. Of {log_p.shape[1]:,} tokens, {len(ids)} are shown.",
         "targets": predicted,
         "bars": [
             [[label, float(np.exp(log_p[t, i])), int(i) == int(trace.targets[t])] for i, label in
@@ -362,7 +378,7 @@ def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int
             for t in range(len(log_p))
         ],
         "matrices": [
-            matrix("h, output of the last layer", hidden, g, rows["rows"], "dimension"),
+            *inputs_of(trace, block, rows | {block.stack: predicted}, "input h"),
             matrix("logits", logits[:, ids], gradient[:, ids], predicted, names),
             matrix("probabilities p", np.exp(log_p[:, ids]), None, predicted, names, unit=True),
         ],

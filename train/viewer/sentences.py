@@ -1,7 +1,7 @@
 """Answers to the page's questions about sentences. Each takes {"text": ...} or the id of a recent sentence.
 
 translate   the output with its search, the alternatives, all heads and each layer's prediction; a language model reads
-the text instead. Sends {"so_far"} during the search.
+            the text instead. Sends {"so_far"} during the search.
 flow        values and gradients of every block, small
 block       one block in full precision, see blocks.py
 head        one head in full precision
@@ -23,7 +23,7 @@ from models.search.beam import SearchStep
 from models.search.sampling import check_sampling, sampling_probabilities
 from models.search.tree import CUT, FINISHED, Tree
 from train.errors import UserError, one_line
-from train.viewer.blocks import has_head, overview, show_block
+from train.viewer.blocks import encoded_mask, has_head, mask_of, overview, show_block
 from train.viewer.inspection import (
     Head,
     Inspection,
@@ -243,8 +243,10 @@ class Sentences:
             rows, columns = inspection.edges(kind)
             summaries = [[summary(weights) for weights in layer] for layer in maps]
             levels = np.rint(maps * 255).astype(np.uint8)
+            mask, _ = mask_of(self.model.attentions()[kind][0], kind, len(rows))
             out[kind] = {"rows": rows, "columns": columns, "layers": len(maps), "heads": maps.shape[1],
-                         "bytes": base64.b64encode(levels.tobytes()).decode(), "summary": summaries}  # fmt: skip
+                         "bytes": base64.b64encode(levels.tobytes()).decode(), "summary": summaries,
+                         "masked": encoded_mask(mask)}  # fmt: skip
         return out
 
     def beam(self, tree: Tree, hypotheses: Any) -> dict[str, Any]:

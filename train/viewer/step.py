@@ -1,6 +1,7 @@
 """Data of the page's Step view: forward and backward, node by node, recorded by an observer of the engine."""
 
 import inspect
+import reprlib
 import textwrap
 from collections import Counter
 from collections.abc import Mapping
@@ -80,31 +81,39 @@ def steps(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def options(given: Any, name: str, known: set[str]) -> Mapping[str, Any]:
-    """Return the options of a request; Raises ExpressionError for anything but an object with known names."""
+    """Return the options of a request. Raises ExpressionError for anything but an object with known names."""
     if not isinstance(given, dict) or not known.issuperset(given):
-        raise ExpressionError(f"{name}: expected an object with only {' and '.join(sorted(known))}; got something else")
+        raise ExpressionError(
+            f"{name}: expected an object with only {' and '.join(sorted(known))}; got {reprlib.repr(given)}"
+        )
     return given
 
 
 def expression(leaves: dict[str, Tensor], expression: str = "", values: Any = None) -> Any:
-    """Evaluate an expression of the variables in `values`; other variables get 2, 3, 5, ..."""
+    """Evaluate an expression of the variables in `values`. Raises ExpressionError if a variable has no value."""
     if not isinstance(expression, str) or not 1 <= len(expression) <= MAX_LETTERS:
-        raise ExpressionError(f"expected an expression of 1 to {MAX_LETTERS} characters; got something else")
+        raise ExpressionError(
+            f"expected an expression of 1 to {MAX_LETTERS} characters; got {reprlib.repr(expression)}"
+        )
     if not isinstance(values, dict | None):
-        raise ExpressionError('values: expected an object such as {"a": 2}; got something else')
+        raise ExpressionError(f'values: expected an object such as {{"a": 2}}; got {reprlib.repr(values)}')
     for name, value in (values or {}).items():
         try:
             array = np.array(value, float)
         except (TypeError, ValueError):
             raise ExpressionError(
-                f"{name[:20]}: expected a number or equally long lists of numbers; got something else; try 2 or [1, 2]"
+                f"{name[:20]}: expected a number or equally long lists of numbers; got {reprlib.repr(value)}; "
+                "try 2 or [1, 2]"
             ) from None
         if not name.isidentifier() or array.size > MAX_VALUES or array.ndim > 3:
             raise ExpressionError(
                 f"expected variables with at most {MAX_VALUES} numbers each; got {name[:20]!r} with {array.size}"
             )
         leaves[name] = Tensor(array, requires_grad=True)
-    return evaluate(parse(expression), leaves, KNOWN)
+    result = evaluate(parse(expression), leaves, KNOWN)
+    if missing := [name for name in leaves if name not in (values or {})]:
+        raise ExpressionError(f"values: {missing[0][:20]} is missing; try {missing[0][:20]} = 2")
+    return result
 
 
 def head(leaves: dict[str, Tensor], titles: dict[int, str], causal: bool = False) -> Tensor:

@@ -11,7 +11,7 @@ import pytest
 from autograd import Tensor, neural
 from benchmarks.page import AIMS, measured
 from models.search import beam_search
-from tests.helpers.pages import HOSTILE, SENTENCE, cells, served, translate, turn_to, until, view
+from tests.helpers.pages import SENTENCE, cells, served, translate, turn_to, until, view
 from train.viewer.inspection import AXES, Head, ablate_heads, inspect, labels, source_ids
 from train.viewer.server import Page
 
@@ -99,9 +99,9 @@ def test_translate_shows_the_search_result_and_all_heads(tab, address, page):
     assert [cell.rsplit(" ", 1)[0] for cell in lens[1:]] == labels(tokenizer, inspection.by_layer[-1].tolist())
     pixel = tab.evaluate(
         "() => { const c = document.querySelector('[data-kind=decoder] canvas');"
-        " return [...c.getContext('2d').getImageData(0, 0, 2, 1).data] }"
+        " return [...c.getContext('2d').getImageData(0, 0, 1, 1).data] }"
     )
-    assert pixel == [27, 120, 55, 255, 0, 0, 0, 0]  # weight 1 is dark green; future positions are transparent
+    assert pixel == [27, 120, 55, 255]  # weight 1 is dark green
 
 
 def lit(tab, **crossings):
@@ -114,11 +114,12 @@ def lit(tab, **crossings):
     for kind in AXES:
         height, alphas = tab.locator(f".grid[data-kind={kind}] canvas").evaluate(of_canvas)
         alphas = np.reshape(alphas, (height, -1))[:-1]  # 1 layer, 2 heads
+        visible = np.tri(len(alphas), dtype=bool) if kind == "decoder" else np.True_  # masked weights never change
         heads = alphas[:, : alphas.shape[1] // 2 - 1], alphas[:, alphas.shape[1] // 2 : -1]  # 1 pixel between
         row, column = crossings.get(kind, (None, None))
         expected = np.full(heads[0].shape, 255 if row is column is None else 64)
         expected[[] if row is None else row] = expected[:, [] if column is None else column] = 255
-        if not all((head == (np.tril(expected) if kind == "decoder" else expected)).all() for head in heads):
+        if not all(((head == expected) | ~visible).all() for head in heads):
             return False
     return True
 
@@ -163,13 +164,15 @@ def test_a_token_can_be_forced_and_a_head_ablated(tab, address, page):
     tab.click("button.token >> nth=0")
     choice = tab.locator(".alternative").first.inner_text().split()[0]
     tab.click(".alternative >> nth=0")
-    until(tab, "document.querySelector('#result').textContent.includes(' forced. ')")
+    until(tab, "document.querySelector('#result').textContent.includes(' forced.')")
+    assert tab.evaluate("document.activeElement === document.querySelector('button.token')")
     assert tab.locator("button.token").first.inner_text().split()[0] == choice
     tab.press("#text", "Enter")
-    until(tab, "!document.querySelector('#result').textContent.includes(' forced. ')")
+    until(tab, "!document.querySelector('#result').textContent.includes(' forced.')")
     tab.click("[data-head='cross.0.0']")
     tab.click("#switch")
     tab.wait_for_selector(".restore")
+    until(tab, "document.activeElement.textContent === 'Restore this head'")  # the head is still open
     src = np.array([source_ids(model, tokenizer, SENTENCE)])
     s = page.config.search
     before = model.state_dict()
@@ -181,8 +184,13 @@ def test_a_token_can_be_forced_and_a_head_ablated(tab, address, page):
     best = page.inference.thread.submit(search).result()  # the only thread that may change the model
     assert f"Score {best.score:.4f}" in tab.inner_text("#result") and "Without ablation" in tab.inner_text("#compare")
     assert all((before[name] == array).all() for name, array in model.state_dict().items())
+    turn_to(tab, "model")
+    tab.wait_for_selector("#model[data-flow]", state="attached")
+    assert tab.is_visible("#ask >> text=Without head cross.0.0")
+    assert "head 0 ablated" in tab.inner_text("[data-block='decoder.0.cross_attention']")
     tab.click(".restore")
     tab.wait_for_selector(".restore", state="detached")
+    assert tab.evaluate("document.activeElement.id") == "text"
 
 
 def test_the_beam_tree_has_the_exact_scores_of_the_search(tab, address, page):
@@ -203,6 +211,21 @@ def test_the_beam_tree_has_the_exact_scores_of_the_search(tab, address, page):
     n_kept = tab.locator("#beam svg .box").count()
     tab.check("#dropped")
     assert tab.locator("#beam svg .box").count() > n_kept
+
+
+def test_a_setting_that_is_no_number_is_reported_and_the_result_stays(tab, address):
+    translate(tab, address)
+    shown = tab.inner_text("#result")
+    for field, got in (("alpha", ""), ("width", "2.5")):
+        before = tab.input_value(f"#{field}")
+        tab.fill(f"#{field}", got)
+        tab.press(f"#{field}", "Enter")
+        message = tab.inner_text("#status.error")
+        assert f"got {got or 'no number'}; try {before}" in message and " from " in message
+        assert tab.inner_text("#result") == shown
+        tab.fill(f"#{field}", before)
+    tab.press("#text", "Enter")
+    tab.wait_for_selector("#status:not(.error)")
 
 
 def test_curves_follow_trainings(tab, page, run, tmp_path):
@@ -300,76 +323,6 @@ def test_a_saved_drawing_keeps_its_styles(tab, address, tmp_path):
     assert waiting.value.suggested_filename == "step.svg"
 
 
-PAYLOADS = [
-    HOSTILE,
-    "<script>document.title=1</script>",
-    '"><svg onload="document.title=1">',
-    "'-(document.title=1)-'",
-    "</title></style></svg><body onload=document.title=1>",
-    "javascript:document.title=1",
-    "${document.title=1}{{document.title=1}}",
-    "&lt;img src=x onerror=document.title=1&gt;",
-    "__proto__",
-    "constructor",
-    "\u2028\u202e]]><!--",
-]
-
-
-class Hostile:
-    """A tokenizer of an untrusted run whose tokens are markup."""
-
-    def __init__(self, tokenizer):
-        self.tokenizer = tokenizer
-
-    def __getattr__(self, name):
-        return getattr(self.tokenizer, name)
-
-    def decode_batch(self, sequences):
-        return ["a", *(f"a {PAYLOADS[n % len(PAYLOADS)]}" for n in range(len(sequences) - 1))]
-
-    def decode(self, ids):
-        return HOSTILE
-
-
-def test_an_untrusted_vocabulary_stays_text(tab, page):
-    foreign = Page({}, page.model, Hostile(page.tokenizer), page.config)
-    with served(foreign) as address:
-        translate(tab, address)
-        tab.click("[data-head='cross.0.0']")
-        tab.wait_for_selector("#head .matrix")
-        turn_to(tab, "beam")
-        assert HOSTILE in tab.text_content("#beam svg") and HOSTILE in tab.text_content("#translate .token")
-        for box in ("#late", "#dropped"):
-            if tab.is_visible(box):
-                tab.check(box)
-        shown = tab.text_content("#beam svg")
-        assert sum(text in shown for text in PAYLOADS) >= 4  # the tree has a few more hypotheses
-        assert tab.locator("img, script:not([src]), svg[onload]").count() == 0
-        assert tab.title() == "Search tree – npx-transformer"
-
-
-def test_hostile_names_of_runs_stay_text(tab, run):
-    """Names of folders come from whoever wrote them; Chromium executes none of them."""
-    with served(Page(dict.fromkeys(PAYLOADS, run))) as address:
-        view(tab, address, "curves")
-        tab.wait_for_selector("#curves .uplot")
-        shown = tab.text_content("#curves")
-        assert [name for name in PAYLOADS if name not in shown] == []
-        assert tab.locator("img, script:not([src]), svg[onload]").count() == 0 and "Curves" in tab.title()
-
-
-@pytest.mark.parametrize(
-    "sentence", ["", "x " * 5000, "one 🙂 two", "שלום one", HOSTILE, "\u200f\u202e one", "𒀀𒀀"], ids=range(7)
-)
-def test_any_sentence_is_answered_and_stays_text(tab, address, sentence):
-    view(tab, address, "translate")
-    tab.fill("#text", sentence)
-    tab.press("#text", "Enter")
-    tab.wait_for_selector("#status.error" if not sentence.strip() or len(sentence) > 999 else ".grid")
-    assert tab.locator("img").count() == 0 and "Translate" in tab.title()
-    assert tab.evaluate("document.documentElement.scrollWidth") <= 1100
-
-
 def test_a_page_left_open_survives_the_servers_restart(tab, page):
     with served(page) as first:
         translate(tab, first)
@@ -411,7 +364,7 @@ def test_no_serious_accessibility_violation(tab, address):
         violations += tab.evaluate(f"axe.run({{runOnly: ['color-contrast']}}){collect}")
         assert [one for one in violations if one[0] in ("serious", "critical")] == [], name
         tab.emulate_media(color_scheme="light")
-        for width, height in ((360, 640), (550, 400)):  # a phone; a window zoomed to 200 %
+        for width, height in ((320, 640), (550, 400)):  # a phone; a window zoomed to 200 %
             tab.set_viewport_size({"width": width, "height": height})
             until(tab, f"document.documentElement.scrollWidth <= {width}")  # drawings follow a moment later
         tab.set_viewport_size({"width": 1100, "height": 800})

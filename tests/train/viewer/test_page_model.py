@@ -1,46 +1,14 @@
-"""The page's views of the whole model and of language models and parsers; see conftest.py."""
+"""The page's view of the whole model; see conftest.py."""
 
+import base64
 import json
 
 import numpy as np
 import pytest
 
-from models import TransformerConfig
 from tests.helpers.pages import SENTENCE, served, translate, turn_to, until, view
-from train import RunConfig, UserError
 from train.cli.serve import load_page
-from train.tasks.language import continue_text
-from train.text.plain import PlainTokenizer
 from train.viewer.blocks import show_block, structure
-from train.viewer.examples import validation_sentences
-from train.viewer.inspection import inspect_text, labels
-from train.viewer.server import Page
-from train.viewer.trace import Trace
-
-TEXT = "to be, or not to be:\nthat is the question"
-
-
-@pytest.fixture(scope="module")
-def reader(tmp_path_factory):
-    """The page of a small untrained language model of characters."""
-    file = tmp_path_factory.mktemp("text") / "train.txt"
-    file.write_text(TEXT * 3, encoding="utf-8")
-    tokenizer = PlainTokenizer.from_files([file], "characters", 64)
-    sizes = {"n_layers": 2, "n_heads": 2, "d_model": 16, "d_ff": 32, "norm": "pre", "positions": "rotary"}
-    model = TransformerConfig(vocab_size=tokenizer.vocab_size, architecture="decoder", **sizes).build(seed=3).eval()
-    for p in model.parameters():
-        p.data *= 2  # distributions that are far from uniform
-    config = RunConfig.from_dict({"data": {"task": "language", "text": str(file), "valid_text": str(file)}})
-    return Page({}, model, tokenizer, config, examples=validation_sentences(file.parent, tokenizer, config))
-
-
-def ask(page, name, **query):
-    answer = getattr(page.sentences, name)(query, lambda item: None)
-    json.dumps(answer, allow_nan=False)
-    return answer
-
-
-# ---- the whole model
 
 
 def test_the_first_view_is_the_whole_model_with_the_values_of_a_sentence(tab, address, page):
@@ -58,6 +26,8 @@ def test_the_first_view_is_the_whole_model_with_the_values_of_a_sentence(tab, ad
         y, _ = trace.output(name)
         fact = tab.inner_text(f"[data-block='{name}'] small")
         assert f"{len(y)} × {y.shape[1]}" in fact and f"{float(f'{np.linalg.norm(y):.3g}'):g}" in fact
+    chips = "document.querySelector('#model .chips')"  # tokens that do not fit end in "…"
+    assert tab.evaluate(f"getComputedStyle({chips}).textOverflow") == "ellipsis"
     assert tab.locator(".arrow").count() >= 15 and tab.locator(".thumbnail").count() == len(shown)
 
 
@@ -77,6 +47,10 @@ def test_the_keys_walk_through_both_passes_and_open_the_blocks(tab, address, pag
     assert tab.get_attribute("[aria-label=Direction] .backward", "aria-pressed") == "true"
     tab.keyboard.press("Home")
     assert tab.inner_text("#model .place").startswith("1 of")
+    tab.keyboard.press("End")
+    tab.click("text=Walk again")
+    until(tab, f"document.querySelector('#model .opened').dataset.block === '{walk[0]}'")
+    assert not tab.locator("#model .end").count()
 
 
 def test_a_block_that_was_fetched_ahead_opens_without_the_server(tab, address):
@@ -121,7 +95,12 @@ def test_a_cell_says_how_a_score_becomes_a_weight(tab, address, page):
     tab.press("#text", "Enter")
     tab.click("[data-block='decoder.0.cross_attention']")
     weights = "#model .matrix:has(b:text('weights, softmax')) "
-    tab.click("[aria-label=Head] button >> nth=1")
+    until(tab, "document.querySelectorAll('[aria-label=Head] button').length === 2")
+    tab.focus("[aria-label=Head] button >> nth=0")
+    for _ in range(3):
+        tab.keyboard.press("ArrowRight")  # stays within the group
+    assert tab.evaluate("document.activeElement.textContent") == "1"
+    tab.keyboard.press("Enter")
     until(tab, "document.querySelector('[aria-label=Head] [aria-pressed=true]')?.textContent === '1'")
     until(tab, "document.activeElement.textContent === '1'")
     tab.focus(weights + "canvas[tabindex]")
@@ -132,9 +111,44 @@ def test_a_cell_says_how_a_score_becomes_a_weight(tab, address, page):
     trace = [*page.sentences.traced.values()][-1]
     block = show_block(trace, "decoder.0.cross_attention", 1, page.tokenizer)
     matrices = {one["title"]: one for one in block["matrices"]}
-    column = matrices["weights, softmax of each row"]["columns"][1]
+    row, column = page.sentences.recent[latest(page)][0].target[0], block["matrices"][5]["columns"][1]
+    assert matrices["weights, softmax of each row"] == block["matrices"][5]
     readout = tab.inner_text(weights + ".read")
-    assert readout.startswith(f"<s>, {column}: ") and "q·k = " in readout and "softmax = " in readout
+    assert readout.startswith(f"{row}, {column}: ") and "q·k = " in readout and "softmax = " in readout
+
+
+def latest(page):
+    return [*page.sentences.traced][-1]
+
+
+def test_an_opened_block_labels_and_masks_attention_as_the_translate_view(page):
+    answer = page.sentences.translate({"text": SENTENCE}, lambda item: None)
+    for kind, name in (("encoder", "encoder.0.attention"), ("decoder", "decoder.0.attention"),
+                       ("cross", "decoder.0.cross_attention")):  # fmt: skip
+        query = {"translation": answer["translation"], "block": name, "head": 0}
+        block, grid = page.sentences.block(query, lambda item: None), answer["heads"][kind]
+        weights = next(one for one in block["matrices"] if one["title"].startswith("weights"))
+        assert all(weights[key] == grid[key] for key in ("rows", "columns", "masked"))
+        if kind == "decoder":
+            n = len(grid["rows"])
+            hidden = np.frombuffer(base64.b64decode(grid["masked"]), "u1").reshape(n, n)
+            np.testing.assert_array_equal(hidden, 1 - np.tri(n))
+        else:
+            assert grid["masked"] is None
+
+
+def test_the_output_block_names_its_input_and_the_gradient_that_it_passes_back(tab, address, page):
+    view(tab, address, "model")
+    tab.fill("#text", SENTENCE)
+    tab.press("#text", "Enter")
+    tab.wait_for_selector("#model[data-flow]", state="attached")
+    assert "input ‖h‖" in tab.inner_text("[data-block=output]")
+    tab.click("[aria-label=Direction] .backward")
+    assert "to input ‖∂h‖" in tab.inner_text("[data-block=output]")
+    tab.click("[data-block=output]")
+    until(tab, "document.querySelector('#model .opened').dataset.block === 'output'")
+    assert "Gradient in: 1, that of the loss" in tab.inner_text("#model .opened")
+    assert tab.inner_text("#model .matrix:has(b:text('∂ input h')) b").startswith("∂ input h, from ")
 
 
 def test_the_page_opens_with_translated_validation_sentences(tab, run, uninterrupted):
@@ -219,6 +233,13 @@ def test_no_text_overflows_its_box_or_meets_a_line(tab, address):
                     tab.keyboard.press("ArrowRight")
             tab.wait_for_timeout(100)  # drawings follow the size of the window
             assert tab.evaluate(f"({OVERFLOWING})('{name}')") == [], (name, width)
+            if name == "beam":
+                assert tab.evaluate(
+                    "(({ scrollWidth: a, clientWidth: b }) => a <= b)(document.querySelector('.drawing'))"
+                )
+            if name == "translate" and width > 2000:
+                tops = "[...document.querySelectorAll('.kind')].map((kind) => kind.offsetTop)"
+                assert len({*tab.evaluate(tops)}) == 1
 
 
 def test_the_whole_model_is_in_the_window_and_a_selection_moves_nothing(tab, address):
@@ -251,8 +272,12 @@ def test_the_arrow_keys_move_between_blocks_and_escape_closes(tab, address):
     tab.press("#text", "Enter")
     tab.wait_for_selector("#model[data-flow]", state="attached")
     focused, opened = "document.activeElement.dataset.block", "document.querySelector('#model .opened').dataset.block"
-    tab.focus("[data-block='encoder.0.attention']")
-    tab.keyboard.press("ArrowUp")
+    for key, name in (("ArrowDown", "output"), ("ArrowUp", "source_embedding")):
+        tab.evaluate("document.activeElement.blur()")  # the focus is nowhere
+        tab.keyboard.press(key)
+        assert tab.evaluate(focused) == name
+    for _ in range(2):
+        tab.keyboard.press("ArrowUp")
     assert tab.evaluate(focused) == "encoder.0.attention_residual" and tab.evaluate(f"{opened} === undefined")
     tab.keyboard.press("Enter")
     until(tab, f"{opened} === 'encoder.0.attention_residual'")
@@ -266,6 +291,10 @@ def test_the_arrow_keys_move_between_blocks_and_escape_closes(tab, address):
     first = tab.inner_text("#model .opened .read >> nth=0")
     tab.keyboard.press("ArrowRight")
     assert tab.inner_text("#model .opened .read >> nth=0") != first
+    tab.click("#save summary")
+    tab.wait_for_selector("#save .menu button")
+    tab.keyboard.press("Escape")  # closes the menu only
+    assert not tab.is_visible("#save .menu") and tab.evaluate(f"{opened} !== undefined")
     tab.keyboard.press("Escape")
     assert tab.evaluate(focused) == "encoder.0.attention_residual" and tab.is_visible("#model .start")
 
@@ -287,6 +316,11 @@ def test_a_new_sentence_starts_the_panel_anew_and_an_empty_one_clears_the_views(
     tab.wait_for_selector("#status.error")
     assert tab.locator("#model .thumbnail, #model .chip, #model .matrix").count() == 0
     assert tab.locator("#result > *, #beam svg").count() == 0
+    assert tab.locator("#model .block:not([disabled])").count() == 0
+    tab.evaluate("document.activeElement.blur()")
+    for key in ("ArrowRight", "ArrowUp"):
+        tab.keyboard.press(key)
+    assert tab.inner_text("#model .place") == "" and tab.is_visible("text=Enter a sentence above")
 
 
 def test_every_label_and_number_of_a_matrix_is_drawn(tab, address):
@@ -301,88 +335,19 @@ def test_every_label_and_number_of_a_matrix_is_drawn(tab, address):
         place.style.width = "520px";
         const names = Array.from({ length: 17 }, (_, i) => `\u2423token${i}`);
         const values = Float32Array.from({ length: 16 * 17 }, (_, i) => 0.01 + i / 300);
-        place.append(matrix({ title: "weights", rows: names.slice(1), columns: names, values, most: 1 }));
+        const masked = btoa(String.fromCharCode(...values.map((_, i) => i % 17 === 16)));
+        const of = { rows: names.slice(1), columns: names };
+        place.append(matrix({ title: "weights", ...of, values, most: 1, masked }));
+        place.append(matrix({ title: "gradients", ...of, values: values.map((x) => x / 4096) }));
         drawn.length = 0;
         document.getElementById("translate").prepend(place);
     }""")
     until(tab, "drawn.length > 0")
     drawn = tab.evaluate("drawn")
+    captions = tab.locator("#translate figcaption").all_inner_texts()
+    assert "masked" in captions[0] and "numbers × 10⁻⁴" in captions[1] and "masked" not in captions[1]
+    assert len(drawn) == 2 * 33 + 16 * 16 + 16 * 17  # masked cells have no number
+    drawn = drawn[: 33 + 16 * 16]
     texts = [text for text, _ in drawn]
-    assert texts[:16] == texts[17:33] == [f"\u2423token{i}" for i in range(1, 17)] and len(texts) == 33 + 16 * 17
+    assert texts[:16] == texts[17:33] == [f"\u2423token{i}" for i in range(1, 17)]
     assert texts[33:36] == [".01", ".01", ".02"] and min(size for _, size in drawn) >= 8.9
-
-
-# ---- language models
-
-
-def test_reading_gives_the_log_probability_of_the_text(reader):
-    answer = ask(reader, "translate", text="not to be")
-    ids = np.array([reader.tokenizer.encode("not to be")])
-    loss = reader.model.loss(ids, label_smoothing=0.0).item()
-    assert answer["log_probability"] == pytest.approx(-loss * (ids.shape[1] - 1), rel=1e-5)
-    assert answer["source"] == labels(reader.tokenizer, ids[0].tolist()) and answer["target"] == answer["source"][1:]
-    assert "␣" in answer["source"] and answer["lens"][-1] == [
-        {"label": options[0]["label"], "p": pytest.approx(options[0]["p"])} for options in answer["alternatives"]
-    ]
-    flow = ask(reader, "flow", translation=answer["translation"])
-    assert flow["loss"] == pytest.approx(loss, rel=1e-5)
-
-
-def test_each_layers_prediction_is_that_of_its_output(reader):
-    inspection = inspect_text(reader.model, reader.tokenizer, "to be or not")
-    trace = Trace(reader.model, [reader.tokenizer.encode("to be or not")])
-    first = reader.model.norm(type(reader.model.embedding.weight)(trace.output("layers.0.feed_forward_residual")[0]))
-    np.testing.assert_array_equal(inspection.by_layer[0], reader.model.logits(first).data.argmax(axis=1))
-
-
-@pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.5}, {"temperature": 0.5, "top_k": 4, "top_p": 0.9}])
-def test_the_next_token_is_distributed_as_generate_samples_it(reader, options):
-    """An independent computation of temperature, top-k and top-p; `generate` draws from the same probabilities."""
-    answer = ask(reader, "next", text="to be", **options)
-    shown = [token["p"] for token in answer["tokens"]]
-    p = np.sort(np.array(shown))[::-1] ** (1 / options.get("temperature", 1))
-    p[options.get("top_k") or len(p) :] = 0
-    p /= p.sum()
-    before = np.cumsum(p) - p
-    p[before >= options.get("top_p", 1)] = 0
-    np.testing.assert_allclose([token["sampled"] for token in answer["tokens"]], p / p.sum(), atol=1e-6)
-    assert answer["n_candidates"] == (p > 0).sum() and sum(shown) == pytest.approx(1, abs=1e-6)
-
-
-def test_a_continuation_is_that_of_generate(reader):
-    options = {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "seed": 4}
-    answer = ask(reader, "next", text="to be", tokens=12, **options)
-    window = reader.config.data.max_length
-    assert answer["continuation"] == continue_text(reader.model, reader.tokenizer, "to be", 12, window, **options)
-
-
-@pytest.mark.parametrize(
-    "query",
-    [{"temperature": -1}, {"temperature": "hot"}, {"top_k": 1.5}, {"top_p": 0}, {"tokens": 10**6},
-     {"seed": -1, "tokens": 1}, {"text": 3}, {"temperature": 1e400}, {"top_k": True}],
-)  # fmt: skip
-def test_invalid_options_of_sampling_give_an_error(reader, query):
-    with pytest.raises(UserError, match="expected"):
-        ask(reader, "next", **{"text": "to be", **query})
-
-
-def test_the_distribution_is_redrawn_as_the_sliders_move(tab, reader):
-    with served(reader) as address:
-        view(tab, address, "")
-        tab.wait_for_selector("#model[data-flow]", state="attached")
-        assert tab.inner_text("#model h3 >> nth=0") == "Decoder only"
-        turn_to(tab, "translate")
-        assert tab.title() == "Generate – npx-transformer" and tab.locator("nav a[href='#beam']").count() == 0
-        until(tab, "document.querySelectorAll('.next li').length > 5")
-        tab.focus("#top_k")
-        tab.keyboard.press("ArrowRight")
-        tab.keyboard.press("ArrowRight")
-        until(tab, "document.querySelectorAll('.next li:not(.excluded)').length === 2")
-        before = tab.input_value("#text")
-        tab.click("text=Generate 50 tokens")
-        until(tab, f"document.querySelectorAll('[aria-label=source] .token').length === {len(before) + 50}")
-        tab.click("[data-head='text.1.0']")
-        tab.wait_for_selector("#head .matrix")
-        tab.click("#switch")
-        tab.wait_for_selector(".restore")
-        assert "Without ablation: loss" in tab.inner_text("#compare")

@@ -227,8 +227,13 @@ def test_an_expression_runs_nothing_but_small_operations(expression):
      {"expression": "a * a", "values": {"a": [[1], [1, 2]]}}, {"head": {"x": 1}}],
 )  # fmt: skip
 def test_a_malformed_step_says_what_is_expected(query):
-    with pytest.raises(UserError, match="^[a-z]+: expected .*; got something else"):
+    with pytest.raises(UserError, match="^[a-z]+: expected .*; got .+"):
         steps(query)
+
+
+def test_a_variable_without_a_value_is_reported():
+    with pytest.raises(UserError, match="^values: b is missing; try b = 2$"):
+        steps({"expression": "a * b + a", "values": {"a": 3}})
 
 
 def test_a_sentence_asked_again_is_the_latest(page):

@@ -2,7 +2,8 @@
 import { el, number, table, collapsible, unit } from "./parts.js";
 
 const H = 50,
-  ROW = 84,
+  ROW = 84, // from one step to the next
+  LINE = H + 8, // from one line of a step to the next
   WIDEST = 200; // of a box; a longer token is cut
 const ruler = document.createElement("canvas").getContext("2d");
 const lengthOf = (text, size) => {
@@ -65,30 +66,36 @@ export function start(section) {
       if (node.fate === "dropped" && !dropped.checked) return;
       if (node.length <= end || late.checked) (rows[node.length] ??= []).push(i);
     });
-    const most = Math.max(...rows.filter(Boolean).map((row) => row.length));
-    // boxes as wide as the longest token; a tree wider than the window scrolls
+    // boxes as wide as the longest token; a step takes as many lines as it needs
     const longest = Math.max(...rows.flat().map((i) => lengthOf(search.nodes[i].label, 16)));
     const margin = 62,
-      available = Math.max(place.clientWidth / unit(), 320) - margin,
-      pitch = Math.max(Math.min(190, available / most), Math.min(WIDEST, Math.max(56, longest + 12)) + 10),
+      available = Math.max(place.clientWidth / unit(), 240) - margin,
+      narrowest = Math.min(WIDEST, Math.max(56, longest + 12)) + 10,
+      inLine = Math.max(1, Math.floor(available / narrowest)),
+      largest = Math.max(...rows.filter(Boolean).map((row) => row.length)),
+      most = Math.ceil(largest / Math.ceil(largest / inLine)), // in a line
+      pitch = Math.max(Math.min(260, available / most), narrowest),
       width = margin + Math.max(available, most * pitch),
       w = pitch - 10;
-    const at = new Map([[-1, [margin + (most * pitch) / 2, 8]]]);
-    rows.forEach((row, step) =>
-      row.forEach((i, k) => at.set(i, [margin + (k + 0.5) * pitch, 24 + (step - 0.5) * ROW])),
-    );
-    const height = 24 + (rows.length - 1) * ROW;
+    const at = new Map([[-1, [margin + (most * pitch) / 2, 8]]]),
+      tops = []; // of each step, the middle of its first line
+    let height = 24;
+    rows.forEach((row, step) => {
+      tops[step] = height + ROW / 2;
+      row.forEach((i, k) => at.set(i, [margin + ((k % most) + 0.5) * pitch, tops[step] + Math.floor(k / most) * LINE]));
+      height += ROW + Math.floor((row.length - 1) / most) * LINE;
+    });
     const svg = el("svg", {
       viewBox: `0 0 ${width} ${height}`,
       width: width * unit(),
       height: height * unit(),
       role: "group",
       "data-name": "search-tree",
-      "aria-label": `Tree of ${at.size - 1} hypotheses over ${rows.length - 1} steps; the path to the best one is thick. Arrow keys move between hypotheses.`,
+      "aria-label":
+        `Tree of ${at.size - 1} hypotheses over ${rows.length - 1} steps; the path to the best one is thick. ` +
+        "Arrow keys move between hypotheses.",
     });
-    rows.forEach((row, step) =>
-      svg.append(el("text", { x: 0, y: 28 + (step - 0.5) * ROW, class: "tick" }, `step ${step}`)),
-    );
+    rows.forEach((row, step) => svg.append(el("text", { x: 0, y: tops[step] + 4, class: "tick" }, `step ${step}`)));
     for (const [i, [x, y]] of at) {
       if (i < 0) continue;
       const [px, py] = at.get(search.nodes[i].parent) ?? at.get(-1);
@@ -133,11 +140,7 @@ export function start(section) {
           el("title", {}, `${node.label}: ${node.fate}`),
           el("rect", { x: x - w / 2, y: y - H / 2, width: w, height: H, rx: 4 }),
           el("text", { x, y: y - 4 }, fit(node.label)),
-          el(
-            "text",
-            { x, y: y + 15, class: "value" },
-            score(node),
-          ),
+          el("text", { x, y: y + 15, class: "value" }, score(node)),
         ),
       );
     }
@@ -182,7 +185,8 @@ export function start(section) {
       el(
         "p",
         { class: "formula" },
-        `score = log-probability / length penalty = ${last.log_probability.toFixed(4)} / ${Number.isFinite(penalty) ? penalty.toFixed(4) : "1"} = ${last.score.toFixed(4)}`,
+        `score = log-probability / length penalty = ${last.log_probability.toFixed(4)} / ` +
+          `${Number.isFinite(penalty) ? penalty.toFixed(4) : "1"} = ${last.score.toFixed(4)}`,
       ),
       ...(Math.abs(penalty - ((5 + last.length) / 6) ** alpha) < 1e-3
         ? [el("p", { class: "soft" }, `length penalty = ((5 + ${last.length}) / 6)^${alpha}`)]

@@ -1,5 +1,5 @@
 // An open block of the model: what it does, its formula, its matrices or their gradients, and its parameters.
-import { collapsible, el, number, table } from "./parts.js";
+import { collapsible, el, moveByKeys, number, table } from "./parts.js";
 import { floats, matrix } from "./matrix.js";
 
 // What a block does, in plain words.
@@ -17,7 +17,8 @@ function explain({ title, kind, stack }) {
       "The output of the sub-layer is added to its input, so that each sub-layer only learns a change" +
       (title.includes("norm") ? "; each row is then scaled to a common size." : "."),
     norm: "Each row is scaled to a common size, and then by learned factors.",
-    output: "Each row is compared with every token of the vocabulary; the softmax gives the next token's probabilities.",
+    output:
+      "Each row is compared with every token of the vocabulary; the softmax gives the next token's probabilities.",
   }[kind];
 }
 
@@ -38,14 +39,16 @@ export function openBlock(about, titleOf, block, backward, chooseHead, steps) {
   return [
     el("h3", {}, titleOf(block.block)),
     el("p", {}, explain(about) ?? ""),
-    steps,
+    ...steps,
     ...(block.formula ? [el("p", { class: "formula" }, block.formula)] : []),
     ...(backward
       ? [
           el(
             "p",
             {},
-            `Gradient in: norm ${small(block.arriving)}. Gradient out: `,
+            about.kind === "output"
+              ? "Gradient in: 1, that of the loss with respect to itself. Gradient out: norm "
+              : `Gradient in: norm ${small(block.arriving)}, of the output. Gradient out: `,
             block.leaving.length
               ? block.leaving.map(([to, norm]) => `${small(norm)} to ${titleOf(to)}`).join("; ")
               : "to the embedding table",
@@ -74,7 +77,7 @@ export function openBlock(about, titleOf, block, backward, chooseHead, steps) {
 }
 
 function show(one, all, backward) {
-  const of = { rows: one.rows, columns: one.columns };
+  const of = { rows: one.rows, columns: one.columns, masked: one.masked };
   if (!backward)
     return matrix({
       ...of,
@@ -95,7 +98,8 @@ function arithmetic(one, all) {
   return (i, j) => {
     const cell = i * one.columns.length + j,
       value = (from) => (from.values[cell] === -Infinity ? "−∞" : number(from.values[cell]));
-    return `  (q·k = ${value(scores)}, / √d_k${scaled.title.includes("mask") ? " + mask" : ""} = ${value(scaled)}, softmax = ${value(weights)})`;
+    const plus = scaled.title.includes("mask") ? " + mask" : "";
+    return `  (q·k = ${value(scores)}, / √d_k${plus} = ${value(scaled)}, softmax = ${value(weights)})`;
   };
 }
 
@@ -103,11 +107,13 @@ function heads({ heads: count, head, off }, choose) {
   const buttons = Array.from({ length: count }, (_, h) =>
     el(
       "button",
-      { type: "button", "aria-pressed": String(h === head), onclick: () => choose(h) },
+      { type: "button", "aria-pressed": String(h === head), tabindex: h === head ? 0 : -1, onclick: () => choose(h) },
       off.includes(h) ? `${h} off` : `${h}`,
     ),
   );
-  return el("div", { class: "group", role: "group", "aria-label": "Head" }, el("span", {}, "Head"), ...buttons);
+  const group = el("div", { class: "group", role: "group", "aria-label": "Head" }, el("span", {}, "Head"), ...buttons);
+  moveByKeys(group, buttons, count);
+  return group;
 }
 
 // The ten most probable tokens at a position that can be chosen.

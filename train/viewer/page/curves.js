@@ -143,7 +143,9 @@ function options(name, log, lines, place) {
   };
   const short = (value) => (value == null ? "" : number(Number(value.toPrecision(3))));
   // The legend shows the values at the pointer, or the last ones; of a line without a point there, the one before.
-  const latest = (plot, series, at) => plot.data[series].slice(0, at == null ? undefined : at + 1).findLast((x) => x != null);
+  const latest = (plot, series, at) =>
+    plot.data[series].slice(0, at == null ? undefined : at + 1).findLast((x) => x != null);
+  const inEnglish = (value) => value.toLocaleString("en");
   const y = { ...axis, size: 5 * size, space: 2.4 * size, values: (_, values) => values.map(short) };
   const range =
     name === "tokens_per_second" || name === "lr"
@@ -155,7 +157,7 @@ function options(name, log, lines, place) {
     cursor: { sync: { key: "updates" }, drag: { x: true, y: false } },
     scales: { x: { time: false }, y: log ? { distr: 3 } : range ? { range } : {} },
     padding: [null, 2 * size, null, null], // for the last number of the x axis
-    axes: [{ ...axis, size: 2.6 * size, space: 5 * size, values: (_, values) => values.map((value) => value.toLocaleString("en")) }, y],
+    axes: [{ ...axis, size: 2.6 * size, space: 5 * size, values: (_, values) => values.map(inEnglish) }, y],
     legend: { live: true },
     series: [
       { label: "update", value: (plot, _, series, at) => latest(plot, series, at).toLocaleString("en") },

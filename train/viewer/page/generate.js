@@ -65,7 +65,8 @@ export function start(section) {
       text.form.requestSubmit();
       return;
     }
-    note.textContent = `${loaded.n_candidates.toLocaleString("en")} of ${loaded.vocabulary.toLocaleString("en")} tokens can be sampled. The outline is the model's own probability.`;
+    const [candidates, all] = [loaded.n_candidates, loaded.vocabulary].map((n) => n.toLocaleString("en"));
+    note.textContent = `${candidates} of ${all} tokens can be sampled. The outline is the model's own probability.`;
     const most = Math.max(...loaded.tokens.flatMap(({ p, sampled }) => [p, sampled]));
     list.replaceChildren(
       ...loaded.tokens.slice(0, SHOWN).map(({ label, p, sampled }) => {

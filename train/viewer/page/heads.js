@@ -1,9 +1,19 @@
 // All heads of a kind on one canvas, one pixel per weight; highlights a row and column in every head; opens one head.
-import { ask, bytes as decode, collapsible, el, recorded, scale, table, unit } from "./parts.js";
+import {
+  ask,
+  bytes as decode,
+  collapsible,
+  el,
+  moveByKeys,
+  recorded,
+  maskedPixels,
+  scale,
+  table,
+  unit,
+} from "./parts.js";
 import { legend, matrix } from "./matrix.js";
 
 const GAP = 1; // pixels between heads
-const CAUSAL = ["decoder", "text"];
 const pixel = (...rgba) => new Uint32Array(Uint8Array.from(rgba).buffer)[0];
 // the colors of weights 0 to 1 in 256 levels: the positive half of the scale of all matrices
 const shades = (alpha) =>
@@ -11,7 +21,7 @@ const shades = (alpha) =>
 const MARK = pixel(230, 97, 0, 255);
 
 // The heads of an answer: one block per kind of attention, and a function that highlights token i of a side ("source",
-// "target") in all of them (null: none). `open` is called with the selected head.
+// "target") in all of them (null: none). `open` is called with the name of the selected head, such as "cross.0.3".
 export function grids(heads, kinds, off, open) {
   const grids = Object.entries(heads).map(([kind, grid]) => ({ kind, ...block(kind, grid, kinds[kind], off, open) }));
   return {
@@ -30,7 +40,7 @@ function crossing(kind, side, i) {
 }
 
 function block(kind, grid, [row, column], off, open) {
-  const { layers, heads, rows, columns } = grid,
+  const { layers, heads, rows, columns, masked } = grid,
     [tall, wide] = [rows.length, columns.length];
   const canvas = el("canvas", {
     width: heads * (wide + GAP),
@@ -40,7 +50,7 @@ function block(kind, grid, [row, column], off, open) {
       `${kind}: ${layers} layers of ${heads} heads, each ${tall} by ${wide} weights; ` +
       "select a head to see its numbers in a table",
   });
-  const { weight, light } = paint(canvas, kind, grid, off);
+  const { weight, isMasked, light } = paint(canvas, kind, grid, off);
   const read = el("p", { class: "read" });
   const buttons = grid.summary.flatMap((layer, l) =>
     layer.map((about, h) => {
@@ -54,7 +64,7 @@ function block(kind, grid, [row, column], off, open) {
           "data-head": name,
           tabindex: l || h ? -1 : 0,
           "aria-label": `head ${name}${ablated ? ", ablated" : ""}: ${describe(about, 2)}`,
-          onclick: () => open(kind, l, h),
+          onclick: () => open(name),
           onmousemove: (event) => point(event, l, h),
           onmouseleave: () => {
             light(null, null);
@@ -75,7 +85,8 @@ function block(kind, grid, [row, column], off, open) {
     ];
     if (i < 0 || j < 0 || i >= tall || j >= wide) return;
     light(i, j);
-    read.textContent = `layer ${l}, head ${h}: ${rows[i]} attends to ${columns[j]} with weight ${weight(l, h, i, j).toFixed(2)}`;
+    const value = isMasked(i, j) ? "0 (masked)" : weight(l, h, i, j).toFixed(2);
+    read.textContent = `layer ${l}, head ${h}: ${rows[i]} attends to ${columns[j]} with weight ${value}`;
   }
 
   const place = el(
@@ -97,22 +108,18 @@ function block(kind, grid, [row, column], off, open) {
   place.style.setProperty("--heads", heads);
   place.style.setProperty("--end", layers + 2);
   place.style.setProperty("--shape", `${wide + GAP} / ${tall + GAP}`);
-  place.addEventListener("keydown", (event) => {
-    const at = buttons.indexOf(event.target);
-    const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -heads, ArrowDown: heads }[event.key];
-    const next = by && buttons[at + by];
-    if (!next) return;
-    event.preventDefault();
-    buttons[at].tabIndex = -1;
-    next.tabIndex = 0;
-    next.focus();
-  });
+  moveByKeys(place, buttons, heads);
   return {
     light,
     place: el(
       "div",
       { class: "kind" },
-      el("h4", {}, `${kind} `, el("small", {}, `${row} (row), ${column} (column) `, legend(1, [1]))),
+      el(
+        "h4",
+        {},
+        `${kind} `,
+        el("small", {}, `${row} (row), ${column} (column) `, legend(1, [1], masked ? "masked" : "")),
+      ),
       place,
       read,
     ),
@@ -121,8 +128,9 @@ function block(kind, grid, [row, column], off, open) {
 
 // Draws all weights of a kind, plain and faint. {weight} returns one weight; {light} shows one row and column plain and
 // the rest faint.
-function paint(canvas, kind, { bytes, layers, heads, rows, columns }, off) {
-  const levels = decode(bytes);
+function paint(canvas, kind, { bytes, layers, heads, rows, columns, masked }, off) {
+  const levels = decode(bytes),
+    hidden = masked ? decode(masked) : null;
   const [tall, wide, across, down] = [rows.length, columns.length, canvas.width, canvas.height];
   const context = canvas.getContext("2d"),
     image = context.createImageData(across, down),
@@ -131,15 +139,19 @@ function paint(canvas, kind, { bytes, layers, heads, rows, columns }, off) {
   let lit = null; // [row, column]
 
   function color() {
-    const [clear, pale] = [shades(255), shades(64)];
+    const [clear, pale] = [shades(255), shades(64)],
+      [line, between] = maskedPixels();
     let from = 0;
     for (let l = 0; l < layers; l++) {
       for (let h = 0; h < heads; h++) {
         const shade = off.includes(`${kind}.${l}.${h}`) ? pale : clear;
         for (let i = 0; i < tall; i++, from += wide) {
           const at = (l * (tall + GAP) + i) * across + h * (wide + GAP);
-          for (let j = 0; j < wide && (!CAUSAL.includes(kind) || j <= i); j++) {
-            // future positions cannot be attended to and stay clear
+          for (let j = 0; j < wide; j++) {
+            if (hidden?.[i * wide + j]) {
+              plain[at + j] = faint[at + j] = (i + j) % 3 ? between : line;
+              continue;
+            }
             plain[at + j] = shade[levels[from + j]];
             faint[at + j] = pale[levels[from + j]];
           }
@@ -168,7 +180,11 @@ function paint(canvas, kind, { bytes, layers, heads, rows, columns }, off) {
     light(null, null);
   };
   canvas.redraw();
-  return { light, weight: (l, h, i, j) => levels[((l * heads + h) * tall + i) * wide + j] / 255 };
+  return {
+    light,
+    isMasked: (i, j) => Boolean(hidden?.[i * wide + j]),
+    weight: (l, h, i, j) => levels[((l * heads + h) * tall + i) * wide + j] / 255,
+  };
 }
 
 function describe({ confidence, entropy, distance }, digits) {
@@ -176,22 +192,26 @@ function describe({ confidence, entropy, distance }, digits) {
   return `mean maximum weight ${maximum}, entropy ${bits} bits, distance ${far} tokens`;
 }
 
-// One head of a translation: its weights as a table, lines between tokens, and a button to ablate it.
-export async function openHead(place, translation, kind, layer, head, off, toggle) {
-  const name = (place.dataset.head = `${kind}.${layer}.${head}`);
-  const answer = await ask("api/head", { translation, kind, layer, head });
+// One head of an answer: its weights as a table, lines between tokens, and a button to ablate it. `focus` selects what
+// gets the focus.
+export async function openHead(place, answer, name, toggle, focus = "h3") {
+  const [kind, layer, head] = name.split(".");
+  place.dataset.head = name;
+  const query = { translation: answer.translation, kind, layer: Number(layer), head: Number(head) };
+  const opened = await ask("api/head", query);
   if (place.dataset.head !== name) return; // another head was selected meanwhile
-  if (answer.error) return place.replaceChildren(el("p", { class: "error", role: "alert" }, answer.error));
-  const { rows, columns, weights } = answer;
+  if (opened.error) return place.replaceChildren(el("p", { class: "error", role: "alert" }, opened.error));
+  const { rows, columns, weights } = opened,
+    { masked } = answer.heads[kind];
   const lines = drawLines(rows, columns, weights, name);
   const button = el(
     "button",
     { type: "button", id: "switch", onclick: () => toggle(name) },
-    off.includes(name) ? "Restore this head" : "Ablate this head and run again",
+    answer.off.includes(name) ? "Restore this head" : "Ablate this head and run again",
   );
   place.replaceChildren(
     el("h3", { tabindex: -1 }, `Head ${name}`),
-    el("p", {}, `This head: ${describe(answer, 4)}.`),
+    el("p", {}, `This head: ${describe(opened, 4)}.`),
     ...(recorded ? [] : [el("p", { class: "row" }, button)]),
     el(
       "p",
@@ -201,7 +221,7 @@ export async function openHead(place, translation, kind, layer, head, off, toggl
     el(
       "div",
       { class: "pair" },
-      matrix({ title: `Weights of head ${name}`, rows, columns, values: weights.flat(), most: 1 }),
+      matrix({ title: `Weights of head ${name}`, rows, columns, values: weights.flat(), most: 1, masked }),
       el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Lines" }, lines),
     ),
     collapsible("As a table", () =>
@@ -212,7 +232,7 @@ export async function openHead(place, translation, kind, layer, head, off, toggl
       ),
     ),
   );
-  place.querySelector("h3").focus();
+  place.querySelector(focus)?.focus();
 }
 
 function drawLines(rows, columns, weights, name) {

@@ -4,7 +4,7 @@ import { matrix } from "./matrix.js";
 
 // `answer` and `flow` may be missing; `backward` is the direction shown; `walk` opens the first block.
 export function introduction(model, answer, flow, backward, walk) {
-  const { task, blocks, layers, heads, d_model, d_ff, d_k, vocabulary, parameters, norm } = model;
+  const { task, blocks, kinds, layers, heads, d_model, d_ff, d_k, vocabulary, parameters, norm } = model;
   const count = (kind) => blocks.filter((one) => one.kind === kind).reduce((sum, one) => sum + one.parameters, 0);
   const rows = [
     ["Attention", count("attention")],
@@ -18,14 +18,17 @@ export function introduction(model, answer, flow, backward, walk) {
       "p",
       {},
       backward
-        ? "The gradient of the loss flows from the top to the bottom. The strip of each block shows the gradient with " +
-            "respect to its output"
+        ? "The gradient of the loss flows from the top to the bottom. The strip of each block shows the gradient " +
+            "with respect to its output (at the top, its input h)"
         : "The sentence above enters at the bottom, and the next tokens leave at the top. Each box is a block of the " +
-            "network with the number of its parameters; its strip shows its output",
-      ", one row per token: purple is negative, green positive. Select a block to see inside.",
+            "network with the number of its parameters; its strip shows its output (at the top, its input h)",
+      ", one row per token: purple is negative, green positive. ",
+      answer ? "Select a block to see inside." : "",
     ),
-    el("p", {}, el("button", { type: "button", class: "primary", onclick: walk }, "▶ Walk through the model")),
-    ...(answer ? [attention(answer)] : []),
+    answer
+      ? el("p", {}, el("button", { type: "button", class: "primary", onclick: walk }, "▶ Walk through the model"))
+      : el("p", {}, el("strong", {}, "Enter a sentence above to see its values; the blocks then open.")),
+    ...(answer ? [attention(answer, kinds)] : []),
     el("h3", {}, `${rounded(parameters)} parameters`),
     el(
       "ul",
@@ -48,26 +51,28 @@ export function introduction(model, answer, flow, backward, walk) {
       `N = ${layers} layers${task === "text" ? "" : " in each stack"}, d_model ${d_model}, d_ff ${d_ff}, ` +
         `${heads} heads of width ${d_k}, ${vocabulary.toLocaleString("en")} tokens, ${norm}-norm. `,
       flow
-        ? `The loss on this sentence is ${flow.loss.toFixed(4)} nats per token; its gradient flows back through every block.`
+        ? `The loss on this sentence is ${flow.loss.toFixed(4)} nats per token. Its gradient flows back from the top.`
         : "",
     ),
   ];
 }
 
 // What each token reads in the last layer: the weights of cross-attention, or of self-attention in a language model.
-function attention(answer) {
-  const isCross = "cross" in answer.heads,
-    { rows, columns, layers: all, heads: count, bytes: encoded } = answer.heads[isCross ? "cross" : "text"];
+function attention(answer, kinds) {
+  const kind = "cross" in answer.heads ? "cross" : "text",
+    { rows, columns, layers: all, heads: count, bytes: encoded, masked } = answer.heads[kind];
   const weights = bytes(encoded),
     n = rows.length * columns.length,
     values = new Float32Array(n);
   for (let h = (all - 1) * count; h < all * count; h++)
     for (let i = 0; i < n; i++) values[i] += weights[h * n + i] / 255 / count;
-  const title = isCross ? "Which source token each output token reads" : "Which tokens each token reads";
+  const title = kind === "cross" ? "Which source token each output token reads" : "Which tokens each token reads";
+  const [row, column] = kinds[kind];
   return el(
     "div",
     { class: "preview" },
     el("h3", {}, title),
-    matrix({ title: `Attention, mean of ${count} heads of layer ${all - 1}`, rows, columns, values, most: 1 }),
+    el("p", { class: "soft" }, `Rows: ${row}. Columns: ${column}.`),
+    matrix({ title: `Attention, mean of ${count} heads of layer ${all - 1}`, rows, columns, values, most: 1, masked }),
   );
 }

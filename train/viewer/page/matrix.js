@@ -1,5 +1,5 @@
 // A matrix as colored cells on a canvas, with headers, a legend, and the value under the pointer or the cursor.
-import { bytes, el, level, number, pixelScale, scale } from "./parts.js";
+import { bytes, el, level, maskedColors, number, pixelScale, scale } from "./parts.js";
 
 const NARROWEST = 2, // CSS pixels per column; wider matrices scroll
   WIDEST = 3.4, // width of a column in letters' heights
@@ -11,8 +11,10 @@ const ruler = document.createElement("canvas").getContext("2d");
 // First all canvases get their sizes, so that the browser lays the page out once; then those in the window are painted,
 // and the others when they come near it.
 const sizes = new ResizeObserver((entries) => {
-  const { fontSize, fontFamily } = getComputedStyle(entries[0].target);
-  const resized = entries
+  const attached = entries.filter(({ target }) => target.isConnected); // others have no style
+  if (!attached.length) return;
+  const { fontSize, fontFamily } = getComputedStyle(attached[0].target);
+  const resized = attached
     .filter(({ target, contentRect }) => target.firstChild.fit(contentRect.width, fontSize, fontFamily))
     .map(({ target }) => target.firstChild);
   const inWindow = resized.map((canvas) => canvas.getBoundingClientRect().top < innerHeight);
@@ -32,19 +34,28 @@ const later = new IntersectionObserver(
 export const floats = (base64) => new Float32Array(bytes(base64).buffer);
 
 // A figure for {title, rows, columns, values}: `rows` and `columns` are labels, or `columns` is the name of a dimension
-// whose indices are the labels; `values` is a flat array; -Infinity is a masked cell. `most`: the value of the darkest
-// color. `about(i, j)`: more text for the readout of a cell.
-export function matrix({ title, rows, columns, values, most, about = () => "", missing = "" }) {
+// whose indices are the labels; `values` is a flat array. `masked`: base64-encoded bytes, 1 for a masked cell; these
+// and -Infinity are hatched. `most`: the value of the darkest color. `about(i, j)`: more text for the readout of a
+// cell. Small or large numbers are drawn in units of a power of ten, so that they fit.
+export function matrix({ title, rows, columns, values, most, masked, about = () => "", missing = "" }) {
   const [down, across] = [
     rows.length,
     Array.isArray(columns) ? columns.length : Math.round(values.length / rows.length),
   ];
   const column = (j) => (Array.isArray(columns) ? columns[j] : `${columns} ${j}`);
   most ??= largest(values);
+  const hidden = masked ? bytes(masked) : null,
+    isHatched = (cell) => Boolean(hidden?.[cell]) || values[cell] === -Infinity,
+    hasHatched = hidden?.includes(1) || values.includes(-Infinity);
+  const exponent = most && (most < 0.1 || most >= 1000) ? Math.floor(Math.log10(most)) : 0,
+    inCell = (value, digits) => compact(value / 10 ** exponent, most / 10 ** exponent, digits);
+  const factor = el("span", { class: "soft" });
   const canvas = el("canvas", {
     tabindex: 0,
     role: "img",
-    "aria-label": `${title}: ${down} rows (${rows.slice(0, 12).join(" ")}), ${across} columns, largest magnitude ${number(most)}. Use the arrow keys to read its values.`,
+    "aria-label":
+      `${title}: ${down} rows (${rows.slice(0, 12).join(" ")}${down > 12 ? " …" : ""}), ${across} columns, ` +
+      `largest magnitude ${number(most)}. Use the arrow keys to read its values.`,
   });
   const frame = el("span", { class: "cursor", hidden: true });
   const box = el("div", { class: "cells" }, canvas, frame);
@@ -59,6 +70,7 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
     layout = { available, fontSize, ...place(available, parseFloat(fontSize), fontFamily) };
     canvas.style.width = `${layout.width}px`;
     canvas.style.height = `${layout.height}px`;
+    factor.textContent = layout.numbers && exponent ? `numbers × ${powerOfTen(exponent)}` : "";
     point();
     return true;
   };
@@ -77,9 +89,14 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
     const smaller = (most) => Math.max(SMALLEST * size, Math.min(size, most));
     // numbers in the cells, with as many digits as fit
     const room = (cellWidth - 3) / (ruler.measureText("0").width / size); // of one letter of 1 px
-    const numbers = (room >= 2 * SMALLEST * size && values.length <= MOST_NUMBERS ? [2, 1] : [])
+    const numbers = (
+      room >= 2 * SMALLEST * size && values.length <= MOST_NUMBERS ? (exponent ? [2, 1, 0] : [2, 1]) : []
+    )
       .map((digits) => {
-        const letters = values.reduce((n, value) => Math.max(n, compact(value, most, digits).length), 1);
+        const letters = values.reduce(
+          (n, value, cell) => (isHatched(cell) ? n : Math.max(n, inCell(value, digits).length)),
+          1,
+        );
         return { digits, size: Math.min(size, cellHeight * 0.8, room / letters) };
       })
       .find((one) => one.size >= SMALLEST * size);
@@ -87,13 +104,14 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
     return { width, height, size, fontFamily, left, top, cellWidth, cellHeight, named, turned, columnSize, numbers };
   }
 
-  // One pixel for each value, which the browser scales to cells. Masked cells are clear.
+  // One pixel for each value, which the browser scales to cells. Hatched cells are clear.
   function pixels(colors) {
     if (image?.colors === colors) return image.canvas;
     const small = new OffscreenCanvas(across, down),
       data = new ImageData(across, down);
     const pixels = new Uint32Array(data.data.buffer);
-    for (let i = 0; i < values.length; i++) if (values[i] !== -Infinity) pixels[i] = colors[level(values[i], most)];
+    for (let i = 0; i < values.length; i++)
+      if (!hasHatched || !isHatched(i)) pixels[i] = colors[level(values[i], most)];
     small.getContext("2d").putImageData(data, 0, 0);
     image = { colors, canvas: small };
     return small;
@@ -113,6 +131,7 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
     context.textBaseline = "middle";
     context.imageSmoothingEnabled = false;
     context.drawImage(pixels(pixelScale()), left, top, across * cellWidth, down * cellHeight);
+    hatch(context);
     // lifts a label that hangs below its line, as the sign for a space does
     const lift = (label) => Math.max(0, context.measureText(label).actualBoundingBoxDescent - 0.5 * size);
     const everyRow = Math.ceil((size * 1.1) / cellHeight);
@@ -143,12 +162,43 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
       context.textAlign = "center";
       for (let i = 0; i < down; i++) {
         for (let j = 0; j < across; j++) {
+          if (isHatched(i * across + j)) continue;
           const value = values[i * across + j],
-            [r, g, b] = value === -Infinity ? [128, 128, 128] : colors[level(value, most)];
-          context.fillStyle = value === -Infinity ? ink : 0.3 * r + 0.59 * g + 0.11 * b > 140 ? "#000" : "#fff";
-          const text = compact(value, most, numbers.digits);
-          context.fillText(text, left + (j + 0.5) * cellWidth, top + (i + 0.5) * cellHeight, cellWidth - 2);
+            [r, g, b] = colors[level(value, most)];
+          context.fillStyle = 0.3 * r + 0.59 * g + 0.11 * b > 140 ? "#000" : "#fff";
+          context.fillText(
+            inCell(value, numbers.digits),
+            left + (j + 0.5) * cellWidth,
+            top + (i + 0.5) * cellHeight,
+            cellWidth - 2,
+          );
         }
+      }
+    }
+  }
+
+  // Draws diagonal lines over the cells without a value.
+  function hatch(context) {
+    if (!hasHatched) return;
+    const { left, top, cellWidth, cellHeight, size } = layout,
+      n = Math.max(4, Math.round(size / 2.5)),
+      tile = new OffscreenCanvas(n, n),
+      lines = tile.getContext("2d");
+    [lines.strokeStyle, lines.fillStyle] = maskedColors();
+    lines.lineWidth = n / 4;
+    lines.fillRect(0, 0, n, n);
+    for (const x of [-n, 0, n]) {
+      lines.moveTo(x, n);
+      lines.lineTo(x + n, 0);
+    }
+    lines.stroke();
+    context.fillStyle = context.createPattern(tile, "repeat");
+    for (let i = 0; i < down; i++) {
+      for (let j = 0; j < across; j++) {
+        const first = j;
+        while (j < across && isHatched(i * across + j)) j++;
+        if (j > first)
+          context.fillRect(left + first * cellWidth, top + i * cellHeight, (j - first) * cellWidth, cellHeight);
       }
     }
   }
@@ -166,7 +216,9 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
     if (cursor && cursor[0] === i && cursor[1] === j) return;
     cursor = [i, j];
     const value = values[i * across + j];
-    readout.textContent = `${rows[i]}, ${column(j)}: ${value === -Infinity ? "−∞ (masked)" : number(value)}${about(i, j)}`;
+    const shown = value === -Infinity ? "−∞" : number(value);
+    const mark = hidden?.[i * across + j] ? " (masked)" : "";
+    readout.textContent = `${rows[i]}, ${column(j)}: ${shown}${mark}${about(i, j)}`;
     point();
   }
 
@@ -198,7 +250,14 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
   return el(
     "figure",
     { class: across > (Array.isArray(columns) ? 8 : 40) ? "matrix wide" : "matrix" },
-    el("figcaption", {}, el("b", {}, title), ` ${down} × ${across} `, legend(most, values)),
+    el(
+      "figcaption",
+      {},
+      el("b", {}, title),
+      ` ${down} × ${across} `,
+      legend(most, values, hasHatched ? (hidden ? "masked" : "−∞") : ""),
+      factor,
+    ),
     box,
     readout,
   );
@@ -207,7 +266,6 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
 // Few characters for a number inside a cell of a matrix whose largest magnitude is `most`.
 function compact(x, most, digits) {
   const size = Math.abs(x);
-  if (x === -Infinity) return "−∞";
   if (size < 0.5 * 10 ** -digits && (size === 0 || most >= 0.5)) return "0";
   const isPlain = size < 100 && size >= 0.5 * 10 ** -digits;
   const text = isPlain ? x.toFixed(size < 10 ? digits : digits - 1) : x.toExponential(0).replace("e+", "e");
@@ -221,11 +279,15 @@ function largest(values) {
   return most;
 }
 
-// The color scale from -most (or 0) to most.
-export function legend(most, values) {
+const powerOfTen = (exponent) =>
+  `10${exponent < 0 ? "⁻" : ""}${[...String(Math.abs(exponent))].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("")}`;
+
+// The color scale from -most (or 0) to most, and what a hatched cell means, if there are any.
+export function legend(most, values, hatched = "") {
   const signed = !values || values.some((value) => value < 0 && Number.isFinite(value));
   const bar = el("span", { class: signed ? "bar signed" : "bar", "aria-hidden": "true" });
-  return el("span", { class: "legend" }, signed ? `−${number(most)} ` : "0 ", bar, ` ${number(most)}`);
+  const key = hatched ? [el("span", { class: "bar hatched", "aria-hidden": "true" }), hatched] : [];
+  return el("span", { class: "legend" }, signed ? `−${number(most)} ` : "0 ", bar, ` ${number(most)} `, ...key);
 }
 
 // A matrix from nested lists, as the Step view has them: a number, a vector or a matrix of two or three axes.

@@ -73,8 +73,9 @@ export function collapsible(name, build) {
 
 const LIGHT = "762a83 9970ab c2a5cf e7d4e8 f7f8fa d9f0d3 a6dba0 5aae61 1b7837";
 const DARK = "e3b5ff ab76cc 714690 432c54 1d232a 1e4229 2e6e3f 4aa65d 98eaa3";
+const rgb = (hex) => [0, 2, 4].map((i) => parseInt(hex.slice(i, i + 2), 16));
 const levels = (stops) => {
-  const colors = stops.split(" ").map((hex) => [0, 2, 4].map((i) => parseInt(hex.slice(i, i + 2), 16)));
+  const colors = stops.split(" ").map(rgb);
   return Array.from({ length: 255 }, (_, level) => {
     const place = (level / 254) * (colors.length - 1),
       i = Math.min(colors.length - 2, Math.floor(place));
@@ -82,7 +83,7 @@ const levels = (stops) => {
   });
 };
 const SCALES = { light: levels(LIGHT), dark: levels(DARK) };
-const pack = (colors) => Uint32Array.from(colors, (rgb) => new Uint32Array(Uint8Array.of(...rgb, 255).buffer)[0]);
+const pack = (colors) => Uint32Array.from(colors, (color) => new Uint32Array(Uint8Array.of(...color, 255).buffer)[0]);
 const PIXELS = { light: pack(SCALES.light), dark: pack(SCALES.dark) };
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 
@@ -91,16 +92,23 @@ let current = chosen(); // stored, because reading `matches` makes the browser u
 export const theme = () => current;
 export const scale = () => SCALES[theme()]; // 255 colors for -1 to 1
 export const pixelScale = () => PIXELS[theme()]; // the same as pixels of an ImageData
+// Masked cells have diagonal lines of the first color on the second, a blue that the scale does not have.
+const MASKED = { light: ["b7c4da", "e3e9f3"], dark: ["3f5275", "1c2840"] };
+export const maskedColors = () => MASKED[theme()].map((hex) => `#${hex}`);
+export const maskedPixels = () => pack(MASKED[theme()].map(rgb));
 export const level = (value, most) => 127 + Math.round(127 * Math.min(1, Math.max(-1, value / (most || 1))));
 
 export function setTheme(name) {
   document.documentElement.dataset.theme = current = name;
   redraw();
 }
-// Canvases have a method `redraw`, which is called when the colors change. Legends use the gradient --scale.
+// Canvases have a method `redraw`, which is called when the colors change. Legends use --scale and --masked.
 function redraw() {
   const colors = (theme() === "dark" ? DARK : LIGHT).split(" ").map((hex) => `#${hex}`);
-  document.documentElement.style.setProperty("--scale", `linear-gradient(90deg, ${colors.join(", ")})`);
+  const { style } = document.documentElement,
+    [line, between] = maskedColors();
+  style.setProperty("--scale", `linear-gradient(90deg, ${colors.join(", ")})`);
+  style.setProperty("--masked", `repeating-linear-gradient(135deg, ${line} 0 2px, ${between} 2px 5px)`);
   document.querySelectorAll("canvas").forEach((canvas) => canvas.redraw?.());
 }
 prefersDark.addEventListener("change", () => {
@@ -130,6 +138,23 @@ export function stepByKeys(section, go) {
   });
 }
 
+// The arrow keys move the focus between the buttons of a group, in rows of `across`, and never leave it. Tab reaches
+// only one of the buttons.
+export function moveByKeys(group, buttons, across) {
+  group.addEventListener("keydown", (event) => {
+    const at = buttons.indexOf(event.target),
+      by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -across, ArrowDown: across }[event.key];
+    if (!by || at < 0) return;
+    event.preventDefault();
+    const isOut = Math.abs(by) === 1 && Math.floor(at / across) !== Math.floor((at + by) / across);
+    const next = isOut ? null : buttons[at + by];
+    if (!next) return;
+    buttons[at].tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+  });
+}
+
 // ---- the server
 
 const UNREACHABLE = "The server does not respond. This page resumes when it is back.";
@@ -140,7 +165,7 @@ const banner = () => document.getElementById("banner");
 let known = null,
   waiting = null;
 
-// Every answer of the server, by its question; of sentences, the latest only. A saved page has them in #recorded instead
+// Answers of the server, by their question; of sentences, the latest only. A saved page has them in #recorded instead
 // of a server (save.js).
 export const recording = new Map();
 const saved = document.getElementById("recorded");

@@ -1,7 +1,7 @@
 // Save the current view as one file that works without the server, a drawing as SVG, or a chart as PNG.
 //
-// A saved view is the page itself with the recorded answers of the server, so it can still be stepped through. The model
-// view has all blocks, with the first head of each attention and the heads that were open.
+// A saved view is the page itself with the recorded answers of the server, so it can still be stepped through. The
+// model view has all blocks, with the first head of each attention and the heads that were open.
 import { ask, el, reach, recorded, recording } from "./parts.js";
 
 const SHEETS = ["vendor/uPlot.css", "page.css"],
@@ -11,6 +11,7 @@ const MODULES = [
   "matrix",
   "sentence",
   "introduction",
+  "figure",
   "model",
   "block",
   "translate",
@@ -90,7 +91,8 @@ export function start(menu, about) {
   menu.addEventListener("keydown", (event) => {
     const buttons = [...list.children],
       by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (event.key === "Escape") {
+    if (event.key === "Escape" && menu.open) {
+      event.preventDefault(); // the key closes one thing at a time
       menu.open = false;
       menu.firstElementChild.focus();
     } else if (by && menu.open) {
@@ -165,11 +167,13 @@ async function savePage(view, about) {
     ...scripts.map((text) => make("script", {}, text)),
     make("script", { type: "module" }, 'import "main.js";'),
   ];
-  const html = (parts) => parts.map((part) => part.outerHTML).join("\n"); // as text: this page's policy blocks inline styles
+  // as text, because this page's policy blocks inline styles
+  const html = (element, parts) => element.innerHTML + parts.map((part) => part.outerHTML).join("\n");
+  const [headHtml, bodyHtml] = [html(saved.head, head), html(saved.body, body)];
   download(
     `${view}.html`,
     "text/html",
-    `<!doctype html>\n<html lang="en"><head>${saved.head.innerHTML}${html(head)}</head><body>${saved.body.innerHTML}${html(body)}</body></html>\n`,
+    `<!doctype html>\n<html lang="en"><head>${headHtml}</head><body>${bodyHtml}</body></html>\n`,
   );
 }
 

@@ -7,8 +7,9 @@ const WORDS = {
   text: { label: "Text", button: "Read", hint: "A text like the training text" },
 };
 
-// Fills `place`. Each answer is announced as the event "translated" with {answer, before, rerun}: `before` is the answer
-// without ablated heads, if known, and `answer` is null after an error; `rerun(prefix, off)` asks again with forced first tokens and ablated heads.
+// Fills `place`. Each answer is announced as the event "translated" with {answer, before, rerun}: `before` is the
+// answer without ablated heads, if known, and `answer` is null after an error; `rerun(prefix, off)` asks again with
+// forced first tokens and ablated heads. A setting that is not a number is reported, and the latest answer stays.
 export function start(place, about) {
   if (!about.model) return { read: () => {} };
   const { task, examples, beam: width, most_beam, alpha: exponent } = about.model,
@@ -26,6 +27,7 @@ export function start(place, about) {
     "form",
     {
       class: "sentence",
+      novalidate: true, // `submit` says what is expected
       onsubmit: (event) => {
         event.preventDefault();
         submit();
@@ -39,7 +41,8 @@ export function start(place, about) {
   );
   const status = el("p", { id: "status", role: "status", dir: "auto" });
   const kept = el("p", { class: "settings" });
-  place.append(recorded ? kept : form, status);
+  const ablated = el("p", { class: "ablated row", hidden: true });
+  place.append(recorded ? kept : form, el("div", { class: "answer" }, status, ablated));
   let running = null,
     baseline = { key: "", answer: null }; // the latest answer without ablation, and its question
 
@@ -54,12 +57,20 @@ export function start(place, about) {
     choice.value = "";
   });
 
-  const submit = () =>
-    run(
-      task === "text"
-        ? { text: text.value }
-        : { text: text.value, beam: Number(beam.value), alpha: Number(alpha.value) },
-    );
+  function submit() {
+    if (task === "text") return run({ text: text.value });
+    for (const [name, { value, min, max, validity, defaultValue }] of Object.entries({ beam, alpha })) {
+      if (value !== "" && validity.valid) continue;
+      const range = `${name === "beam" ? "an integer" : "a number"} from ${min} to ${max}`;
+      return fail(`${name}: expected ${range}; got ${value || "no number"}; try ${defaultValue}`);
+    }
+    run({ text: text.value, beam: Number(beam.value), alpha: Number(alpha.value) });
+  }
+
+  function fail(message) {
+    status.textContent = message;
+    status.className = "error";
+  }
 
   function read(sentence) {
     text.value = sentence;
@@ -86,10 +97,10 @@ export function start(place, about) {
     );
     if (controller !== running) return;
     if (answer.error) {
-      status.textContent = answer.error;
-      status.className = "error";
-      if (document.getElementById("banner").hidden) tell({ answer: null }); // not of a lost server
-      return;
+      fail(answer.error);
+      if (!document.getElementById("banner").hidden) return; // the server is lost
+      ablated.hidden = true;
+      return tell({ answer: null });
     }
     if (!off.length) baseline = { key, answer };
     announce(answer, baseline.key === key ? baseline.answer : null, (tokens, heads) => run(search, tokens, heads));
@@ -97,6 +108,22 @@ export function start(place, about) {
   }
 
   function announce(answer, before, rerun) {
+    const { ids, off } = answer;
+    const restored = (name) => () =>
+      rerun(
+        ids.slice(0, answer.forced),
+        off.filter((one) => one !== name),
+      );
+    const hadFocus = ablated.contains(document.activeElement);
+    ablated.hidden = !off.length;
+    ablated.replaceChildren(
+      el("strong", {}, `Without ${off.length === 1 ? "head" : "heads"} ${off.join(", ")}`),
+      ...(recorded ? [] : off).map((name) =>
+        el("button", { type: "button", class: "restore", onclick: restored(name) }, `Restore head ${name}`),
+      ),
+    );
+    if (hadFocus) (ablated.querySelector("button") ?? text).focus();
+    status.className = "";
     status.textContent =
       task === "text"
         ? `Loss ${(-answer.score).toFixed(4)} nats per token, perplexity ${Math.exp(-answer.score).toFixed(2)}`

@@ -19,7 +19,10 @@ function edgeLabels(edges, nodes) {
     const covers = ([x, y]) => {
       const isIn = ([a, b]) => Math.abs(a - x) < half + 3 && Math.abs(b - y) < high + 2;
       const others = points.filter(([other]) => other !== way).flatMap(([, all]) => all);
-      return others.filter(isIn).length + 99 * placed.filter(([a, b, w]) => Math.abs(a - x) < half + w && Math.abs(b - y) < 2 * high).length;
+      return (
+        others.filter(isIn).length +
+        99 * placed.filter(([a, b, w]) => Math.abs(a - x) < half + w && Math.abs(b - y) < 2 * high).length
+      );
     };
     const candidates = along(way.slice(-2), 10).slice(3, -2);
     const [x, y] = candidates.reduce((best, point) => (covers(point) < covers(best) ? point : best));
@@ -246,9 +249,9 @@ export function start(section) {
         ),
       );
     }
-    // as large as the window allows, with letters (of 12 units) of 0.92 to 1.25 rem
+    // as large as the window allows, with letters (of 12 units) of 0.92 to 1.6 rem
     const fitting = `min(100%, ${(70 * graph.width) / graph.height}vh)`;
-    svg.style.width = `clamp(${graph.width / 13}rem, ${fitting}, ${graph.width / 9.6}rem)`;
+    svg.style.width = `clamp(${graph.width / 13}rem, ${fitting}, ${graph.width / 7.5}rem)`;
     drawing.replaceChildren(svg);
     panel.replaceChildren(...about(here));
     all.refresh();

@@ -3,14 +3,28 @@ import { el, table } from "./parts.js";
 import { grids, openHead } from "./heads.js";
 import { drawTree } from "./tree.js";
 
+const forced = (n) => (n ? ` ${n === 1 ? "The first token was" : `The first ${n} tokens were`} forced.` : "");
+
 export function start(section, about) {
   if (!about.model) return section.append(el("p", { class: "error" }, about.unavailable_reason));
   const { task, kinds } = about.model;
   const result = el("div", { id: "result" });
+  let shown = null, // the answer
+    opened = null, // the name of the open head
+    openHeadAgain = null;
   section.append(result);
-  document.addEventListener("translated", ({ detail: { answer, before, rerun } }) =>
-    answer ? show(answer, before, rerun) : result.replaceChildren(),
-  );
+  document.addEventListener("translated", ({ detail: { answer, before, rerun } }) => {
+    if (answer?.sentence !== shown?.sentence) opened = null;
+    shown = answer;
+    if (!answer) return result.replaceChildren();
+    const focused = document.activeElement,
+      isIn = (place) => result.querySelector(place)?.contains(focused);
+    const [wasInHead, wasInOthers] = [isIn("#head"), isIn("#others")];
+    show(answer, before, rerun);
+    // the focus stays where the question was asked
+    if (opened) openHeadAgain(wasInHead ? "#switch" : null);
+    if (wasInOthers) result.querySelectorAll("button.token")[answer.forced - 1]?.focus();
+  });
 
   function show(answer, before, rerun) {
     const off = answer.off;
@@ -30,10 +44,13 @@ export function start(section, about) {
         answer.ids.slice(0, answer.forced),
         off.includes(name) ? off.filter((one) => one !== name) : [...off, name],
       );
-    const { blocks, light } = grids(answer.heads, kinds, off, (...head) =>
-      openHead(panel, answer.translation, ...head, off, toggle),
-    );
+    openHeadAgain = (focus) => openHead(panel, answer, opened, toggle, focus);
+    const { blocks, light } = grids(answer.heads, kinds, off, (name) => {
+      opened = name;
+      openHeadAgain();
+    });
     place.append(...blocks);
+    place.style.setProperty("--heads", about.model.heads);
     result.replaceChildren(
       el(
         "p",
@@ -41,14 +58,7 @@ export function start(section, about) {
         task === "text"
           ? ""
           : `Score ${answer.score.toFixed(4)}, log-probability ${answer.log_probability.toFixed(4)} nats.`,
-        answer.forced ? ` ${answer.forced === 1 ? "The first token was" : `The first ${answer.forced} tokens were`} forced. ` : " ",
-        ...off.map((name) =>
-          el(
-            "button",
-            { type: "button", class: "restore", onclick: () => toggle(name) },
-            `Restore ablated head ${name}`,
-          ),
-        ),
+        forced(answer.forced),
       ),
       ...(off.length && before
         ? [
@@ -57,7 +67,8 @@ export function start(section, about) {
               { id: "compare" },
               task === "text"
                 ? `Without ablation: loss ${(-before.score).toFixed(4)} nats per token.`
-                : `Without ablation: ${before.text}. ${before.text === answer.text ? "Nothing changed." : "Changed tokens are marked."}`,
+                : `Without ablation: ${before.text}. ` +
+                    (before.text === answer.text ? "Nothing changed." : "Changed tokens are marked."),
             ),
           ]
         : []),
