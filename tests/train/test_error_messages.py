@@ -132,8 +132,8 @@ def test_a_run_with_relative_paths_says_where_it_looked_for_its_texts(copy, tmp_
     err = error_line(capfd, "train", "--resume", "--out", copy, "--set=train.max_steps=13")
     base = tmp_path / "elsewhere"
     assert (
-        f"texts/train.en: expected a text file; got no such file; try another path (this path is relative to {base})\n"
-        in err
+        "texts/train.en: expected a text file; got no such file; try --train-src with another path (this path is "
+        f"relative to {base})\n" in err
     )
 
 

@@ -73,4 +73,4 @@ def test_a_missing_library_is_reported_before_anything_is_written(text, tmp_path
     monkeypatch.setattr(metric_files.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError) as error:
         run(text, tmp_path / "run", tensorboard=True)
-    assert "pip install 'npx-transformer[tensorboard]'" in one_line(error) and not (tmp_path / "run").exists()
+    assert 'pip install "npx-transformer[tensorboard]"' in one_line(error) and not (tmp_path / "run").exists()

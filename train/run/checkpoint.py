@@ -13,7 +13,7 @@ leaves the last good checkpoint intact. Nothing is pickled.
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +133,14 @@ def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
     Raises UserError, naming the key, if `config` differs from the run's configuration. That is read from the newest
     readable checkpoint, because config.toml may have been edited.
     """
+
+    def check(config: RunConfig, original: Mapping[str, Any], source: Path) -> RunConfig:
+        stored = original.get("data.tokenizer")
+        if stored and stored != config.data.tokenizer and has_tokenizer_of(run, config):  # under another path
+            config = replace(config, data=replace(config.data, tokenizer=stored))
+        config.check_frozen(original, source)
+        return config
+
     models = []
     for path in reversed(run.steps()):
         try:
@@ -141,15 +149,20 @@ def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
             continue
         models.append(model_config(state))
         if isinstance(original := state.get("config"), dict):
-            config = config.resumed(models[0])
-            config.check_frozen(original, path)
-            return config
+            return check(config.resumed(models[0]), original, path)
     in_file = run.load_config() if run.config_file.exists() else None
     if models:
         config, in_file = config.resumed(models[0]), in_file and in_file.resumed(models[0])
-    if in_file:
-        config.check_frozen(in_file.frozen(), run.config_file)
-    return config
+    return check(config, in_file.frozen(), run.config_file) if in_file else config
+
+
+def has_tokenizer_of(run: RunFolder, config: RunConfig) -> bool:
+    """Return whether `config` names a tokenizer file with the content of the run's tokenizer."""
+    task, path = TASKS[config.data.task], Path(config.data.tokenizer)
+    if not (path.is_file() and run.tokenizer_file.is_file()):
+        return False
+    tokenizer = task.fit_tokenizer(task.load_tokenizer(path), config.data, task.texts(config.data)["train"])
+    return bool(tokenizer.digest == task.load_tokenizer(run.tokenizer_file).digest)
 
 
 def check_same_run(path: Path, state: Mapping[str, Any], other_path: Path, other: Mapping[str, Any]) -> None:
