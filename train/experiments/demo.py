@@ -110,7 +110,8 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
     from train.learn.training import train
     from train.metrics.bleu import Variant, bleu
     from train.progress import Display
-    from train.run.checkpoint import average_checkpoints, load_model
+    from train.run.average import average_checkpoints
+    from train.run.checkpoint import load_model
     from train.run.config import RunConfig, to_toml
     from train.tasks.translation import best_translations
 

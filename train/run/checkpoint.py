@@ -1,4 +1,4 @@
-"""Checkpoints of a run: writing, pruning, averaging, and loading a model for use.
+"""Checkpoints of a run: writing, pruning, and loading a model for use. Averaging is in average.py.
 
     RUN/checkpoints/step-N/model.safetensors        weights by name
                           /optimizer.safetensors    Adam's moments m and v, flat
@@ -21,16 +21,15 @@ import npx
 from models import TransformerConfig
 from train.errors import UserError, one_line
 from train.files import digest as checksum
-from train.run.config import RunConfig, complete_frozen
+from train.run.config import RunConfig
 from train.run.folder import RunFolder, step_of
 from train.run.replace import existing_folder, original_name, remove_folder
 from train.run.state import RunState
-from train.run.storage import IDENTITY, STATE, DamagedCheckpoint, damaged_error, read_arrays, read_state, write_folder
+from train.run.storage import STATE, DamagedCheckpoint, damaged_error, read_arrays, read_state, write_folder
 from train.tasks import TASKS, Task
 from train.tasks.protocols import TextTokenizer
 
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
-RUN_IDENTITY = ("task", "text_sha256", "config")  # keys of the state that, with IDENTITY, identify its run
 
 
 @dataclass
@@ -163,81 +162,6 @@ def has_tokenizer_of(run: RunFolder, config: RunConfig) -> bool:
         return False
     tokenizer = task.fit_tokenizer(task.load_tokenizer(path), config.data, task.texts(config.data)["train"])
     return bool(tokenizer.digest == task.load_tokenizer(run.tokenizer_file).digest)
-
-
-def check_same_run(path: Path, state: Mapping[str, Any], other_path: Path, other: Mapping[str, Any]) -> None:
-    """Raise UserError, naming a key, unless two checkpoints belong to one run: same model, tokenizer, text and
-    configuration."""
-
-    def identity(state: Mapping[str, Any]) -> dict[str, Any]:
-        task, config = state.get("task", "translation"), state.get("config")
-        identity = {"model": model_config(state), "task": task, "tokenizer_digest": state["tokenizer_digest"]}
-        if isinstance(config, dict):
-            identity |= complete_frozen(config) | {"text_sha256": state.get("text_sha256")}
-        return identity
-
-    values, others = identity(state), identity(other)
-    for key in values.keys() & others.keys():
-        if values[key] != others[key]:
-            raise UserError(
-                f"average: expected checkpoints of one run; got a different {key} in {path} and {other_path}; "
-                "try a smaller --last"
-            )
-
-
-def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) -> Path:
-    """Write the mean weights of the newest or best checkpoints to checkpoints/averaged (section 6.1).
-
-    The sums are in float64; the mean has the dtype of the checkpoints. Memory holds the sums and one array of one
-    checkpoint.
-
-    Args:
-        run_dir: The run folder.
-        last: The number of newest checkpoints to average.
-        best: Average the best checkpoints, which train.keep_best retains, instead of the newest ones.
-
-    Returns:
-        The path of the averaged checkpoint.
-
-    Raises:
-        UserError: There are fewer than `last` checkpoints, one is damaged, they belong to different runs, or another
-        program is writing to the run.
-    """
-    run = RunFolder(run_dir)
-    check_is_folder(run.path, "a run folder")
-    folders = run.best_steps if best else run.steps
-    available = folders()
-    last = max(2, len(available)) if best else last
-    if last < 1 or len(available) < last:
-        more = "a run with more checkpoints, which a smaller train.checkpoint_every writes"
-        attempt = f"--last {len(available)}" if len(available) > 1 else more
-        attempt = "a run that was trained with train.best_metric and train.keep_best=5" if best else attempt
-        raise UserError(
-            f"average: expected {last} checkpoints in {run.checkpoints}; got {len(available)}; try {attempt}"
-        )
-    with run.lock("average") as lock:
-        paths = folders()[-last:]
-        states = [read_state(path) for path in paths]
-        for path, state in zip(paths, states, strict=True):
-            check_same_run(path, state, paths[-1], states[-1])
-        total: dict[str, npx.Array] = {}
-        for path, state in zip(paths, states, strict=True):
-            names = set()
-            for name, array in read_arrays(path / MODEL, state):
-                names.add(name)
-                summed = total.get(name)
-                if path is not paths[0] and (summed is None or summed.shape != array.shape):
-                    raise damaged_error(path / MODEL, f"the arrays of {paths[0]}; got {name} of shape {array.shape}")
-                total[name] = array.astype(npx.float64) if summed is None else summed + array
-                if path is paths[-1]:
-                    total[name] = (total[name] / last).astype(array.dtype)
-            if missing := total.keys() - names:
-                raise damaged_error(path / MODEL, f"the arrays of {paths[0]}; got no {min(missing)}")
-        state = {key: states[-1][key] for key in (*IDENTITY, *RUN_IDENTITY) if key in states[-1]}
-        state |= {"averaged_steps": [step_of(path) for path in paths], "averaged_best": best}
-        lock.check()
-        write_folder(run.averaged, {MODEL: total}, state)
-    return run.averaged
 
 
 def find_checkpoint(path: str | Path) -> Path:

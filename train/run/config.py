@@ -247,7 +247,7 @@ class RunConfig:
                     expected, attempt = "no value", f"leaving {name.partition('.')[2]} out"
                 alternative = "a checkpoint of this run"
                 if command == "resume":
-                    alternative = "a new run (--out), which --init RUN starts from the weights of this one"
+                    alternative = "a new run that starts from its weights (--init RUN --out NEW)"
                 raise UserError(
                     f"{command}: {name}: expected {expected} as in {source}; got {format_value(value)}; "
                     f"try {attempt}, or {alternative}"
@@ -290,9 +290,13 @@ def owner_of(name: str) -> str | None:
 
 
 def resolve_name(name: str) -> str | None:
-    """Return the `table.key` that has this name or synonym, or None."""
+    """Return the `table.key` that has this name or synonym, or None. Raises UserError for a name of the optimizer."""
+    name = name.lower().replace("-", "_")
+    if name in ("optimizer", "optim"):
+        keys = "train.peak_lr, train.beta1, train.beta2, train.adam_eps or train.weight_decay"
+        raise UserError(f"{name}: expected no such key, as the optimizer is always Adam; got one; try {keys}")
     owner = owner_of(name)
-    return f"{owner}.{name}" if owner else KEY_SYNONYMS.get(name.lower().replace("-", "_"))
+    return f"{owner}.{name}" if owner else KEY_SYNONYMS.get(name)
 
 
 def preset_values(preset: str, variant: str = "paper") -> dict[str, dict[str, Any]]:
