@@ -97,11 +97,20 @@ def test_a_usage_error_names_its_option_and_writes_nothing(
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("command", ["data", "score", "train"])
+@pytest.mark.parametrize("command", ["data", "data valid", "score", "train"])
 def test_unequal_texts_are_named_before_any_output(command, uninterrupted, text, tmp_path, capfd):
     src, tgt, out = text / "train.en", text / "valid.de", tmp_path / "out"
     arguments = {
         "data": ["data", "own", f"--train-src={src}", f"--train-tgt={tgt}", f"--out={out}", "--quiet"],
+        "data valid": [
+            "data",
+            "own",
+            f"--train-src={src}",
+            f"--train-tgt={src}",
+            f"--valid-src={src}",
+            f"--valid-tgt={tgt}",
+            f"--out={out}",
+        ],
         "score": ["score", "--model", uninterrupted, "--pairs", src, tgt],
         "train": ["train", "tiny", f"--train-src={src}", f"--train-tgt={tgt}", f"--out={out}", "--quiet"],
     }

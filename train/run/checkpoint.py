@@ -236,7 +236,10 @@ def task_of(state: Mapping[str, Any]) -> Task:
 
 
 def load_model(
-    path: str | Path, task: str = "", on_warning: Callable[[str], object] = warnings.warn
+    path: str | Path,
+    task: str = "",
+    on_warning: Callable[[str], object] = warnings.warn,
+    on_load: Callable[[str], object] = lambda text: None,
 ) -> tuple[Any, Any, RunConfig]:
     """Load a trained model for use.
 
@@ -245,6 +248,7 @@ def load_model(
         task: The task that the model must have been trained for; "" accepts any task.
         on_warning: Called with a message if a damaged checkpoint is skipped, an average is older than the newest
             checkpoint, or the run has lost its config.toml. Default: Python's warnings.
+        on_load: Called with the folder of the checkpoint that was loaded and, if not in its name, the step.
 
     Returns:
         (model in eval mode, tokenizer, configuration); the types of the first two depend on the task. tokenizer.json
@@ -255,11 +259,14 @@ def load_model(
         UserError: A file is missing or damaged, the tokenizer does not fit the model, or the model was trained for
         another task.
     """
-    return load_with_origin(path, task, on_warning)[:3]
+    return load_with_origin(path, task, on_warning, on_load)[:3]
 
 
 def load_with_origin(
-    path: str | Path, task: str = "", on_warning: Callable[[str], object] = warnings.warn
+    path: str | Path,
+    task: str = "",
+    on_warning: Callable[[str], object] = warnings.warn,
+    on_load: Callable[[str], object] = lambda text: None,
 ) -> tuple[Any, Any, RunConfig, str]:
     """Return the results of `load_model` and the origin, which identifies the checkpoint in the captions of pictures.
 
@@ -297,6 +304,7 @@ def load_with_origin(
     step = f"step {checkpoint.state.get('step', 'unknown')}"
     if isinstance(averaged, list):
         step = f"mean of {len(averaged)} checkpoints"
+    on_load(str(folder) if is_step else f"{folder} ({step})")
     origin = f"{run.path.name}/{folder.name}, {step}, SHA-256 of {STATE} {checksum(folder / STATE)[:12]}"
     return model, tokenizer, config, origin
 
