@@ -60,6 +60,7 @@ def copy(uninterrupted, tmp_path):
         (["plan", "runs/x"], "got neither; try the --out of a training"),
         (["average", "runs/x"], "runs/x: expected a run folder; got nothing; try the --out of a training"),
         (["info", "tine"], "got neither; try tiny"),
+        (["draw", "curves", "runs/a", "--out", "a.svg"], "got 'runs/a'; try draw runs/a curves"),
         (["prepare", "own"], "prepare: expected a command; got an unknown one; try npx-transformer data"),
         (["train", "tiny", "--lr", "0.1", "--out", "D"], "--lr: expected an option of this command; got a key; try "),
         (["train", "tiny", "--max-steps=5"], "try --set train.max_steps=5"),

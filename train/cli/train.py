@@ -209,9 +209,6 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
     from train.run.folder import RunFolder
 
     changed = {change.partition("=")[0].strip() for change in changes}
-    for part in ("train", "valid"):  # a new file of tagged words must not be combined with the earlier file's tags
-        if f"data.{part}_tagged" in changed and f"data.{part}_tags" not in changed:
-            changes = [*changes, f"data.{part}_tags="]
     run_file = RunFolder(out).config_file
     if resume and config is None and not run_file.exists():
         if RunFolder(out).is_new() or not out.is_dir():

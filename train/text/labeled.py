@@ -111,7 +111,7 @@ def check_tag_lines(words_path: str, tags_path: str) -> None:
     if counts[0] != counts[1]:
         raise UserError(
             f"{tags_path}: expected {plural(counts[0], 'line')}, one for each sentence of {words_path}; got "
-            f"{counts[1]:,}; try the tags of the same sentences"
+            f"{counts[1]:,}; try the tags of the same sentences, or no file of tags if they are in {words_path}"
         )
 
 
