@@ -202,7 +202,7 @@ def test_info_counts_the_updates_after_the_last_log_line(run, tmp_path, capfd):
         state = {"window_loss": 12.0, "window_targets": 5, "window_tokens": 6, "window_seconds": 2.0, "seconds": 4.0}
         rewrite(RunFolder(out).steps()[-1], lambda s, state=state: s["run"].update(state))
         assert main(["info", str(out)]) == 0
-        speed = f"{totals['tokens'] / 4:,.0f} tokens/s"  # of all updates
+        speed = f"{totals['tokens'] / 4:,.0f} tokens/s"  # the mean speed, not that of the window
         line = f"trained      6 updates, {totals['tokens']:,} tokens, loss 2.4000, {speed}"
         assert line in capfd.readouterr().out
 

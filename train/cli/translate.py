@@ -83,7 +83,7 @@ def translate(
     from dataclasses import asdict
 
     from train.cli.models import load_models
-    from train.learn.training import join_ranks
+    from train.learn.parallel.join import join_ranks
     from train.tasks import decoding
     from train.tasks.pairs import format_hypotheses
     from train.text.lines import read_all_lines

@@ -17,6 +17,7 @@ from train.files import write_text
 from train.json_files import read_sealed
 from train.learn.initial import initialize, select
 from train.learn.memory import check_memory
+from train.learn.parallel.join import join_ranks
 from train.learn.signals import reraise_lost_interrupts
 from train.learn.trainer import Trainer
 from train.progress import Display
@@ -182,14 +183,6 @@ def check_shared_arrays(folder: Path, tokenizer: TextTokenizer) -> None:
             "which was prepared for another run, or again from other text; "
             "try --set data.prepared=, which stores the arrays of the current text in the run folder"
         )
-
-
-def join_ranks() -> npx.distributed.World:
-    """Return the world of all ranks started with this process. Raises UserError if they do not connect."""
-    try:
-        return npx.distributed.join()
-    except RuntimeError as error:
-        raise UserError(str(error)) from None
 
 
 def check_selection(config: RunConfig, task: Task, texts: Texts) -> None:
