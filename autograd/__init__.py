@@ -8,8 +8,13 @@
 - `rematerialize.py`: gradient checkpointing.
 - `observe.py`, `memory.py`, `anomaly.py`, `saved.py`: tools that watch a graph.
 - `draw/`: pictures of a graph (`python -m autograd.draw "a * b + a"`).
-- `testing/`: gradient checks for these operations and for your own.
+- `testing/`: gradient checks for these operations and for your own; imported on first use, as training needs none.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from autograd import neural, operations
 from autograd.anomaly import AnomalyError, anomaly
@@ -28,4 +33,22 @@ from autograd.memory import Memory, MemorySample
 from autograd.observe import Observer, Recorder, on_gradient
 from autograd.rematerialize import checkpoint
 from autograd.saved import saved_arrays
-from autograd.testing.gradcheck import GradientError, gradcheck
+
+if TYPE_CHECKING:
+    from autograd import testing as testing
+    from autograd.testing.gradcheck import GradientError as GradientError
+    from autograd.testing.gradcheck import gradcheck as gradcheck
+
+_TESTING = ("GradientError", "gradcheck")
+
+
+def __getattr__(name: str) -> Any:
+    """Import the gradient checker on first use."""
+    if name != "testing" and name not in _TESTING:
+        raise AttributeError(f"module 'autograd' has no attribute {name!r}")
+    testing = importlib.import_module("autograd.testing")
+    return testing if name == "testing" else getattr(testing, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "testing", *_TESTING})

@@ -149,9 +149,7 @@ def embedding(
 ) -> Result:
     """dropout(scale * table[ids] + added). table (V, D); ids (..., T) integers in [0, V); result (..., T, D).
 
-    Args:
-        added: a constant array (T, D), without a gradient, or None.
-        drop: None for no dropout.
+    `added` is a constant array (T, D), without a gradient, or None.
     """
     ids = npx.asarray(ids)
     check_ids("embedding", ids, len(table))
@@ -276,8 +274,7 @@ def padded(x: Tensor, packing: Packing | None) -> Tensor:
 def composed_rotation(x: Tensor, first: Any, base: float) -> Tensor:
     """Rotary positions (npx/kernels/attention_spec.py) from elementary operations. x (..., T, H, d).
 
-    Args:
-        first: the position of x[..., 0, :, :], or the positions (T,).
+    `first` is the position of x[..., 0, :, :], or has the positions (T,).
     """
     turns = rotation_factors(x.data, first, base)
     cos, sin = turns.real, turns.imag
@@ -298,10 +295,7 @@ def self_attention(
     """Attention of a sequence to itself, computed from a merged projection to queries, keys and values.
 
     qkv (B, T, H * d_k + kv_heads * (d_k + d_v)), the queries of all heads first; result (B, T, H * d_v). Packed arrays
-    are (N, ...).
-
-    Args:
-        kv_heads: number of key and value heads. Default: `heads`.
+    are (N, ...). `kv_heads` is the number of key and value heads (default: `heads`).
     """
     kv_heads = kv_heads or heads
     d_v = (qkv.shape[-1] - heads * d_k) // kv_heads - d_k
@@ -323,12 +317,8 @@ def cross_attention(
     """Attention of one sequence to another, whose keys and values are a merged projection.
 
     queries (B, T, H * d_k); keys_values (B, S, kv_heads * (d_k + d_v)), all keys first; result (B, T, H * d_v). Packed
-    arrays are (N, ...).
-
-    Args:
-        recompute: functions that recompute both inputs in backward (`Tensor.recompute`); an input that has one is not
-            saved.
-        kv_heads: number of key and value heads. Default: `heads`.
+    arrays are (N, ...). `recompute` has functions that recompute the inputs in backward (`Tensor.recompute`); an input
+    that has one is not saved. `kv_heads` is the number of key and value heads (default: `heads`).
     """
     kv_heads = kv_heads or heads
     shapes = [[(heads, d_k)], [(kv_heads, d_k), (kv_heads, keys_values.shape[-1] // kv_heads - d_k)]]
@@ -346,11 +336,8 @@ def merged_attention(
 
     The gradients are written into views of the merged gradients, without copies. Where `npx.should_rematerialize(y)`,
     neither the attention weights nor the output is saved: backward recomputes both. Raises ValueError for an
-    array with the wrong number of columns.
-
-    Args:
-        merged: the arrays.
-        shapes: for each array, the number of heads and the size of a head of each part.
+    array with the wrong number of columns. `shapes` has, for each array, the number of heads and the size of a head of
+    each part.
     """
     for x, parts in zip(merged, shapes, strict=True):
         columns = [heads * size for heads, size in parts]

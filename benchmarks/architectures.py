@@ -19,7 +19,8 @@ from train.experiments.folder import open_table_folder, write_table
 from train.json_files import read_sealed, write_json
 from train.learn.training import train
 from train.metrics.bleu import BLEUS, bleu
-from train.run.checkpoint import average_checkpoints, find_checkpoint, load_model
+from train.run.average import average_checkpoints
+from train.run.checkpoint import find_checkpoint, load_model
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.tasks import TASKS

@@ -4,15 +4,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from models.fields import FRACTION, LENGTH, POSITIVE, WIDTH, check, key, keys_of
+from models.config_checks import check_config
+from models.fields import FRACTION, LENGTH, POSITIVE, WIDTH, key
 from models.flops import training_flops
 from models.init import SCHEMES, shapes_only
 from models.layers.norm import PLACEMENTS
 from models.presets import PRESETS
 from models.registry import ACTIVATIONS, ARCHITECTURES, CELLS, NORMS, POSITIONS
-from npx.ranges import Range
-
-VOCABULARY = Range(int, "[1, 16777216]")
 
 
 def add_former_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,99 +223,8 @@ class TransformerConfig:
     suppressed_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        v = self.vocab_size
-        if not VOCABULARY.fits(v):
-            raise ValueError(f"vocab_size: expected {VOCABULARY.words()}; got {v!r}")
-        special = {name: getattr(self, name) for name in ("pad_id", "bos_id", "eos_id")}
-        for name, value in special.items():
-            if not (type(value) is int and 0 <= value < v):
-                raise ValueError(f"{name}: expected a whole number below vocab_size = {v}; got {value!r}")
-        names, ids = ", ".join(special), special.values()
-        needed = {name: i for name, i in special.items() if (name, self.decoder_start) != ("bos_id", "pad")}
-        if len({*needed.values()}) < len(needed):  # search must tell them apart
-            raise ValueError(f"{names}: expected different ids; got {', '.join(map(str, ids))}")
-        n = self.n_outputs
-        if n is not None and not (type(n) is int and max(ids) < n <= v):
-            lowest = f"{max(ids) + 1}, above {names}"
-            raise ValueError(f"n_outputs: expected a whole number between {lowest}, and {v}; got {n!r}")
         object.__setattr__(self, "suppressed_ids", tuple(self.suppressed_ids))  # JSON has lists
-        for i in self.suppressed_ids:
-            if not (type(i) is int and 0 <= i < v and i != self.eos_id):
-                raise ValueError(f"suppressed_ids: expected ids below vocab_size = {v} other than eos_id; got {i!r}")
-        check(self)
-        if self.src_vocab_size is not None:
-            self._check_source_vocabulary(max(ids))
-        unk = self.unk_id
-        if self.word_dropout and not (type(unk) is int and 0 <= unk < v and unk not in ids):
-            raise ValueError(f"unk_id: expected an id below vocab_size = {v} other than {names}; got {unk!r}")
-        if self.d_model % self.n_heads and None in (self.d_k, self.d_v):
-            raise ValueError(
-                f"d_model: expected a multiple of n_heads = {self.n_heads}; got {self.d_model}; "
-                f"try {self.d_model // self.n_heads * self.n_heads or self.n_heads}, or set d_k and d_v"
-            )
-
-        if self.architecture in ("rnn", "bytenet") and self.d_model % 2:
-            raise ValueError(
-                f"d_model: expected an even number for {self.architecture}, some of whose layers have half the width; "
-                f"got {self.d_model}; try {self.d_model + 1}"
-            )
-        if POSITIONS[self.positions].rotary_base and self.key_size % 2:
-            raise ValueError(
-                f"d_k: expected an even number with {self.positions} positions; got {self.key_size}; "
-                f"try {self.key_size + 1}"
-            )
-        if self.n_kv_heads and self.n_heads % self.n_kv_heads:
-            divisors = [n for n in range(1, self.n_kv_heads) if self.n_heads % n == 0]
-            raise ValueError(
-                f"n_kv_heads: expected a divisor of n_heads = {self.n_heads}; got {self.n_kv_heads}; try {divisors[-1]}"
-            )
-        if self.positions == "t5":
-            self._check_buckets()
-        self._check_architecture()
-        relative = self.positions if self.positions in ("alibi", "shaw", "t5") else ""
-        others = {"n_kv_heads": self.n_kv_heads, "qk_norm": self.qk_norm, f"positions = {relative}": relative}
-        if self.attention_window is not None and (given := [name for name, value in others.items() if value]):
-            raise ValueError(
-                f"attention_window: expected no window with {given[0]}; got {self.attention_window}; try one of them"
-            )
-
-    def _check_architecture(self) -> None:
-        """Raise ValueError for a key that the architecture would ignore."""
-        for f in keys_of(type(self)):
-            names, value = f.metadata["architectures"], getattr(self, f.name)
-            if names and self.architecture not in names and value != f.default:
-                raise ValueError(
-                    f"{f.name}: expected the default unless architecture = {' or '.join(names)}; got {value!r} with "
-                    f"{self.architecture}; try without it"
-                )
-        absolute = ("sinusoidal", "sinusoidal_halves", "learned")
-        if self.architecture == "convs2s" and self.positions not in absolute:
-            raise ValueError(
-                f"positions: expected {' or '.join(absolute)} with architecture = convs2s; got {self.positions}; "
-                "try sinusoidal"
-            )
-
-    def _check_buckets(self) -> None:
-        """Raise ValueError unless buckets for both directions reach the distance from which there is only one."""
-        n, distance = self.position_buckets, self.position_distance or 128
-        if n % 2:
-            raise ValueError(f"position_buckets: expected an even number; got {n}; try {n + 1}")
-        if distance <= n // 2:
-            raise ValueError(
-                f"position_distance: expected more than position_buckets / 2 = {n // 2}; got {distance}; try {4 * n}"
-            )
-
-    def _check_source_vocabulary(self, highest_special: int) -> None:
-        """Raise ValueError if a vocabulary of the source does not fit the other fields."""
-        if not VOCABULARY.fits(self.src_vocab_size) or self.src_vocab_size <= highest_special:  # type: ignore[operator]
-            raise ValueError(
-                f"src_vocab_size: expected {VOCABULARY.words()}, above the special ids; got {self.src_vocab_size!r}"
-            )
-        if self.tying == "all":
-            raise ValueError(
-                "tying: expected output or none with separate vocabularies, whose embeddings cannot be one matrix; "
-                'got "all"; try "output", or a shared vocabulary'
-            )
+        check_config(self)
 
     @property
     def shares_source(self) -> bool:

@@ -21,7 +21,7 @@ FRACTION = "[0, 1)"
 
 def key(
     default: Any, help: str, *, choices: Iterable[str] = (), within: str = "", unset: str = "",
-    may_change: bool = False, architectures: tuple[str, ...] = (),
+    may_change: bool = False, is_path: bool = False, architectures: tuple[str, ...] = (),
 ) -> Any:  # fmt: skip
     """Declare a configuration key as a dataclass field.
 
@@ -32,11 +32,12 @@ def key(
         within: interval of allowed numbers, such as "[0, 1)".
         unset: description of the value None, for keys whose default is None.
         may_change: whether a resumed run may change it.
+        is_path: whether it names a file or folder, whose absolute path a run stores.
         architectures: the architectures that use it; empty for all.
     """
     return field(default=default, metadata={
         "help": help, "choices": choices, "within": within, "unset": unset, "may_change": may_change,
-        "architectures": architectures,
+        "is_path": is_path, "architectures": architectures,
     })  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from npx.messages import one_line
+from npx.messages import one_line, pip_install
 
 Array = NDArray[Any]  # also stands for CuPy arrays, which have the same interface
 GradientTargets = tuple[Array | None, ...]  # one entry per gradient: the array to add it to, or None
@@ -67,7 +67,7 @@ def cupy_with_a_gpu() -> ModuleType:
     extra = "gpu12" if driver is not None and driver[0] < 13 else "gpu13"
     raise RuntimeError(
         f"device cuda: expected CuPy and an NVIDIA GPU; got {installed}, and {problem}; "
-        f"try pip install 'npx-transformer[{extra}]' on a machine with a GPU, or --device cpu"
+        f"try {pip_install(extra)} on a machine with a GPU, or --device cpu"
     )
 
 

@@ -20,6 +20,11 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
     return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
 
 
+def pip_install(extra: str) -> str:
+    """Return the command that installs an extra of this package (docs/cli.md lists them)."""
+    return f'pip install "npx-transformer[{extra}]"'
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """Return the choice most similar to `name`. Raises ValueError if there are no choices."""
     if not (matches := difflib.get_close_matches(name, list(choices), n=1, cutoff=0.0)):

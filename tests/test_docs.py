@@ -1,8 +1,10 @@
 """The pages of docs/ agree with the code."""
 
 import re
+import runpy
 
 import pytest
+import setuptools
 
 from autograd import OPERATIONS, AnomalyError, GradientError
 from book.pages import Page
@@ -28,6 +30,20 @@ def test_every_environment_variable_is_documented() -> None:
             used |= set(re.findall(r"""environ(?:\.get\(|\[)["']((?:NPX|HYPOTHESIS|BOOK)_\w+)""", text))
             used |= set(re.findall(r"""["']((?:NPX|HYPOTHESIS|BOOK)_\w+)["'] in os\.environ""", text))
     assert set(MEANINGS) == used == SETTINGS.keys() | OTHERS.keys()
+
+
+def test_every_extra_is_documented_and_named_extras_exist(monkeypatch) -> None:
+    extras: dict[str, list[str]] = {}
+    monkeypatch.setattr(setuptools, "setup", lambda **keywords: extras.update(keywords["extras_require"]))
+    runpy.run_path(str(ROOT / "setup.py"))
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    table = page[page.index("| extra | needed for |") :].partition("\n\n")[0]
+    assert {*re.findall(r"`([\w-]+)`", table)} >= extras.keys() > set()
+    for folder in ("npx", "autograd", "models", "train"):
+        for path in (ROOT / folder).rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            named = {*re.findall(r"""pip_install\(['"]([\w-]+)['"]\)""", text)}
+            assert named <= extras.keys() and not re.search(r"pip install.*npx-transformer\[\w", text), path
 
 
 def test_the_diagram_matches_the_imports() -> None:

@@ -21,7 +21,7 @@ SUBPACKAGES = [
 ]  # packages of train, in the same order
 COMMON = ["errors.py", "files.py", "json_files.py", "progress.py"]  # modules of train that every subpackage may import
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-MAX_LINES = {"npx": 430, "autograd": 430, "models": 430, "train": 400}  # about 400
+MAX_LINES = 400
 LIBRARIES = {
     "numpy": {"npx", "train"},
     "cupy": {"npx"},
@@ -165,7 +165,7 @@ def test_each_file_has_a_docstring_and_a_limited_length():
         text = path.read_text(encoding="utf-8")
         docstring = ast.get_docstring(ast.parse(text))
         assert docstring and len(docstring) > 20 and text.startswith(('"""', 'r"""', "#!")), path
-        assert text.count("\n") <= MAX_LINES[package_of(path)], f"{path}: {text.count(chr(10))} lines"
+        assert text.count("\n") <= MAX_LINES, f"{path}: {text.count(chr(10))} lines"
 
 
 def test_the_engine_has_a_limited_length():

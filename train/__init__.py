@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from train.learn.optimizer import NoamSchedule as NoamSchedule
     from train.learn.trainer import Trainer as Trainer
     from train.learn.training import train as train
-    from train.run.checkpoint import average_checkpoints as average_checkpoints
+    from train.run.average import average_checkpoints as average_checkpoints
     from train.run.checkpoint import load_model as load_model
     from train.run.config import RunConfig as RunConfig
     from train.text.tokenizer import Tokenizer as Tokenizer
@@ -27,7 +27,7 @@ _MODULES = {
     "Tokenizer": "text.tokenizer",
     "Trainer": "learn.trainer",
     "UserError": "errors",
-    "average_checkpoints": "run.checkpoint",
+    "average_checkpoints": "run.average",
     "load_model": "run.checkpoint",
     "train": "learn.training",
 }

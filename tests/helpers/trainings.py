@@ -62,10 +62,13 @@ def run(folder, out, resume=False, debug="", **changes):
 def metrics(out, *stops):
     """Return the entries of metrics.jsonl without those that depend on the clock.
 
-    The final validations of earlier stops, at the steps `stops`, are left out.
+    Validations and log lines that only a stop has caused, at the steps `stops`, are left out.
     """
     lines = map(json.loads, (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-    entries = (entry for entry in lines if not (entry["kind"] == "valid" and entry["step"] in stops))
+    every = {"valid": 4, "train": 5}
+    entries = (
+        entry for entry in lines if entry["step"] not in stops or not entry["step"] % every.get(entry["kind"], 1)
+    )
     return [{k: v for k, v in entry.items() if k not in CLOCKS} for entry in entries]
 
 

@@ -64,7 +64,7 @@ def test_importing_needs_no_gpu_library():
     )
     assert done.returncode == 0, done.stderr
     assert "device cuda: expected CuPy and an NVIDIA GPU; got " in done.stdout
-    assert "CuPy is not installed; try pip install 'npx-transformer[gpu1" in done.stdout
+    assert 'CuPy is not installed; try pip install "npx-transformer[gpu1' in done.stdout
 
 
 def test_float64_stays_float64():

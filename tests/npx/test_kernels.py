@@ -148,9 +148,11 @@ def test_importing_leaves_the_process_unchanged_and_configuring_changes_it(setti
     assert done.stdout.split() == ["True", "False", "True", str(setting == "1")], done.stderr
 
 
-def test_npx_testing_is_imported_only_when_used():
-    code = "import sys, npx, autograd, models, train.cli; print([m for m in sys.modules if 'npx.testing' in m])"
-    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True) == "[]\n"
+def test_the_testing_packages_are_imported_only_when_used():
+    code = "import sys, npx, autograd, models, train.cli; print([m for m in sys.modules if '.testing' in m]); "
+    code += "print(autograd.gradcheck is autograd.testing.gradcheck, {'gradcheck', 'testing'} <= {*dir(autograd)})"
+    output = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
+    assert output.splitlines() == ["[]", "True True"]
 
 
 # Results

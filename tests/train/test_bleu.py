@@ -19,6 +19,7 @@ from train.errors import UserError
 from train.metrics.bleu import (
     BLEUS,
     OTHER_METRICS,
+    WITHOUT_TER,
     bleu,
     corpus_bleu_for_validation,
     print_report,
@@ -51,14 +52,16 @@ def test_a_text_scores_100_against_itself(lines):
 @settings(max_examples=15, deadline=None)
 def test_only_lowercase_variants_ignore_case(pair):
     hypotheses, references = pair
-    lowered = score_report([x.lower() for x in hypotheses], [x.lower() for x in references], ter=False)["scores"]
-    scores = score_report(hypotheses, references, ter=False)["scores"]
+    lowered = score_report([x.lower() for x in hypotheses], [x.lower() for x in references], metrics=WITHOUT_TER)[
+        "scores"
+    ]
+    scores = score_report(hypotheses, references, metrics=WITHOUT_TER)["scores"]
     for key in ("bleu_13a_lc", "bleu_tok_lc"):
         assert scores[key]["score"] == lowered[key]["score"] == lowered[key.removesuffix("_lc")]["score"]
         assert "|case:lc|" in scores[key]["signature"]
     upper = [x.upper() for x in references]
     assume(upper != references)
-    for row in score_report(upper, references, ter=False)["scores"].values():
+    for row in score_report(upper, references, metrics=WITHOUT_TER)["scores"].values():
         assert (row["score"] < 99.999) == ("case:lc" not in row["signature"])
 
 
@@ -108,7 +111,7 @@ def test_split_compounds_equals_the_papers_script(text, expected):
 @settings(max_examples=15, deadline=None)
 def test_compound_variants_split_after_tokenization(a, b):
     n = min(len(a), len(b))
-    scores = score_report(a[:n], b[:n], ter=False)["scores"]
+    scores = score_report(a[:n], b[:n], metrics=WITHOUT_TER)["scores"]
     direct = sacrebleu.corpus_bleu(
         [split_compounds(x) for x in a[:n]], [[split_compounds(x) for x in b[:n]]], tokenize="none", force=True
     )
@@ -116,7 +119,7 @@ def test_compound_variants_split_after_tokenization(a, b):
     assert "|tok:none+##AT##|" in scores["bleu_compound"]["signature"]
     assert "|tok:13a+##AT##|" in scores["bleu_compound_13a"]["signature"]
     plain = [[line.replace("-", "") for line in lines[:n]] for lines in (a, b)]
-    scores = score_report(*plain, ter=False)["scores"]
+    scores = score_report(*plain, metrics=WITHOUT_TER)["scores"]
     assert scores["bleu_compound"]["score"] == scores["bleu_tok"]["score"]
     assert scores["bleu_compound_13a"]["score"] == scores["bleu_13a"]["score"]
 
@@ -186,9 +189,11 @@ def test_the_report_is_json_and_prints_complete_signatures():
     ],
 )
 def test_tokenized_bleu_equals_multi_bleu(hypotheses, references, expected):
-    scores = score_report(hypotheses, references, ter=False)["scores"]
+    scores = score_report(hypotheses, references, metrics=WITHOUT_TER)["scores"]
     assert scores["bleu_tok"]["score"] == pytest.approx(100 * expected, abs=1e-9)
-    lowered = score_report([x.lower() for x in hypotheses], [x.lower() for x in references], ter=False)["scores"]
+    lowered = score_report([x.lower() for x in hypotheses], [x.lower() for x in references], metrics=WITHOUT_TER)[
+        "scores"
+    ]
     assert scores["bleu_tok_lc"]["score"] == lowered["bleu_tok"]["score"]
 
 
@@ -235,9 +240,9 @@ def test_the_paired_test_equals_sacrebleu(lines, samples):
 def test_the_paired_test_of_better_and_equal_systems(capsys):
     references = [f"a b c d e {n}" for n in range(60)]
     worse = [line.replace("c", "x") if n % 3 else line for n, line in enumerate(references)]
-    report = score_report(references, references, baseline=worse, ter=False)
+    report = score_report(references, references, baseline=worse, metrics=WITHOUT_TER)
     assert all(row["p_value"] < 0.01 and row["difference"] > 0 for row in report["scores"].values())
-    same = score_report(worse, references, baseline=worse, ter=False)
+    same = score_report(worse, references, baseline=worse, metrics=WITHOUT_TER)
     assert all(row["p_value"] == 1 and row["difference"] == 0 for row in same["scores"].values())
     print_report(report, Console(width=200))
     shown = capsys.readouterr().out

@@ -94,7 +94,7 @@ def test_translate_score_and_info_of_a_run(run, texts, tmp_path, capfd):
     assert main(["translate", "--model", str(run), "--input", str(source), "--output", str(output)]) == 0
     assert len(output.read_text(encoding="utf-8").splitlines()) == 8
     assert [path.name for path in tmp_path.iterdir()] == ["output.txt"]
-    capfd.readouterr()
+    assert f" per second, with {run / 'checkpoints' / 'averaged'} (mean of 2 checkpoints)\n" in capfd.readouterr().err
     assert main(["score", "--ref", str(texts / "valid.tgt"), "--hyp", str(output), "--json"]) == 0
     report = json.loads(capfd.readouterr().out)
     assert report["lines"] == 8
@@ -199,10 +199,11 @@ def test_info_counts_the_updates_after_the_last_log_line(run, tmp_path, capfd):
     for lines in (1, 0):  # a log line after an earlier update, none
         entry = {"kind": "train", "step": 1, "tokens": 7, "loss": 9.0, "tokens_per_second": 3.0, "seconds": 1.0}
         (out / "metrics.jsonl").write_text(f"{json.dumps(entry)}\n" * lines)
-        state = {"window_loss": 12.0, "window_targets": 5, "window_tokens": 6, "window_seconds": 2.0}
+        state = {"window_loss": 12.0, "window_targets": 5, "window_tokens": 6, "window_seconds": 2.0, "seconds": 4.0}
         rewrite(RunFolder(out).steps()[-1], lambda s, state=state: s["run"].update(state))
         assert main(["info", str(out)]) == 0
-        line = f"trained      6 updates, {totals['tokens']:,} tokens, loss 2.4000, 3 tokens/s"
+        speed = f"{totals['tokens'] / 4:,.0f} tokens/s"  # the mean speed, not that of the window
+        line = f"trained      6 updates, {totals['tokens']:,} tokens, loss 2.4000, {speed}"
         assert line in capfd.readouterr().out
 
 

@@ -109,6 +109,15 @@ def test_a_folder_without_validation_text(own, text, tmp_path, capfd):
     assert "validation after step 1" in capfd.readouterr().err
 
 
+def test_a_given_validation_text_replaces_that_of_the_folder(own, text, tmp_path, capfd):
+    valid = [f"--valid-{side}={text}/train.{language}" for side, language in SIDES]
+    assert train(own, tmp_path / "a", *valid) == 0
+    err = capfd.readouterr().err
+    assert f"preparing the valid text: {text}/train.en, {text}/train.de" in err and "up to date" not in err
+    assert train(own, tmp_path / "b", valid[0]) == 2
+    assert "data.valid_tgt: expected a text file; got an empty name; try --valid-tgt" in capfd.readouterr().err
+
+
 def truncate(folder):
     (folder / "valid.tgt").write_bytes(b"shorter\n")
 
@@ -205,7 +214,8 @@ def test_a_changed_text_is_prepared_again_with_a_note(text, tmp_path, capfd):
     assert prepare(mine, out) == 0
     assert f"{out}: texts have changed, moved or been added; preparing them again" in capfd.readouterr().err
     assert json.loads((out / "manifest.json").read_text())["texts"]["train"]["lines"] == 41
-    (mine / "train.en").write_text("")
+    for language in ("en", "de"):
+        (mine / f"train.{language}").write_text("")
     assert prepare(mine, out) == 2 and not (out / "manifest.json").exists()  # no longer complete
     assert train(out, tmp_path / "run") == 2
     assert "got an unfinished one" in capfd.readouterr().err

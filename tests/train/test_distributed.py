@@ -162,7 +162,7 @@ def test_without_mpi4py_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
     with pytest.raises(
-        RuntimeError, match=r"expected mpi4py, because 3 processes were launched; .* pip install '.*\[mpi\]'"
+        RuntimeError, match=r'expected mpi4py, because 3 processes were launched; .* pip install ".*\[mpi\]"'
     ):
         npx.distributed.join()
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")

@@ -60,6 +60,15 @@ def copy(uninterrupted, tmp_path):
         (["plan", "runs/x"], "got neither; try the --out of a training"),
         (["average", "runs/x"], "runs/x: expected a run folder; got nothing; try the --out of a training"),
         (["info", "tine"], "got neither; try tiny"),
+        (["draw", "curves", "runs/a", "--out", "a.svg"], "got 'runs/a'; try draw runs/a curves"),
+        (["prepare", "own"], "prepare: expected a command; got an unknown one; try npx-transformer data"),
+        (["train", "tiny", "--lr", "0.1", "--out", "D"], "--lr: expected an option of this command; got a key; try "),
+        (["train", "tiny", "--max-steps=5"], "try --set train.max_steps=5"),
+        (["train", "tiny", "--freeze", "encoder.*"], "got a key; try --set 'train.freeze=encoder.*'"),
+        (["train", "tiny", "--set", "train.optimizer=sgd", "--out", "D"], "is always Adam; got one; try train.peak_lr"),
+        (["train", "tiny", "--set", "optimizer=adam", "--out", "D"], "is always Adam; got one; try train.peak_lr"),
+        (["train", "tiny", "--optimizer", "adam", "--out", "D"], "is always Adam; got one; try train.peak_lr"),
+        (["translate", "--lr", "1"], "No such option: --lr"),
         (["train", "tiny", "--out", "D", "--text", "x"], "--text: expected an option of the task translation; got"),
         (["train", "", "--out", "D"], "'': expected a configuration file; got no such file; try a preset"),
         (["train", "tiny", "TEXTS", "--out", "D", "--set", "data.tokenizer="], "'': expected a Hugging Face tokenizer"),
@@ -89,11 +98,20 @@ def test_a_usage_error_names_its_option_and_writes_nothing(
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("command", ["data", "score", "train"])
+@pytest.mark.parametrize("command", ["data", "data valid", "score", "train"])
 def test_unequal_texts_are_named_before_any_output(command, uninterrupted, text, tmp_path, capfd):
     src, tgt, out = text / "train.en", text / "valid.de", tmp_path / "out"
     arguments = {
         "data": ["data", "own", f"--train-src={src}", f"--train-tgt={tgt}", f"--out={out}", "--quiet"],
+        "data valid": [
+            "data",
+            "own",
+            f"--train-src={src}",
+            f"--train-tgt={src}",
+            f"--valid-src={src}",
+            f"--valid-tgt={tgt}",
+            f"--out={out}",
+        ],
         "score": ["score", "--model", uninterrupted, "--pairs", src, tgt],
         "train": ["train", "tiny", f"--train-src={src}", f"--train-tgt={tgt}", f"--out={out}", "--quiet"],
     }
@@ -132,8 +150,8 @@ def test_a_run_with_relative_paths_says_where_it_looked_for_its_texts(copy, tmp_
     err = error_line(capfd, "train", "--resume", "--out", copy, "--set=train.max_steps=13")
     base = tmp_path / "elsewhere"
     assert (
-        f"texts/train.en: expected a text file; got no such file; try another path (this path is relative to {base})\n"
-        in err
+        "texts/train.en: expected a text file; got no such file; try --train-src with another path (this path is "
+        f"relative to {base})\n" in err
     )
 
 

@@ -45,11 +45,11 @@ def entries(out):
 def test_the_csv_file_has_all_training_and_validation_entries_also_after_a_resume(text, tmp_path):
     out = tmp_path / "run"
     run(text, out, max_steps=7, csv=True)
-    assert csv_rows(out) == entries(out) and len(entries(out)) == 3
+    assert csv_rows(out) == entries(out) and len(entries(out)) == 4
     run(text, out, resume=True, max_steps=8)  # writes no copy
-    assert len(csv_rows(out)) == 3
+    assert len(csv_rows(out)) == 4
     run(text, out, resume=True, csv=True)
-    assert csv_rows(out) == entries(out) and [row["step"] for row in csv_rows(out)] == [4, 5, 7, 8, 10, 12]
+    assert csv_rows(out) == entries(out) and [row["step"] for row in csv_rows(out)] == [4, 5, 7, 7, 8, 8, 10, 12, 12]
 
 
 @needs_tensorboard
@@ -73,4 +73,4 @@ def test_a_missing_library_is_reported_before_anything_is_written(text, tmp_path
     monkeypatch.setattr(metric_files.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError) as error:
         run(text, tmp_path / "run", tensorboard=True)
-    assert "pip install 'npx-transformer[tensorboard]'" in one_line(error) and not (tmp_path / "run").exists()
+    assert 'pip install "npx-transformer[tensorboard]"' in one_line(error) and not (tmp_path / "run").exists()

@@ -117,7 +117,7 @@ def test_a_users_file_is_not_overwritten_by_alternative_text(tmp_path, uninterru
     [
         (
             ["hedas", "--out", "a.svg"],
-            "expected one of heads, beam, curves, memory, roles, confusion; got 'hedas'; try heads",
+            "expected RUN and one of heads, beam, curves, memory, roles, confusion; got 'hedas'; try heads",
         ),
         (["heads", "--out", "a.svg"], "missing sentence for heads"),
         (["heads", "--input", "one", "--out", "a.jpg"], "expected a file name ending in .png or .svg; got '.jpg'"),

@@ -177,8 +177,8 @@ def test_a_lost_config_is_replaced_by_the_given_one(text, copied, uninterrupted)
 
 def test_an_edited_config_is_rejected_with_the_key(text, copied):
     file = copied / "config.toml"
-    file.write_text(file.read_text().replace("lr_scale = 1.0", "lr_scale = 2.0"))
-    with pytest.raises(UserError, match=r"resume: train.lr_scale: expected 1.0 as in .*step-12; got 2.0"):
+    file.write_text(file.read_text().replace("weight_decay = 0.0", "weight_decay = 2.0"))
+    with pytest.raises(UserError, match=r"resume: train.weight_decay: expected 0.0 as in .*step-12; got 2.0.*--init"):
         train(RunConfig.load(file, ["train.max_steps=13"]), copied, resume=True, progress=False)
 
 

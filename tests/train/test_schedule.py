@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers.trainings import run
+from tests.helpers.trainings import metrics, rewrite, run
 from train import NoamSchedule, RunConfig, UserError
 from train.learn.schedule import Schedule
 from train.run.config import KEY_SYNONYMS, all_keys
@@ -58,7 +58,7 @@ def test_a_resumed_run_warns_if_another_last_step_changes_the_learning_rate(text
     for name, warning in (
         (
             "linear",
-            "train.max_steps is now 6 instead of 2, where the linear decay ends: the learning rate of step 3 is",
+            "train.max_steps is now 6 instead of 2: the learning rate of step 3 is",
         ),
         ("noam", ""),
     ):
@@ -69,6 +69,25 @@ def test_a_resumed_run_warns_if_another_last_step_changes_the_learning_rate(text
         assert (warning in error) and bool(warning) == ("max_steps" in error)
         run(text, tmp_path / name, resume=True, max_steps=6, **changes)
         assert "warning" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_earlier", [False, True])
+def test_a_resumed_run_may_have_another_learning_rate_which_is_logged(text, tmp_path, is_earlier):
+    out, quick = tmp_path / "run", {"warmup_steps": 1, "validate_bleu": False, "log_every": 1}
+    run(text, out, max_steps=2, **quick)
+
+    def store_as_earlier_versions(state):  # a resumed run could not change the other keys
+        keys = state.pop("learning_rate")
+        state["max_steps"] = keys.pop("max_steps")
+        state["config"] |= {f"train.{name}": value for name, value in keys.items()}
+
+    if is_earlier:
+        rewrite(out / "checkpoints" / "step-2", store_as_earlier_versions)
+    run(text, out, resume=True, max_steps=4, peak_lr=0.001, schedule="constant", **quick)
+    log = (out / "log.txt").read_text(encoding="utf-8")
+    change = "train.schedule is now constant instead of noam, train.peak_lr is now 0.001 instead of 0.0: the learning "
+    assert f"warning: {change}rate of step 3 is 0.001 instead of " in log and log.count("warning: train.schedule") == 1
+    assert [entry["lr"] for entry in metrics(out) if entry["kind"] == "train"][-1] == pytest.approx(0.001)
 
 
 def test_other_programs_names_of_keys_lead_to_the_key():

@@ -17,7 +17,8 @@ from train.learn.signals import Signals
 from train.learn.training import check_selection
 from train.learn.update import Update
 from train.learn.validation import Validation
-from train.run.checkpoint import average_checkpoints, load_checkpoint
+from train.run.average import average_checkpoints
+from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
 from train.run.keys import TrainSection
 from train.run.report import RankNotes

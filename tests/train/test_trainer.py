@@ -76,12 +76,12 @@ def test_extending_a_finished_run_equals_a_longer_run(text, tmp_path, uninterrup
     assert (last["step"], last["tokens"]) == (7, summary.tokens)  # what `info` shows, not the log line of step 5
     assert last["loss"] == state["window_loss"] / state["window_targets"]
     resumed = run(text, out, resume=True, max_steps=7)
-    assert resumed.valid_loss == summary.valid_loss and len(metrics(out)) == 3
+    assert resumed.valid_loss == summary.valid_loss and metrics(out) == metrics_before
     run(text, out, resume=True)
     assert outcome(out, 7) == outcome(uninterrupted)
-    assert metrics(out)[2] == metrics_before[2]  # the validation of the last step stays
+    assert metrics(out)[2:4] == metrics_before[2:]  # the log line and the validation of the last step stay
     run(text, out, resume=True)
-    assert [entry["step"] for entry in metrics(out)] == [4, 5, 7, 8, 10, 12]
+    assert [entry["step"] for entry in metrics(out)] == [4, 5, 7, 7, 8, 10, 12, 12]
 
 
 def test_recompute_can_be_toggled_between_resumes_without_changing_a_bit(text, tmp_path, uninterrupted, monkeypatch):
@@ -91,7 +91,7 @@ def test_recompute_can_be_toggled_between_resumes_without_changing_a_bit(text, t
         run(text, tmp_path / "run", resume=steps > 4, max_steps=steps, recompute=recompute)
         assert bool(calls) == recompute
         calls.clear()
-    assert outcome(tmp_path / "run", 9) == outcome(uninterrupted)
+    assert outcome(tmp_path / "run", 4, 9) == outcome(uninterrupted)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
@@ -290,7 +290,7 @@ def test_patience_survives_a_stop_and_can_be_changed(text, tmp_path, monkeypatch
 def test_metrics_and_log_record_the_run(text, uninterrupted):
     entries = [json.loads(line) for line in (uninterrupted / "metrics.jsonl").read_text().splitlines()]
     assert [(e["kind"], e["step"]) for e in entries] == [
-        *[("valid", 4), ("train", 5), ("valid", 8), ("train", 10), ("valid", 12)],
+        *[("valid", 4), ("train", 5), ("valid", 8), ("train", 10), ("train", 12), ("valid", 12)],
     ]
     schedule = NoamSchedule(8, 6)
     for entry in entries:
@@ -314,7 +314,9 @@ def test_the_logged_loss_is_the_mean_over_the_target_tokens_since_the_last_line(
     monkeypatch.setattr(Update, "gradient", watched)
     run(text, tmp_path / "run")
     logged = [entry["loss"] for entry in metrics(tmp_path / "run") if entry["kind"] == "train"]
-    expected = [sum(x * n for x, n in part) / sum(n for _, n in part) for part in (updates[:5], updates[5:10])]
+    expected = [
+        sum(x * n for x, n in part) / sum(n for _, n in part) for part in (updates[:5], updates[5:10], updates[10:])
+    ]
     assert logged == pytest.approx(expected, rel=1e-12)
 
 

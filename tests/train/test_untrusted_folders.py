@@ -112,16 +112,16 @@ def test_a_training_whose_lock_was_removed_stops_without_writing(text, tmp_path,
 
 
 def test_a_removed_lock_stops_an_average(copied, monkeypatch):
-    from train.run import checkpoint
+    from train.run import average
 
-    read = checkpoint.read_arrays
+    read = average.read_arrays
 
     def remove_lock(*arguments):
         (copied / "lock").unlink(missing_ok=True)
         (copied / "lock").write_text("another")
         return read(*arguments)
 
-    monkeypatch.setattr(checkpoint, "read_arrays", remove_lock)
+    monkeypatch.setattr(average, "read_arrays", remove_lock)
     with pytest.raises(UserError, match="expected the lock of this program; got that of another program"):
         average_checkpoints(copied, 2)
     assert not (copied / "checkpoints/averaged").exists() and (copied / "lock").exists()

@@ -1,6 +1,7 @@
 """Shared parts of all commands: the typer application, the device option, text input and output."""
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,24 +16,46 @@ from train.cli.options import checked_option
 from train.cli.streams import GuardedStream, raise_broken_output, stream_lines
 from train.errors import UserError
 from train.files import atomic_write, open_for_reading
+from train.run.config import resolve_name
 from train.text.lines import MAX_LINE_BYTES, count_lines
+
+COMMAND_SYNONYMS = {  # maps names of other programs to the command with that purpose
+    **dict.fromkeys(("prepare", "preprocess", "download", "tokenize"), "data"),
+    **dict.fromkeys(("fit", "finetune", "fine-tune", "resume"), "train"),
+    **dict.fromkeys(("decode", "predict", "infer", "interactive"), "translate"),
+    **dict.fromkeys(("evaluate", "eval", "validate", "test"), "score"),
+    **dict.fromkeys(("plot", "visualize"), "draw"),
+    **dict.fromkeys(("show", "describe", "summary"), "info"),
+}
 
 
 class Commands(TyperGroup):
     """The commands of the application. An option never takes the name of another option as its value."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
+        if args and (synonym := COMMAND_SYNONYMS.get(args[0].lower())):
+            raise UserError(f"{args[0]}: expected a command; got an unknown one; try npx-transformer {synonym}")
         name, command, rest = super().resolve_command(ctx, args)
         check_values(command.get_params(ctx) if command else (), rest)
         return name, command, rest
 
 
 def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
-    """Raise UserError if an option is followed by fewer values than it takes."""
+    """Raise UserError if an option is followed by fewer values than it takes, or has the name of a configuration key
+    that only --set can change."""
     options = {name: p for p in params if p.param_type_name == "option" for name in p.opts}
     for i, name in enumerate(args):
         if name == "--":
             return
+        option, _, value = name.partition("=")
+        if (
+            option not in options
+            and option.startswith("--")
+            and "--set" in options
+            and (key := resolve_name(option[2:]))
+        ):
+            setting = shlex.quote(f"{key}={value or next(iter(args[i + 1 :]), '')}")
+            raise UserError(f"{option}: expected an option of this command; got a key; try --set {setting}")
         if name not in options or options[name].is_flag:
             continue
         n, following = options[name].nargs, [*args[i + 1 :]]

@@ -22,7 +22,8 @@ def average(
 ) -> None:
     """Average the weights of the newest or best checkpoints; commands that load the run use the average from then
     on."""
-    from train.run.checkpoint import average_checkpoints, read_state
+    from train.run.average import average_checkpoints
+    from train.run.checkpoint import read_state
 
     if best and last is not None:
         raise UserError("--last: expected the newest or the best checkpoints; got --best too; try one of them")

@@ -75,9 +75,9 @@ def classify(
     texts: AbstractContextManager[Iterator[str | None]] = (
         open_input(input) if gold is None else nullcontext(text_of(example, task.name) for example in examples)
     )
-    predicted = []
+    predicted, checkpoints = [], list[str]()
     with texts as lines, open_output(output) as file:
-        network, tokenizer, _ = load_model(model, task.name, warn)
+        network, tokenizer, _ = load_model(model, task.name, warn, checkpoints.append)
         names = label_names(tokenizer)
         with line_progress("labeled", gold or input, output, not quiet and gold is None) as work:
             results = label_lines(network, tokenizer, lines, task.name, on_progress=work.advance)
@@ -90,7 +90,7 @@ def classify(
         for line in score_labels(examples, predicted).table():
             warn(line)
     elif not quiet:
-        warn(f"labeled {work.result()}")
+        warn(f"labeled {work.result()}, with {checkpoints[0]}")
 
 
 def format_labeling(index: int, result: Any, names: list[str], top: int, as_json: bool) -> str:

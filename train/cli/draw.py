@@ -52,7 +52,8 @@ def draw(
     from train.viewer import picture
 
     if what not in PICTURES:
-        raise UserError(f"draw: expected one of {', '.join(PICTURES)}; got '{what}'; try {nearest(what, PICTURES)}")
+        attempt = f"draw {what} {run}" if str(run) in PICTURES else nearest(what, PICTURES)
+        raise UserError(f"draw: expected RUN and one of {', '.join(PICTURES)}; got '{what}'; try {attempt}")
     picture.check(out)
     picture.check_alt_text(out)
     for name, (value, pictures) in {

@@ -44,7 +44,8 @@ def embed(
     from train.tasks.labeling import embed_lines
 
     use_device(device)
-    network, tokenizer, _ = load_model(model, "", warn)
+    checkpoints: list[str] = []
+    network, tokenizer, _ = load_model(model, "", warn, checkpoints.append)
     if network.examples != "labels":
         raise UserError(
             f"{model}: expected a model of the architecture encoder; got {network.config.architecture}; try another run"
@@ -61,7 +62,7 @@ def embed(
                     file.write(" ".join(f"{x:.6g}" for x in vector.tolist()) + "\n")
                     file.flush()
     if not quiet:
-        warn(f"embedded {work.result()}")
+        warn(f"embedded {work.result()}, with {checkpoints[0]}")
 
 
 def write_array(path: Path, vectors: list[Any], width: int) -> None:

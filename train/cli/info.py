@@ -177,18 +177,22 @@ def has_metrics(entry: dict[str, Any], kind: str, *names: str) -> bool:
 
 
 def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return step, tokens, loss and tokens per second of the last log line, or of a checkpoint that is newer.
+    """Return step, tokens, loss and mean speed at the last log line, or at a checkpoint that is newer.
 
-    If training stops between two log lines, only its checkpoint includes the last updates.
+    The speed is in tokens per second, over all updates. If training stops between two log lines, only its checkpoint
+    includes the last updates.
     """
     from train.run.checkpoint import newest_totals
 
-    logged = [entry for entry in entries if has_metrics(entry, "train", "tokens", "loss", "tokens_per_second")]
+    logged = [entry for entry in entries if has_metrics(entry, "train", "tokens", "loss", "seconds")]
     totals = newest_totals(run)
     if totals and totals.window_tokens and totals.step > (logged[-1]["step"] if logged else 0):
-        loss, speed = totals.loss, totals.speed
-        return {"step": totals.step, "tokens": totals.tokens, "loss": loss, "tokens_per_second": speed}
-    return logged[-1] if logged else None
+        last = {"step": totals.step, "tokens": totals.tokens, "loss": totals.loss, "seconds": totals.seconds}
+    elif logged:
+        last = logged[-1]
+    else:
+        return None
+    return last | {"tokens_per_second": last["tokens"] / max(last["seconds"], 1e-9)}
 
 
 def describe_run(run: Any, config: Any) -> Iterator[str]:

@@ -77,7 +77,8 @@ def parse(
     tags = Lexicon.from_trees(read_clean_trees(lexicon)) if lexicon is not None else None
     source: AbstractContextManager[Iterator[str | None]] = nullcontext(iter(())) if gold else open_input(input)
     with source as lines, open_output(output) as file:
-        network, tokenizer, config = load_model(model, "parsing", warn)
+        checkpoints: list[str] = []
+        network, tokenizer, config = load_model(model, "parsing", warn, checkpoints.append)
         if tags and not tokenizer.tags:
             raise UserError(
                 f"--lexicon: expected a parser that writes tags; got {model}, which writes XX; try without it"
@@ -94,7 +95,7 @@ def parse(
             else:
                 written = write_parses(file, parse_stream(network, tokenizer, lines, **search), n_best)
     if not quiet:
-        warn(f"parsed {work.result()}")
+        warn(f"parsed {work.result()}, with {checkpoints[0]}")
     if svg is not None:
         if written.first_tree is None:
             raise UserError("--svg: expected a sentence to draw; got an empty input; try without --svg")

@@ -42,6 +42,10 @@ def score(
             help="Also print this model's perplexity of the references. With --pairs: repeat it for an ensemble.",
         ),
     ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Compute only this score, such as bleu_13a, chrf or ter; may be repeated."),
+    ] = None,
     src: Annotated[Path | None, typer.Option(metavar="F", help="Source text of --ref, with --model.")] = None,
     pairs: Annotated[
         tuple[Path, Path] | None,
@@ -53,13 +57,21 @@ def score(
     device: Device = "cpu",
 ) -> None:
     """Score a translation with BLEU, chrF and TER, or, with --pairs, print log-probabilities under a model."""
-    from train.metrics.bleu import print_report, score_report
+    from train.metrics.bleu import SCORES, WITHOUT_TER, print_report, score_report
     from train.metrics.limits import check_lengths
     from train.progress import Display
     from train.text.lines import read_all_lines
+    from train.text.tokenizer import check_choice
 
     if pairs is not None:
-        options = {"--ref": ref, "--hyp": hyp, "--baseline": baseline, "--src": src, "--bootstrap": bootstrap}
+        options = {
+            "--ref": ref,
+            "--hyp": hyp,
+            "--baseline": baseline,
+            "--src": src,
+            "--bootstrap": bootstrap,
+            "--metric": metric,
+        }
         if conflicts := [name for name, value in options.items() if value]:
             raise UserError(f"score: expected --pairs without {conflicts[0]}; got both; try one of them")
         if not model:
@@ -75,6 +87,8 @@ def score(
         raise UserError("score: expected --model and --src together; got one of them; try both, or neither")
     if model and len(model) > 1:
         raise UserError(f"score: expected one --model; got {len(model)}; try --pairs, which scores with an ensemble")
+    for name in metric or ():
+        check_choice("--metric", name, SCORES)
     if bootstrap == 1:
         raise UserError("--bootstrap: expected 0, or at least 2 resamples; got 1; try 1000")
     hypotheses, references, baseline_lines = (
@@ -82,10 +96,14 @@ def score(
     )
     assert hypotheses is not None and references is not None
     reason = check_lengths(hypotheses, references) or check_lengths(baseline_lines or hypotheses, references)
-    if reason:
+    wanted = metric or SCORES
+    metrics = [key for key in wanted if key in WITHOUT_TER or not reason]
+    if not metrics:
+        raise UserError(f"--metric: expected scores of shorter lines; got only ter, and {reason}; try --metric chrf")
+    if len(metrics) < len(wanted):
         print(reason, file=sys.stderr)
     with Display() as display, display.work("scoring"):
-        report = score_report(hypotheses, references, bootstrap=bootstrap, baseline=baseline_lines, ter=not reason)
+        report = score_report(hypotheses, references, bootstrap=bootstrap, baseline=baseline_lines, metrics=metrics)
     if model and src is not None:
         from train.learn.validation import perplexity
 

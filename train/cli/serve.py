@@ -9,7 +9,7 @@ import typer
 
 from train.cli.app import Device, app, use_device
 from train.cli.options import number_option, warn
-from train.errors import UserError, one_line
+from train.errors import UserError, one_line, pip_install
 
 HOST = "127.0.0.1"
 
@@ -33,7 +33,7 @@ def serve(
     import socket
 
     if missing := [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]:
-        raise UserError(f'serve: {missing[0]} is not installed; try pip install "npx-transformer[page]"')
+        raise UserError(f"serve: {missing[0]} is not installed; try {pip_install('page')}")
     for path in also or ():
         if not path.is_dir():
             raise UserError(f"--also: expected a run folder; got {path}; try the --out of a training run")

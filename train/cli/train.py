@@ -54,7 +54,11 @@ def train(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Train on a folder written by `data`: its text, tokenizer and token arrays."),
+        typer.Option(
+            metavar="DIR",
+            help="Train on a folder written by `data`: its text, tokenizer and token arrays. --valid-src and"
+            " --valid-tgt replace its validation text.",
+        ),
     ] = None,
     init: Annotated[
         Path | None,
@@ -150,7 +154,7 @@ def use_data_folder(
         init: the run of --init, whose tokenizer is used.
 
     Raises:
-        UserError: The folder is invalid, options name the same texts, or the task is not translation.
+        UserError: The folder is invalid, options name the training text too, or the task is not translation.
     """
     from train.files import digest
     from train.run.checkpoint import find_checkpoint, run_files
@@ -158,6 +162,9 @@ def use_data_folder(
     from train.text.download.manifest import data_keys
 
     keys = data_keys(folder)
+    valid_files = TASKS["translation"].files["valid"]
+    if not {*valid_files}.isdisjoint(texts):  # they replace the folder's validation text
+        keys = {name: value for name, value in keys.items() if name not in valid_files}
     for name in texts:
         if name in keys:
             option = f"--{name.replace('_', '-')}"
@@ -202,9 +209,6 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
     from train.run.folder import RunFolder
 
     changed = {change.partition("=")[0].strip() for change in changes}
-    for part in ("train", "valid"):  # a new file of tagged words must not be combined with the earlier file's tags
-        if f"data.{part}_tagged" in changed and f"data.{part}_tags" not in changed:
-            changes = [*changes, f"data.{part}_tags="]
     run_file = RunFolder(out).config_file
     if resume and config is None and not run_file.exists():
         if RunFolder(out).is_new() or not out.is_dir():

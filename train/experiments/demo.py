@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from train.errors import UserError
+from train.errors import UserError, pip_install
 
 LIMIT = 1_000_000
 PICTURED = (342, 21_965)  # numbers in the attention picture, excluded from training
@@ -104,13 +104,14 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
     started = time.perf_counter()
     for name in ("num2words", "matplotlib"):
         if importlib.util.find_spec(name) is None:
-            raise UserError(f'demo: {name} is not installed; try pip install "npx-transformer[demo]"')
+            raise UserError(f"demo: {name} is not installed; try {pip_install('demo')}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: expected a new folder; got an existing one; try deleting it, or another --out")
     from train.learn.training import train
     from train.metrics.bleu import Variant, bleu
     from train.progress import Display
-    from train.run.checkpoint import average_checkpoints, load_model
+    from train.run.average import average_checkpoints
+    from train.run.checkpoint import load_model
     from train.run.config import RunConfig, to_toml
     from train.tasks.translation import best_translations
 

@@ -4,13 +4,13 @@ import importlib.util
 import sys
 from typing import Any
 
+from train.errors import pip_install
+
 
 def import_pyplot(name: str) -> Any:
     """Return matplotlib.pyplot, for files only. Without matplotlib, report that `name` is skipped and return None."""
     if importlib.util.find_spec("matplotlib") is None:
-        print(
-            f'{name} is skipped: matplotlib is not installed; try pip install "npx-transformer[draw]"', file=sys.stderr
-        )
+        print(f"{name} is skipped: matplotlib is not installed; try {pip_install('draw')}", file=sys.stderr)
         return None
     import matplotlib
 

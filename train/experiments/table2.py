@@ -57,7 +57,7 @@ def run_table2(out: Path, runs: Mapping[str, TrainedRun]) -> dict[str, Any]:
 def score_run(out: Path, pair: str, run: TrainedRun) -> dict[str, Any]:
     """Return BLEU and training cost of one run."""
     hypotheses, references = translate_test(out / f"{pair}.translated", run), read_all_lines(run.ref)
-    scores = score_report(hypotheses, references, ter=False)["scores"]
+    scores = score_report(hypotheses, references, metrics=BLEUS)["scores"]
     cost = training_cost(run.run)
     seconds = cost["seconds"] * run.devices
     return {

@@ -30,7 +30,8 @@ from train.learn.training import prepare_corpora, train
 from train.learn.validation import Validation
 from train.metrics.bleu import BLEUS, bleu
 from train.progress import Display
-from train.run.checkpoint import average_checkpoints, find_checkpoint, load_model
+from train.run.average import average_checkpoints
+from train.run.checkpoint import find_checkpoint, load_model
 from train.run.config import RunConfig, preset_values, to_toml
 from train.run.folder import RunFolder
 from train.tasks import TASKS

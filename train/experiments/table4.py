@@ -26,7 +26,8 @@ from train.experiments.paper import PARSERS
 from train.files import digest, write_text
 from train.json_files import read_sealed, write_json
 from train.learn.training import train
-from train.run.checkpoint import average_checkpoints, find_checkpoint, load_model, read_state
+from train.run.average import average_checkpoints
+from train.run.checkpoint import find_checkpoint, load_model, read_state
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.run.storage import STATE

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from models import TransformerConfig
-from train.errors import UserError
+from train.errors import UserError, pip_install
 from train.formats import marian
 from train.formats.export import TARGETS, check_range
 from train.formats.marian_folder import MarianModel, marian_model, write_tokenizer
@@ -25,8 +25,8 @@ def write_ctranslate2(model: Any, tokenizer: Any, config: RunConfig, folder: Pat
         from ctranslate2.specs import TransformerSpec, common_spec
     except ImportError:
         raise UserError(
-            "export: expected the package ctranslate2; it is not installed; try pip install "
-            '"npx-transformer[formats]", or --to huggingface'
+            "export: expected the package ctranslate2; it is not installed; try "
+            f"{pip_install('formats')}, or --to huggingface"
         ) from None
     c = model.config
     converted = marian_model(model, tokenizer, "ctranslate2", ("post", "pre"))

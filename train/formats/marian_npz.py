@@ -14,7 +14,7 @@ from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
 
-from train.errors import UserError, one_line
+from train.errors import UserError, one_line, pip_install
 from train.files import open_for_reading
 from train.formats import marian
 from train.formats.huggingface import SENTENCEPIECE, UNKNOWN, Imported, make_shape
@@ -212,7 +212,7 @@ def read_yaml(text: str, name: str) -> dict[str, Any]:
         import yaml
     except ImportError:
         raise UserError(
-            f'{name}: expected the package pyyaml; it is not installed; try pip install "npx-transformer[formats]"'
+            f"{name}: expected the package pyyaml; it is not installed; try {pip_install('formats')}"
         ) from None
     try:
         content = yaml.load(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from models import TransformerConfig
-from train.errors import UserError
+from train.errors import UserError, pip_install
 from train.formats import marian
 from train.formats.export import TARGETS
 from train.formats.marian_folder import MarianModel, check_tokenizer, marian_model, write_settings, write_tokenizer
@@ -25,7 +25,7 @@ def write_onnx(model: Any, tokenizer: Any, config: RunConfig, folder: Path, dtyp
         import onnx
     except ImportError:
         raise UserError(
-            'export: expected the package onnx; it is not installed; try pip install "npx-transformer[formats]"'
+            f"export: expected the package onnx; it is not installed; try {pip_install('formats')}"
         ) from None
     if dtype != "float32":
         raise UserError(f"--dtype: expected float32 with --to onnx; got {dtype}; try --to ctranslate2")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import npx
+from models.fields import fits
 from npx.ranges import Range
 from train.errors import UserError, one_line
 from train.files import WriteError, make_folder
@@ -18,8 +19,9 @@ from train.learn.optimizer import LossScale
 from train.learn.schedule import Schedule
 from train.learn.update import Update
 from train.run import checkpoint as store
-from train.run.config import RunConfig
+from train.run.config import RunConfig, keys_of
 from train.run.folder import RunFolder, step_of
+from train.run.keys import TrainSection
 from train.run.replace import remove_folder
 from train.run.report import RunReport
 from train.run.state import COUNT, RunState
@@ -29,8 +31,9 @@ from train.text.batches import Stream
 RETRY = 60  # seconds until the next attempt to write a checkpoint that could not be written
 SCHEMA = {"adam_steps": COUNT, "run": dict}  # keys of state.json, in addition to storage.SCHEMA
 OPTIONAL = {  # missing in files of earlier versions
-    "loss_scale": LossScale.SCHEMA, "micro_batches": Range(int, "[1, 1e9]"), "max_steps": Range(int, "[1, inf)")
+    "loss_scale": LossScale.SCHEMA, "micro_batches": Range(int, "[1, 1e9]"), "learning_rate": dict,
 }  # fmt: skip
+SCHEDULE_KEYS = ("schedule", "peak_lr", "warmup_steps", "lr_scale", "max_steps")
 
 
 class Checkpointer:
@@ -154,7 +157,7 @@ class Checkpointer:
             "adam_steps": adam.pop("step"),
             "loss_scale": self.update.scale.state_dict(),
             "micro_batches": self.micro_batches,
-            "max_steps": self.config.train.max_steps,
+            "learning_rate": {name: getattr(self.config.train, name) for name in SCHEDULE_KEYS},
             "run": asdict(state),
         }
         store.save_checkpoint(self.folder.path, content, weights, adam, self.config.train.keep_last)
@@ -182,17 +185,24 @@ class Checkpointer:
         return state
 
     def _check_schedule(self, content: Mapping[str, Any]) -> None:
-        """Warn if train.max_steps differs from the checkpoint's and this changes the learning rate."""
+        """Warn if the keys that determine the learning rate differ from those of the checkpoint."""
         t, step = self.config.train, content["step"] + 1
-        previous = max(content.get("max_steps", t.max_steps), content["step"])
         if step > t.max_steps:
             return
-        d_model = self.update.model.config.d_model
-        rates = [Schedule(replace(t, max_steps=end), d_model)(step) for end in (t.max_steps, previous)]
-        if rates[0] != rates[1]:
+
+        def rate(settings: TrainSection) -> float:
+            return Schedule(settings, self.update.model.config.d_model)(step)
+
+        previous = replace(t, **schedule_of(content))
+        previous = replace(previous, max_steps=max(previous.max_steps, content["step"]))
+        changes = [name for name in SCHEDULE_KEYS if getattr(t, name) != getattr(previous, name)]
+        if "max_steps" in changes and rate(replace(t, max_steps=previous.max_steps)) == rate(t):
+            changes.remove("max_steps")  # most schedules do not depend on it
+        if changes:
+            words = (f"train.{name} is now {getattr(t, name)} instead of {getattr(previous, name)}" for name in changes)
             self.warnings.append(
-                f"warning: train.max_steps is now {t.max_steps:,} instead of {previous:,}, where the {t.schedule} "
-                f"decay ends: the learning rate of step {step:,} is {rates[0]:.3g} instead of {rates[1]:.3g}"
+                f"warning: {', '.join(words)}: the learning rate of step {step:,} is {rate(t):.3g} instead of "
+                f"{rate(previous):.3g}"
             )
 
     def check_position(self, state: RunState, stream: Stream) -> None:
@@ -247,6 +257,18 @@ class Checkpointer:
         trained = checkpoint.optimizer["weights"] if self.update.average is not None else None
         self.update.load_weights(checkpoint.model, trained)
         return state
+
+
+def schedule_of(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the valid values of SCHEDULE_KEYS in state.json.
+
+    Earlier versions stored max_steps by itself, and the other keys among those that a resumed run must not change.
+    """
+    config = content.get("config")
+    former = config if isinstance(config, dict) else {}
+    values = {name: former.get(f"train.{name}") for name in SCHEDULE_KEYS} | {"max_steps": content.get("max_steps")}
+    values |= content.get("learning_rate", {})
+    return {name: values[name] for name in SCHEDULE_KEYS if fits(keys_of("train")[name], values[name])}
 
 
 def foreign_error(path: Path, problem: str) -> UserError:

@@ -205,9 +205,11 @@ class Trainer:
         """Log, validate and write a checkpoint when each is due. Raises KeyboardInterrupt after a signal."""
         s, signals = self.state, self.signals
         self.checkpoints.check_lock()
-        if s.step % self.config.train.log_every == 0:
+        is_logged = s.step % self.config.train.log_every == 0
+        if is_logged or s.step >= self.config.train.max_steps:
             scale = self.update.scale.value if self.update.scale.dynamic else None
             self.report.log_update(s, self.lr, self.norm, scale, self.world.size)
+        if is_logged:  # otherwise, the next log line of a run that is continued includes these updates
             s.reset_window()
         if self._is_validation_due() and not signals.stop_requested and self._end_reason() != "max_hours":
             self._validate()
@@ -270,7 +272,7 @@ class Trainer:
         batches = plural(len(self.stream.epoch(s.epoch)), "batch", "batches")
         setup = (
             f"{self.model.n_parameters():,} parameters{frozen}, {sizes} subwords, "
-            f"{batches} per epoch of at most {t.batch_tokens:,} tokens"
+            f"{batches} in epoch {s.epoch + 1} of at most {t.batch_tokens:,} tokens"
             f"{' per side' if len(self.task.sides) > 1 else ''}, {self.checkpoints.micro_batches} per update"
             f"{f' on {ranks} ranks' if ranks > 1 else ''}, seed {t.seed}{initial}"
         )

@@ -4,6 +4,7 @@ train(config, "runs/a")                  in a new folder
 train(config, "runs/a", resume=True)     continues from the newest checkpoint, bit for bit
 """
 
+import os
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from train.files import write_text
 from train.json_files import read_sealed
 from train.learn.initial import initialize, select
 from train.learn.memory import check_memory
+from train.learn.parallel.join import join_ranks
 from train.learn.signals import reraise_lost_interrupts
 from train.learn.trainer import Trainer
 from train.progress import Display
@@ -83,6 +85,7 @@ def train(
     has_own = resume and run.tokenizer_file.exists()
     existing = None if kind in task.tokenizers or has_own else task.load_tokenizer(kind)
 
+    config = config.with_absolute_paths(resume)
     with ExitStack() as stack:
         with world.rank_zero_first(), Display(progress and world.rank == 0) as display:
             if world.rank == 0:
@@ -182,14 +185,6 @@ def check_shared_arrays(folder: Path, tokenizer: TextTokenizer) -> None:
         )
 
 
-def join_ranks() -> npx.distributed.World:
-    """Return the world of all ranks started with this process. Raises UserError if they do not connect."""
-    try:
-        return npx.distributed.join()
-    except RuntimeError as error:
-        raise UserError(str(error)) from None
-
-
 def check_selection(config: RunConfig, task: Task, texts: Texts) -> None:
     """Raise UserError if the validations of this run do not measure train.best_metric, or if train.patience has no
     metric."""
@@ -219,7 +214,9 @@ def check_selection(config: RunConfig, task: Task, texts: Texts) -> None:
 
 def check_init_unchanged(run: RunFolder, init: str) -> None:
     """Raise UserError if train.init of a run that resumes from its checkpoints has changed."""
-    if init and run.steps() and run.config_file.exists() and init != (stored := run.load_config().train.init):
+    if not (init and run.steps() and run.config_file.exists()):
+        return
+    if os.path.abspath(init) != os.path.abspath(stored := run.load_config().train.init):
         raise UserError(
             f'train.init: expected "{stored}" as in {run.config_file}; got "{init}", which a resumed run does not '
             "read; try a new run with --out"

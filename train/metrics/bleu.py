@@ -7,7 +7,7 @@ them.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from rich.console import Console
@@ -52,6 +52,9 @@ OTHER_METRICS = {
     "ter": (lambda: TER(), "TER", "edits per reference word; lower is better"),
 }
 
+SCORES = (*BLEUS, *OTHER_METRICS)  # the keys of all scores
+WITHOUT_TER = tuple(key for key in SCORES if key != "ter")
+
 WIDTH = 200  # characters
 # re.ASCII, as in Perl, which reads bytes: only ASCII white space separates words.
 _COMPOUND = re.compile(r"(\S)-(\S)", re.ASCII)
@@ -95,12 +98,10 @@ def bleu_measure(variant: Variant) -> Measure:
     return Measure(variant.name, variant.use, metric, lambda line: split_compounds(tokenize(line)), replacement)
 
 
-def measures(ter: bool = True) -> Iterator[tuple[str, Measure]]:
-    """Yield (key, Measure) for every score."""
-    yield from ((key, bleu_measure(variant)) for key, variant in BLEUS.items())
-    for key, (make, name, use) in OTHER_METRICS.items():
-        if key != "ter" or ter:
-            yield key, Measure(name, use, make())
+def measures(keys: Collection[str] = SCORES) -> Iterator[tuple[str, Measure]]:
+    """Yield (key, Measure) for every score in `keys`."""
+    yield from ((key, bleu_measure(variant)) for key, variant in BLEUS.items() if key in keys)
+    yield from ((key, Measure(name, use, make())) for key, (make, name, use) in OTHER_METRICS.items() if key in keys)
 
 
 def score_measure(
@@ -154,18 +155,16 @@ def score_report(
     hypotheses: Sequence[str],
     references: Sequence[str],
     *,
-    ter: bool = True,
+    metrics: Collection[str] = SCORES,
     bootstrap: int = 0,
     baseline: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Return all scores of a corpus: {"lines": n, "scores": {key: {"name", "score", "signature", "use", ...}}}.
-
-    The keys are the keys of BLEUS and "chrf", "chrf++" and "ter".
+    """Return scores of a corpus: {"lines": n, "scores": {key: {"name", "score", "signature", "use", ...}}}.
 
     Args:
         hypotheses: translations to score, one per line.
         references: reference translations, one for each hypothesis.
-        ter: whether to include TER, which takes most of the time.
+        metrics: keys of the scores to compute; TER takes most of the time.
         bootstrap: number of bootstrap resamples of the lines; each score then has the "mean" over the samples and the
             half width of its 95 % interval as "confidence" (Koehn, 2004). 0 computes no intervals.
         baseline: translations of another system. Each score then has the "baseline" score, the "difference" from it and
@@ -178,7 +177,7 @@ def score_report(
     if baseline is not None:
         _check_lines(baseline, references, "lines in the baseline")
         bootstrap = bootstrap or DEFAULT_SAMPLES
-    rows = {key: score_measure(m, hypotheses, references, bootstrap, baseline) for key, m in measures(ter)}
+    rows = {key: score_measure(m, hypotheses, references, bootstrap, baseline) for key, m in measures(metrics)}
     return {"lines": len(references), "scores": rows}
 
 

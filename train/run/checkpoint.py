@@ -1,4 +1,4 @@
-"""Checkpoints of a run: writing, pruning, averaging, and loading a model for use.
+"""Checkpoints of a run: writing, pruning, and loading a model for use. Averaging is in average.py.
 
     RUN/checkpoints/step-N/model.safetensors        weights by name
                           /optimizer.safetensors    Adam's moments m and v, flat
@@ -13,7 +13,7 @@ leaves the last good checkpoint intact. Nothing is pickled.
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,15 @@ import npx
 from models import TransformerConfig
 from train.errors import UserError, one_line
 from train.files import digest as checksum
-from train.run.config import RunConfig, complete_frozen
+from train.run.config import RunConfig
 from train.run.folder import RunFolder, step_of
 from train.run.replace import existing_folder, original_name, remove_folder
 from train.run.state import RunState
-from train.run.storage import IDENTITY, STATE, DamagedCheckpoint, damaged_error, read_arrays, read_state, write_folder
+from train.run.storage import STATE, DamagedCheckpoint, damaged_error, read_arrays, read_state, write_folder
 from train.tasks import TASKS, Task
 from train.tasks.protocols import TextTokenizer
 
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
-RUN_IDENTITY = ("task", "text_sha256", "config")  # keys of the state that, with IDENTITY, identify its run
 
 
 @dataclass
@@ -133,6 +132,14 @@ def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
     Raises UserError, naming the key, if `config` differs from the run's configuration. That is read from the newest
     readable checkpoint, because config.toml may have been edited.
     """
+
+    def check(config: RunConfig, original: Mapping[str, Any], source: Path) -> RunConfig:
+        stored = original.get("data.tokenizer")
+        if stored and stored != config.data.tokenizer and has_tokenizer_of(run, config):  # under another path
+            config = replace(config, data=replace(config.data, tokenizer=stored))
+        config.check_frozen(original, source)
+        return config
+
     models = []
     for path in reversed(run.steps()):
         try:
@@ -141,90 +148,20 @@ def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
             continue
         models.append(model_config(state))
         if isinstance(original := state.get("config"), dict):
-            config = config.resumed(models[0])
-            config.check_frozen(original, path)
-            return config
+            return check(config.resumed(models[0]), original, path)
     in_file = run.load_config() if run.config_file.exists() else None
     if models:
         config, in_file = config.resumed(models[0]), in_file and in_file.resumed(models[0])
-    if in_file:
-        config.check_frozen(in_file.frozen(), run.config_file)
-    return config
+    return check(config, in_file.frozen(), run.config_file) if in_file else config
 
 
-def check_same_run(path: Path, state: Mapping[str, Any], other_path: Path, other: Mapping[str, Any]) -> None:
-    """Raise UserError, naming a key, unless two checkpoints belong to one run: same model, tokenizer, text and
-    configuration."""
-
-    def identity(state: Mapping[str, Any]) -> dict[str, Any]:
-        task, config = state.get("task", "translation"), state.get("config")
-        identity = {"model": model_config(state), "task": task, "tokenizer_digest": state["tokenizer_digest"]}
-        if isinstance(config, dict):
-            identity |= complete_frozen(config) | {"text_sha256": state.get("text_sha256")}
-        return identity
-
-    values, others = identity(state), identity(other)
-    for key in values.keys() & others.keys():
-        if values[key] != others[key]:
-            raise UserError(
-                f"average: expected checkpoints of one run; got a different {key} in {path} and {other_path}; "
-                "try a smaller --last"
-            )
-
-
-def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) -> Path:
-    """Write the mean weights of the newest or best checkpoints to checkpoints/averaged (section 6.1).
-
-    The sums are in float64; the mean has the dtype of the checkpoints. Memory holds the sums and one array of one
-    checkpoint.
-
-    Args:
-        run_dir: the run folder.
-        last: the number of newest checkpoints to average.
-        best: average the best checkpoints, which train.keep_best retains, instead of the newest ones.
-
-    Returns:
-        The path of the averaged checkpoint.
-
-    Raises:
-        UserError: There are fewer than `last` checkpoints, one is damaged, they belong to different runs, or another
-            program is writing to the run.
-    """
-    run = RunFolder(run_dir)
-    check_is_folder(run.path, "a run folder")
-    folders = run.best_steps if best else run.steps
-    available = folders()
-    last = max(2, len(available)) if best else last
-    if last < 1 or len(available) < last:
-        more = "a run with more checkpoints, which a smaller train.checkpoint_every writes"
-        attempt = f"--last {len(available)}" if len(available) > 1 else more
-        attempt = "a run that was trained with train.best_metric and train.keep_best=5" if best else attempt
-        raise UserError(
-            f"average: expected {last} checkpoints in {run.checkpoints}; got {len(available)}; try {attempt}"
-        )
-    with run.lock("average") as lock:
-        paths = folders()[-last:]
-        states = [read_state(path) for path in paths]
-        for path, state in zip(paths, states, strict=True):
-            check_same_run(path, state, paths[-1], states[-1])
-        total: dict[str, npx.Array] = {}
-        for path, state in zip(paths, states, strict=True):
-            names = set()
-            for name, array in read_arrays(path / MODEL, state):
-                names.add(name)
-                summed = total.get(name)
-                if path is not paths[0] and (summed is None or summed.shape != array.shape):
-                    raise damaged_error(path / MODEL, f"the arrays of {paths[0]}; got {name} of shape {array.shape}")
-                total[name] = array.astype(npx.float64) if summed is None else summed + array
-                if path is paths[-1]:
-                    total[name] = (total[name] / last).astype(array.dtype)
-            if missing := total.keys() - names:
-                raise damaged_error(path / MODEL, f"the arrays of {paths[0]}; got no {min(missing)}")
-        state = {key: states[-1][key] for key in (*IDENTITY, *RUN_IDENTITY) if key in states[-1]}
-        state |= {"averaged_steps": [step_of(path) for path in paths], "averaged_best": best}
-        lock.check()
-        write_folder(run.averaged, {MODEL: total}, state)
-    return run.averaged
+def has_tokenizer_of(run: RunFolder, config: RunConfig) -> bool:
+    """Return whether `config` names a tokenizer file with the content of the run's tokenizer."""
+    task, path = TASKS[config.data.task], Path(config.data.tokenizer)
+    if not (path.is_file() and run.tokenizer_file.is_file()):
+        return False
+    tokenizer = task.fit_tokenizer(task.load_tokenizer(path), config.data, task.texts(config.data)["train"])
+    return bool(tokenizer.digest == task.load_tokenizer(run.tokenizer_file).digest)
 
 
 def find_checkpoint(path: str | Path) -> Path:
@@ -299,7 +236,10 @@ def task_of(state: Mapping[str, Any]) -> Task:
 
 
 def load_model(
-    path: str | Path, task: str = "", on_warning: Callable[[str], object] = warnings.warn
+    path: str | Path,
+    task: str = "",
+    on_warning: Callable[[str], object] = warnings.warn,
+    on_load: Callable[[str], object] = lambda text: None,
 ) -> tuple[Any, Any, RunConfig]:
     """Load a trained model for use.
 
@@ -308,6 +248,7 @@ def load_model(
         task: the task that the model must have been trained for; "" accepts any task.
         on_warning: called with a message if a damaged checkpoint is skipped, an average is older than the newest
             checkpoint, or the run has lost its config.toml. Default: Python's warnings.
+        on_load: called with the folder of the checkpoint that was loaded and, if not in its name, the step.
 
     Returns:
         (model in eval mode, tokenizer, configuration); the types of the first two depend on the task. tokenizer.json
@@ -318,11 +259,14 @@ def load_model(
         UserError: A file is missing or damaged, the tokenizer does not fit the model, or the model was trained for
             another task.
     """
-    return load_with_origin(path, task, on_warning)[:3]
+    return load_with_origin(path, task, on_warning, on_load)[:3]
 
 
 def load_with_origin(
-    path: str | Path, task: str = "", on_warning: Callable[[str], object] = warnings.warn
+    path: str | Path,
+    task: str = "",
+    on_warning: Callable[[str], object] = warnings.warn,
+    on_load: Callable[[str], object] = lambda text: None,
 ) -> tuple[Any, Any, RunConfig, str]:
     """Return the results of `load_model` and the origin, which identifies the checkpoint in the captions of pictures.
 
@@ -360,6 +304,7 @@ def load_with_origin(
     step = f"step {checkpoint.state.get('step', 'unknown')}"
     if isinstance(averaged, list):
         step = f"mean of {len(averaged)} checkpoints"
+    on_load(str(folder) if is_step else f"{folder} ({step})")
     origin = f"{run.path.name}/{folder.name}, {step}, SHA-256 of {STATE} {checksum(folder / STATE)[:12]}"
     return model, tokenizer, config, origin
 

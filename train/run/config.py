@@ -37,6 +37,7 @@ from train.run.keys import (
     SearchSection,
     TrainSection,
 )
+from train.tasks import TASKS
 
 # Maps names of other programs to the key with that meaning.
 KEY_SYNONYMS = {
@@ -192,7 +193,7 @@ class RunConfig:
 
     def dump(self) -> str:
         """Return the complete configuration as TOML with comments. `load` reads it back as an equal configuration."""
-        lines = [f"{HEADER}, to the last line. Paths are relative to the working directory."]
+        lines = [f"{HEADER}, to the last line. A relative path refers to the working directory."]
         comment: dict[str, Any] = {"initial_indent": "# ", "subsequent_indent": "# "}
         for table, section in SECTIONS.items():
             lines += ["", "", f"# {section.__doc__.split(': ', 1)[1]}", f"[{table}]"]
@@ -211,6 +212,19 @@ class RunConfig:
             return replace(self, model=replace(self.model, position_rates=model.position_rates))
         return self
 
+    def with_absolute_paths(self, is_resumed: bool = False) -> "RunConfig":
+        """Return the configuration of a run with absolute paths, which are valid in every working directory.
+
+        A resumed run keeps the paths that it must not change, and those of files that are not there.
+        """
+        paths: dict[str, dict[str, str]] = {table: {} for table in SECTIONS}
+        kinds = {kind for task in TASKS.values() for kind in task.tokenizers}  # values of data.tokenizer besides paths
+        for table, f, value in self.keys():
+            if f.metadata["is_path"] and value and value not in kinds:
+                if not is_resumed or f.metadata["may_change"] and os.path.exists(value):
+                    paths[table][f.name] = os.path.abspath(value)
+        return replace(self, **{table: replace(getattr(self, table), **changes) for table, changes in paths.items()})
+
     def frozen(self) -> dict[str, Any]:
         """Return {`table.key`: value} of the keys that a resumed run must not change."""
         return {f"{table}.{f.name}": value for table, f, value in self.keys() if not f.metadata["may_change"]}
@@ -227,10 +241,13 @@ class RunConfig:
             if (name, value) == ("model.position_rates", None):
                 continue
             if value != (saved := original[name]):
-                expected, attempt = format_value(saved), f"{name.partition('.')[2]} = {format_value(saved)}"
+                expected = format_value(saved, 240)  # it may be a path
+                attempt = f"{name.partition('.')[2]} = {expected}"
                 if saved is None:
                     expected, attempt = "no value", f"leaving {name.partition('.')[2]} out"
-                alternative = "a new run with --out" if command == "resume" else "a checkpoint of this run"
+                alternative = "a checkpoint of this run"
+                if command == "resume":
+                    alternative = "a new run that starts from its weights (--init RUN --out NEW)"
                 raise UserError(
                     f"{command}: {name}: expected {expected} as in {source}; got {format_value(value)}; "
                     f"try {attempt}, or {alternative}"
@@ -273,9 +290,13 @@ def owner_of(name: str) -> str | None:
 
 
 def resolve_name(name: str) -> str | None:
-    """Return the `table.key` that has this name or synonym, or None."""
+    """Return the `table.key` that has this name or synonym, or None. Raises UserError for a name of the optimizer."""
+    name = name.lower().replace("-", "_")
+    if name in ("optimizer", "optim"):
+        keys = "train.peak_lr, train.beta1, train.beta2, train.adam_eps or train.weight_decay"
+        raise UserError(f"{name}: expected no such key, as the optimizer is always Adam; got one; try {keys}")
     owner = owner_of(name)
-    return f"{owner}.{name}" if owner else KEY_SYNONYMS.get(name.lower().replace("-", "_"))
+    return f"{owner}.{name}" if owner else KEY_SYNONYMS.get(name)
 
 
 def preset_values(preset: str, variant: str = "paper") -> dict[str, dict[str, Any]]:
@@ -353,10 +374,10 @@ def read_toml(text: str) -> dict[str, Any]:
         raise ValueError("brackets nested too deeply") from None
 
 
-def format_value(value: Any) -> str:
+def format_value(value: Any, width: int = 60) -> str:
     """Return a value for an error message, on one line and shortened."""
     text = one_line(to_toml(value) if isinstance(value, (str, bool, int, float)) else repr(value))
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def to_toml(value: Any) -> str:

@@ -91,6 +91,7 @@ class CommonKeys:
         "Kind of tokenizer to train on the training text, all sides together: "
         + "; ".join(f"{' or '.join(kinds)} for {', '.join(names)}" for kinds, names in tasks_by_tokenizers().items())
         + "; or the path of an existing tokenizer.json.",
+        is_path=True,
     )
     pretokenizer: str = key(
         "words",
@@ -100,7 +101,10 @@ class CommonKeys:
     )
     vocab_size: int = key(37000, "Maximum vocabulary size V, including 4 special tokens.", within="[5, 16777216]")
     prepared: str = key(
-        "", "Folder for the token arrays, which runs on the same text can share; empty: RUN/data.", may_change=True
+        "",
+        "Folder for the token arrays, which runs on the same text can share; empty: RUN/data.",
+        may_change=True,
+        is_path=True,
     )
     max_length: int = key(
         256,
@@ -142,6 +146,7 @@ class TrainSection:
         "",
         "Run or checkpoint whose weights the training starts from; empty: random weights. Also --init.",
         may_change=True,
+        is_path=True,
     )
     init_only: str = key(
         "",
@@ -163,18 +168,23 @@ class TrainSection:
         "Learning rate after warmup: step^-0.5, which is the paper's (noam; also called inverse_sqrt), linear or cosine"
         " decay to 0 after max_steps, or constant.",
         choices=SCHEDULES,
+        may_change=True,
     )
     peak_lr: float = key(
         0.0,
         "Highest learning rate, reached at the end of warmup; lr_scale then has no effect. 0: the paper's, lr_scale *"
         " (d_model * warmup_steps)^-0.5.",
         within="[0, 1e9]",
+        may_change=True,
     )
-    warmup_steps: int = key(4000, "Updates of linear warmup; then train.schedule applies.", within=COUNT)
+    warmup_steps: int = key(
+        4000, "Updates of linear warmup; then train.schedule applies.", within=COUNT, may_change=True
+    )
     lr_scale: float = key(
         1.0,
         "Factor that multiplies the paper's learning rate d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).",
         within=POSITIVE,
+        may_change=True,
     )
     beta1: float = key(0.9, "Adam: decay rate of the mean of the gradients.", within=FRACTION)
     beta2: float = key(0.98, "Adam: decay rate of the mean of the squared gradients.", within=FRACTION)

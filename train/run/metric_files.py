@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from train.errors import UserError
+from train.errors import UserError, pip_install
 from train.files import WriteError, disk_errors, open_for_appending, write_text
 from train.tasks import TASKS
 
@@ -123,5 +123,5 @@ def check_tensorboard() -> None:
     if importlib.util.find_spec("tensorboard") is None:
         raise UserError(
             "train.tensorboard: expected the package tensorboard; it is not installed; "
-            "try pip install 'npx-transformer[tensorboard]'"
+            f"try {pip_install('tensorboard')}"
         )

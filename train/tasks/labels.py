@@ -8,11 +8,10 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 import npx
-from models.fields import key
 from train.errors import UserError
 from train.metrics.classification import IntArray, LabelScores
 from train.tasks.language import LanguageKeys
-from train.tasks.task import Task, task
+from train.tasks.task import Task, file_key, task
 from train.text.affixes import KIND, AffixTokenizer, affix_spec, split_words
 from train.text.bpe_dropout import EpochExamples
 from train.text.corpus import prepare_pairs
@@ -219,11 +218,10 @@ class LabelEvaluation:
 class ClassificationKeys:
     """A classifier is trained on lines of a label and a text, or two texts, separated by tabs."""
 
-    # The paths may change when a run is resumed; the content is identified by its SHA-256.
-    train_labeled: str = key(
-        "", "Training text of a classifier: a label, a tab and a text per line. Also --train-labeled.", may_change=True
+    train_labeled: str = file_key(
+        "Training text of a classifier: a label, a tab and a text per line. Also --train-labeled."
     )
-    valid_labeled: str = key("", "Validation text of a classifier; empty: none. Also --valid-labeled.", may_change=True)
+    valid_labeled: str = file_key("Validation text of a classifier; empty: none. Also --valid-labeled.")
 
 
 @task
@@ -253,21 +251,15 @@ class Classification(LabeledTask):
 class TaggingKeys:
     """A tagger is trained on lines of a word, a tab and its tag, with an empty line after each sentence."""
 
-    train_tagged: str = key(
-        "",
+    train_tagged: str = file_key(
         "Training text of a tagger: a word, a tab and its tag per line; with train_tags, a sentence of words per line."
-        " Also --train-tagged.",
-        may_change=True,
+        " Also --train-tagged."
     )
-    train_tags: str = key(
-        "",
-        "Tags of the sentences in train_tagged, one line for each; empty: they are in train_tagged. Also --train-tags.",
-        may_change=True,
+    train_tags: str = file_key(
+        "Tags of the sentences in train_tagged, one line for each; empty: they are in train_tagged. Also --train-tags."
     )
-    valid_tagged: str = key("", "Validation text of a tagger; empty: none. Also --valid-tagged.", may_change=True)
-    valid_tags: str = key(
-        "", "Tags of the sentences in valid_tagged, as train_tags. Also --valid-tags.", may_change=True
-    )
+    valid_tagged: str = file_key("Validation text of a tagger; empty: none. Also --valid-tagged.")
+    valid_tags: str = file_key("Tags of the sentences in valid_tagged, as train_tags. Also --valid-tags.")
 
 
 @task

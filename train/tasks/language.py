@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import npx
-from models.fields import key
 from models.search import sample
 from train.errors import UserError
-from train.tasks.task import Task, task
+from train.tasks.task import Task, file_key, task
 from train.text.plain import KINDS, PlainText, PlainTokenizer, WindowBatches, Windows
 
 
@@ -17,9 +16,8 @@ from train.text.plain import KINDS, PlainText, PlainTokenizer, WindowBatches, Wi
 class LanguageKeys:
     """A language model is trained on one text."""
 
-    # The path may change when a run is resumed; the content is identified by its SHA-256.
-    text: str = key("", "Training text of a language model: UTF-8, of any size. Also --text.", may_change=True)
-    valid_text: str = key("", "Validation text of a language model; empty: none. Also --valid-text.", may_change=True)
+    text: str = file_key("Training text of a language model: UTF-8, of any size. Also --text.")
+    valid_text: str = file_key("Validation text of a language model; empty: none. Also --valid-text.")
 
 
 @task

@@ -5,14 +5,17 @@ tasks/protocols.py. A new task is a file with a subclass of `Task`, decorated wi
 tasks/__init__.py.
 """
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import npx
+from models.fields import key
 from npx.registry import Registry
 from train.errors import UserError, plural
+from train.files import describe_base
 from train.tasks.protocols import Batch, BatchSource, Corpus, Evaluation, TextTokenizer
 from train.text.lines import decoded_chunks, line_pieces
 from train.text.tokenizer import KINDS, Tokenizer
@@ -21,6 +24,14 @@ C = TypeVar("C", bound=Corpus)
 B = TypeVar("B", bound=Batch)
 
 TASKS: Registry["Task[Any, Any]"] = Registry("task")
+
+
+def file_key(help: str) -> Any:
+    """Declare a key of [data] that names a text file; empty: none.
+
+    A resumed run may change the path, as the content is identified by its SHA-256.
+    """
+    return key("", help, may_change=True, is_path=True)
 
 
 class Task(Generic[C, B]):
@@ -52,6 +63,11 @@ class Task(Generic[C, B]):
             for name, file in zip(self.files[part], files, strict=True):
                 if not file:
                     raise UserError(f"data.{name}: expected a text file; got an empty name; try {option(name)} FILE")
+                if not os.path.lexists(file):
+                    raise UserError(
+                        f"{file}: expected a text file; got no such file; try {option(name)} with another path"
+                        f"{describe_base(file)}"
+                    )
         for file in (file for files in texts.values() for file in files):
             with closing(decoded_chunks(file, line_pieces, 1)) as lines:
                 next(lines)

@@ -14,7 +14,7 @@ from models.fields import key
 from models.search import greedy_search
 from train.tasks.decoding import decode_stream
 from train.tasks.pairs import Pairs
-from train.tasks.task import task
+from train.tasks.task import file_key, task
 from train.text.batches import Batch
 from train.text.corpus import Corpus, prepare
 from train.text.lines import check_parallel
@@ -25,19 +25,16 @@ from train.text.pair_tokenizer import load_tokenizer, train_pair
 class TranslationKeys:
     """A translation model is trained on two files; line i of the target translates line i of the source."""
 
-    # The paths may change when a run is resumed; the content is identified by its SHA-256.
-    train_src: str = key(
-        "", "Training text, source language: UTF-8, one sentence per line. Also --train-src.", may_change=True
-    )
-    train_tgt: str = key("", "Training text, target language. Also --train-tgt.", may_change=True)
+    train_src: str = file_key("Training text, source language: UTF-8, one sentence per line. Also --train-src.")
+    train_tgt: str = file_key("Training text, target language. Also --train-tgt.")
     vocabularies: str = key(
         "shared",
         "Vocabularies of source and target: one for both, as in the paper (shared), or one for each, of at most"
         " vocab_size tokens (separate). Also --vocabularies.",
         choices=("shared", "separate"),
     )
-    valid_src: str = key("", "Validation text, source language; empty: none. Also --valid-src.", may_change=True)
-    valid_tgt: str = key("", "Validation text, target language. Also --valid-tgt.", may_change=True)
+    valid_src: str = file_key("Validation text, source language; empty: none. Also --valid-src.")
+    valid_tgt: str = file_key("Validation text, target language. Also --valid-tgt.")
 
 
 @task

@@ -111,7 +111,7 @@ def check_tag_lines(words_path: str, tags_path: str) -> None:
     if counts[0] != counts[1]:
         raise UserError(
             f"{tags_path}: expected {plural(counts[0], 'line')}, one for each sentence of {words_path}; got "
-            f"{counts[1]:,}; try the tag file that belongs to this file of words"
+            f"{counts[1]:,}; try the file with the tags of these words, or none if they are in {words_path}"
         )
 
 

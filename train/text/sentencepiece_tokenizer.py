@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
-from train.errors import UserError, one_line
+from train.errors import UserError, one_line, pip_install
 from train.files import write_text
 from train.text.tokenizer import SPACE, SpecialIds
 
@@ -140,8 +140,7 @@ def load_engine(model: bytes, name: str) -> Any:
         from sentencepiece import SentencePieceProcessor
     except ImportError:
         raise UserError(
-            f"{name}: expected the library sentencepiece; it is not installed; try pip install "
-            '"npx-transformer[formats]"'
+            f"{name}: expected the library sentencepiece; it is not installed; try {pip_install('formats')}"
         ) from None
     try:
         return SentencePieceProcessor(model_proto=model)

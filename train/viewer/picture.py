@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from train.errors import UserError
+from train.errors import UserError, pip_install
 from train.files import atomic_write, write_text
 from train.text.xml import xml_safe
 
@@ -24,7 +24,7 @@ SOURCE_LINE = b"Drawn from "  # beginning of the last line of an alternative tex
 def check(path: Path) -> None:
     """Raise UserError before any computation if a picture cannot be drawn or written to `path`."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise UserError('draw: matplotlib is not installed; try pip install "npx-transformer[draw]"')
+        raise UserError(f"draw: matplotlib is not installed; try {pip_install('draw')}")
     check_path(path, KINDS)
 
 

@@ -17,7 +17,7 @@ from train.tasks.parsing.lexicon import Lexicon
 from train.tasks.parsing.linearize import tree_from_tokens
 from train.tasks.parsing.tokenizer import KINDS, TreeTokenizer
 from train.tasks.parsing.trees import Tree, clean, escape_brackets, read_trees, write_tree
-from train.tasks.task import task
+from train.tasks.task import file_key, task
 from train.text.affixes import split_words
 from train.text.batches import Batch
 from train.text.corpus import Corpus, prepare_pairs
@@ -30,11 +30,8 @@ CHUNK = 1024  # number of trees encoded together
 class ParsingKeys:
     """A parser is trained on trees in Penn Treebank brackets."""
 
-    # The paths may change when a run is resumed; the content is identified by its SHA-256.
-    train_trees: str = key(
-        "", "Training trees of a parser: Penn Treebank brackets. Also --train-trees.", may_change=True
-    )
-    valid_trees: str = key("", "Validation trees of a parser; empty: none. Also --valid-trees.", may_change=True)
+    train_trees: str = file_key("Training trees of a parser: Penn Treebank brackets. Also --train-trees.")
+    valid_trees: str = file_key("Validation trees of a parser; empty: none. Also --valid-trees.")
     leaves: str = key(
         "XX",
         "Output token for a word in a parser's trees: XX, as in the paper, or its tag, which helps a parser that is"

@@ -29,7 +29,7 @@ from train.text.download.catalog import Dataset
 from train.text.download.clean import REASONS, Cleaner, Rules
 from train.text.download.fetch import download_progress, fetch_all
 from train.text.download.unpack import read_pairs
-from train.text.lines import read_lines, read_parallel
+from train.text.lines import check_parallel, read_lines, read_parallel
 from train.text.tokenizer import Tokenizer
 
 BEGUN, TEXTS = "downloads/begun.json", "texts.json"
@@ -82,6 +82,9 @@ def prepare_dataset(
         vocab_size=settings.vocab_size or dataset.vocab_size,
     )
     check_same_inputs(out, dataset, settings, user_paths)
+    for files in zip(user_paths[::2], user_paths[1::2], strict=True):
+        if not any(file.endswith(".gz") for file in files):  # those are counted while they are read
+            check_parallel(*files)
     make_folder(out / "downloads")
     if marker is None:
         write_json(out / BEGUN, {"of": "npx-transformer data"})

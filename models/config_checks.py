@@ -1,0 +1,106 @@
+"""Checks of a model's configuration: ranges, and fields that must fit each other."""
+
+from typing import Any
+
+from models.fields import check, keys_of
+from models.registry import POSITIONS
+from npx.ranges import Range
+
+VOCABULARY = Range(int, "[1, 16777216]")
+
+
+def check_config(c: Any) -> None:
+    """Raise ValueError, naming the field, for the TransformerConfig of a model that cannot be built."""
+    v = c.vocab_size
+    if not VOCABULARY.fits(v):
+        raise ValueError(f"vocab_size: expected {VOCABULARY.words()}; got {v!r}")
+    special = {name: getattr(c, name) for name in ("pad_id", "bos_id", "eos_id")}
+    for name, value in special.items():
+        if not (type(value) is int and 0 <= value < v):
+            raise ValueError(f"{name}: expected a whole number below vocab_size = {v}; got {value!r}")
+    names, ids = ", ".join(special), special.values()
+    needed = {name: i for name, i in special.items() if (name, c.decoder_start) != ("bos_id", "pad")}
+    if len({*needed.values()}) < len(needed):  # search must tell them apart
+        raise ValueError(f"{names}: expected different ids; got {', '.join(map(str, ids))}")
+    n = c.n_outputs
+    if n is not None and not (type(n) is int and max(ids) < n <= v):
+        lowest = f"{max(ids) + 1}, above {names}"
+        raise ValueError(f"n_outputs: expected a whole number between {lowest}, and {v}; got {n!r}")
+    for i in c.suppressed_ids:
+        if not (type(i) is int and 0 <= i < v and i != c.eos_id):
+            raise ValueError(f"suppressed_ids: expected ids below vocab_size = {v} other than eos_id; got {i!r}")
+    check(c)
+    if c.src_vocab_size is not None:
+        check_source_vocabulary(c, max(ids))
+    unk = c.unk_id
+    if c.word_dropout and not (type(unk) is int and 0 <= unk < v and unk not in ids):
+        raise ValueError(f"unk_id: expected an id below vocab_size = {v} other than {names}; got {unk!r}")
+    if c.d_model % c.n_heads and None in (c.d_k, c.d_v):
+        raise ValueError(
+            f"d_model: expected a multiple of n_heads = {c.n_heads}; got {c.d_model}; "
+            f"try {c.d_model // c.n_heads * c.n_heads or c.n_heads}, or set d_k and d_v"
+        )
+    if c.architecture in ("rnn", "bytenet") and c.d_model % 2:
+        raise ValueError(
+            f"d_model: expected an even number for {c.architecture}, some of whose layers have half the width; "
+            f"got {c.d_model}; try {c.d_model + 1}"
+        )
+    if POSITIONS[c.positions].rotary_base and c.key_size % 2:
+        raise ValueError(
+            f"d_k: expected an even number with {c.positions} positions; got {c.key_size}; try {c.key_size + 1}"
+        )
+    if c.n_kv_heads and c.n_heads % c.n_kv_heads:
+        divisors = [n for n in range(1, c.n_kv_heads) if c.n_heads % n == 0]
+        raise ValueError(
+            f"n_kv_heads: expected a divisor of n_heads = {c.n_heads}; got {c.n_kv_heads}; try {divisors[-1]}"
+        )
+    if c.positions == "t5":
+        check_buckets(c)
+    check_architecture(c)
+    relative = c.positions if c.positions in ("alibi", "shaw", "t5") else ""
+    others = {"n_kv_heads": c.n_kv_heads, "qk_norm": c.qk_norm, f"positions = {relative}": relative}
+    if c.attention_window is not None and (given := [name for name, value in others.items() if value]):
+        raise ValueError(
+            f"attention_window: expected no window with {given[0]}; got {c.attention_window}; try one of them"
+        )
+
+
+def check_architecture(c: Any) -> None:
+    """Raise ValueError for a key that the architecture would ignore."""
+    for f in keys_of(type(c)):
+        names, value = f.metadata["architectures"], getattr(c, f.name)
+        if names and c.architecture not in names and value != f.default:
+            raise ValueError(
+                f"{f.name}: expected the default unless architecture = {' or '.join(names)}; got {value!r} with "
+                f"{c.architecture}; try without it"
+            )
+    absolute = ("sinusoidal", "sinusoidal_halves", "learned")
+    if c.architecture == "convs2s" and c.positions not in absolute:
+        raise ValueError(
+            f"positions: expected {' or '.join(absolute)} with architecture = convs2s; got {c.positions}; "
+            "try sinusoidal"
+        )
+
+
+def check_buckets(c: Any) -> None:
+    """Raise ValueError unless buckets for both directions reach the distance from which there is only one."""
+    n, distance = c.position_buckets, c.position_distance or 128
+    if n % 2:
+        raise ValueError(f"position_buckets: expected an even number; got {n}; try {n + 1}")
+    if distance <= n // 2:
+        raise ValueError(
+            f"position_distance: expected more than position_buckets / 2 = {n // 2}; got {distance}; try {4 * n}"
+        )
+
+
+def check_source_vocabulary(c: Any, highest_special: int) -> None:
+    """Raise ValueError if a vocabulary of the source does not fit the other fields."""
+    if not VOCABULARY.fits(c.src_vocab_size) or c.src_vocab_size <= highest_special:
+        raise ValueError(
+            f"src_vocab_size: expected {VOCABULARY.words()}, above the special ids; got {c.src_vocab_size!r}"
+        )
+    if c.tying == "all":
+        raise ValueError(
+            "tying: expected output or none with separate vocabularies, whose embeddings cannot be one matrix; "
+            'got "all"; try "output", or a shared vocabulary'
+        )

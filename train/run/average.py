@@ -1,0 +1,89 @@
+"""The mean of the weights of several checkpoints of a run (section 6.1 of the paper)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import npx
+from train.errors import UserError
+from train.run.checkpoint import MODEL, check_is_folder, model_config
+from train.run.config import complete_frozen
+from train.run.folder import RunFolder, step_of
+from train.run.storage import IDENTITY, damaged_error, read_arrays, read_state, write_folder
+
+RUN_IDENTITY = ("task", "text_sha256", "config")  # keys of the state that, with IDENTITY, identify its run
+
+
+def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) -> Path:
+    """Write the mean weights of the newest or best checkpoints to checkpoints/averaged (section 6.1).
+
+    The sums are in float64; the mean has the dtype of the checkpoints. Memory holds the sums and one array of one
+    checkpoint.
+
+    Args:
+        run_dir: the run folder.
+        last: the number of newest checkpoints to average.
+        best: average the best checkpoints, which train.keep_best retains, instead of the newest ones.
+
+    Returns:
+        The path of the averaged checkpoint.
+
+    Raises:
+        UserError: There are fewer than `last` checkpoints, one is damaged, they belong to different runs, or another
+            program is writing to the run.
+    """
+    run = RunFolder(run_dir)
+    check_is_folder(run.path, "a run folder")
+    folders = run.best_steps if best else run.steps
+    available = folders()
+    last = max(2, len(available)) if best else last
+    if last < 1 or len(available) < last:
+        more = "a run with more checkpoints, which a smaller train.checkpoint_every writes"
+        attempt = f"--last {len(available)}" if len(available) > 1 else more
+        attempt = "a run that was trained with train.best_metric and train.keep_best=5" if best else attempt
+        raise UserError(
+            f"average: expected {last} checkpoints in {run.checkpoints}; got {len(available)}; try {attempt}"
+        )
+    with run.lock("average") as lock:
+        paths = folders()[-last:]
+        states = [read_state(path) for path in paths]
+        for path, state in zip(paths, states, strict=True):
+            check_same_run(path, state, paths[-1], states[-1])
+        total: dict[str, npx.Array] = {}
+        for path, state in zip(paths, states, strict=True):
+            names = set()
+            for name, array in read_arrays(path / MODEL, state):
+                names.add(name)
+                summed = total.get(name)
+                if path is not paths[0] and (summed is None or summed.shape != array.shape):
+                    raise damaged_error(path / MODEL, f"the arrays of {paths[0]}; got {name} of shape {array.shape}")
+                total[name] = array.astype(npx.float64) if summed is None else summed + array
+                if path is paths[-1]:
+                    total[name] = (total[name] / last).astype(array.dtype)
+            if missing := total.keys() - names:
+                raise damaged_error(path / MODEL, f"the arrays of {paths[0]}; got no {min(missing)}")
+        state = {key: states[-1][key] for key in (*IDENTITY, *RUN_IDENTITY) if key in states[-1]}
+        state |= {"averaged_steps": [step_of(path) for path in paths], "averaged_best": best}
+        lock.check()
+        write_folder(run.averaged, {MODEL: total}, state)
+    return run.averaged
+
+
+def check_same_run(path: Path, state: Mapping[str, Any], other_path: Path, other: Mapping[str, Any]) -> None:
+    """Raise UserError, naming a key, unless two checkpoints belong to one run: same model, tokenizer, text and
+    configuration."""
+
+    def identity(state: Mapping[str, Any]) -> dict[str, Any]:
+        task, config = state.get("task", "translation"), state.get("config")
+        identity = {"model": model_config(state), "task": task, "tokenizer_digest": state["tokenizer_digest"]}
+        if isinstance(config, dict):
+            identity |= complete_frozen(config) | {"text_sha256": state.get("text_sha256")}
+        return identity
+
+    values, others = identity(state), identity(other)
+    for key in values.keys() & others.keys():
+        if values[key] != others[key]:
+            raise UserError(
+                f"average: expected checkpoints of one run; got a different {key} in {path} and {other_path}; "
+                "try a smaller --last"
+            )
