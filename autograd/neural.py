@@ -218,7 +218,6 @@ def attention(
 
     Args:
         spec: masks, constant bias, rotary positions and packing.
-        drop: None for no dropout.
         bias: broadcastable to (B, H, T, S); unlike the bias in `spec`, it gets a gradient.
     """
     check_attention(spec, q, k, v)
