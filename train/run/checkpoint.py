@@ -272,7 +272,7 @@ def load_with_origin(
 
     The origin ends with the SHA-256 of state.json, which in turn contains the checksums of all weights.
     """
-    folder = find_checkpoint(path)
+    given = folder = find_checkpoint(path)
     run = owner_of(folder)
     steps = run.steps()
     is_step = original_name(folder).startswith("step-")
@@ -304,7 +304,8 @@ def load_with_origin(
     step = f"step {checkpoint.state.get('step', 'unknown')}"
     if isinstance(averaged, list):
         step = f"mean of {len(averaged)} checkpoints"
-    on_load(str(folder) if is_step else f"{folder} ({step})")
+    name = given.with_name(folder.name)  # as the user named the run
+    on_load(str(name) if is_step else f"{name} ({step})")
     origin = f"{run.path.name}/{folder.name}, {step}, SHA-256 of {STATE} {checksum(folder / STATE)[:12]}"
     return model, tokenizer, config, origin
 
