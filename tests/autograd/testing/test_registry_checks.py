@@ -1,7 +1,7 @@
 """Check every registered operation, kernel, layer and model with autograd.testing, on the cases of tests/cases.
 
-An entry without a case fails by its name. conftest.py has the profiles; `HYPOTHESIS_PROFILE=thorough` tries 1,000
-examples.
+An entry without a case fails by its name. conftest.py has the profiles; `HYPOTHESIS_PROFILE=thorough` tries
+250 examples.
 """
 
 import pytest
