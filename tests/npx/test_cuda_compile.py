@@ -30,7 +30,9 @@ def one_variant_per_type(source):
     return list(by_type.values())
 
 
-@pytest.mark.parametrize("architecture", ["sm_75", "sm_90"])  # the code depends on __CUDA_ARCH__ >= 800 only
+@pytest.mark.parametrize(
+    "architecture", [pytest.param("sm_75", marks=pytest.mark.slow), "sm_90"]
+)  # the code depends on __CUDA_ARCH__ >= 800 only
 @pytest.mark.parametrize("source", [*nvrtc_report.sources(), PROBE], ids=lambda source: Path(source).name)
 def test_every_kernel_compiles(source, architecture):
     rows = nvrtc_report.figures(source, [architecture], one_variant_per_type(source))

@@ -115,6 +115,7 @@ def test_check_mode_passes(name):
         evaluate(name, call, "check" if ON_GPU else "emulate+check")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES if ON_GPU else DTYPES[:2])  # the order is that of the indices, not of numbers
 @pytest.mark.parametrize("name", ON_CUDA)
 def test_thread_order_changes_no_bit(name, dtype):
@@ -283,6 +284,7 @@ def test_gradients_of_an_operation(name, dtype):
     assert_near(name, dtype, run("reference", np.dtype("float64")), run(MODE, draw.dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(ON_GPU, reason="the gradient checker generates its inputs on the host")
 @pytest.mark.parametrize("name", operations(Edges("names", "float32", [])))
 @settings(max_examples=5)

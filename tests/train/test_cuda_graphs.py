@@ -66,7 +66,11 @@ EVERY_DROPOUT = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout":
 
 @pytest.mark.parametrize(
     ("precision", "accumulate", "shape"),
-    [("bf16", 1, EVERY_DROPOUT), ("fp16", 2, {"norm": "pre", "positions": "learned"}), ("float32", 3, EVERY_DROPOUT)],
+    [
+        ("bf16", 1, EVERY_DROPOUT),
+        pytest.param("fp16", 2, {"norm": "pre", "positions": "learned"}, marks=pytest.mark.slow),
+        pytest.param("float32", 3, EVERY_DROPOUT, marks=pytest.mark.slow),
+    ],
 )
 def test_a_step_with_graphs_equals_the_step_without_bit_for_bit(precision, accumulate, shape):
     micro = batches(4)
@@ -79,6 +83,7 @@ def test_a_step_with_graphs_equals_the_step_without_bit_for_bit(precision, accum
     assert result[1] == expected[1] and result[2] == []
 
 
+@pytest.mark.slow
 def test_regularization_and_frozen_parameters_are_exact_with_graphs_too():
     shape = EVERY_DROPOUT | {"word_dropout": 0.3, "tying": "none", "target_space": True, "decoder_start": "zeros"}
     micro, how = batches(4), {"shape": shape, "rdrop": 2.0, "ema_decay": 0.5, "freeze": "source_embedding.*,encoder.*"}
@@ -106,6 +111,7 @@ class TextBatch:
         self.ids, self.n_target_tokens = ids, int((ids[:, 1:] != 0).sum())
 
 
+@pytest.mark.slow
 def test_replaced_arrays_live_as_long_as_the_graphs_that_read_them():
     """The position table grows with the longest sentence, while the first graph still reads the smaller one."""
     short, rng = batches(1) * 2, np.random.default_rng(2)

@@ -15,7 +15,13 @@ FAMILIES = {
 }
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        pytest.param(mutant, id=mutant.name, marks=[pytest.mark.slow] * (i % 8 > 0 or mutant.kind == "model"))
+        for i, mutant in enumerate(MUTANTS)
+    ],
+)
 def test_every_mutant_is_detected(mutant):
     """By the hand-picked edges, the first example with any seed."""
     detection = find(mutant, 0)

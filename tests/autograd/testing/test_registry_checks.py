@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from tests import cases
 from tests.soak import soak
 
+# Daily, tests/laws checks complete models.
+SLOW = [[pytest.mark.slow] * entry.startswith("model ") for entry in cases.ENTRIES]
 
-@pytest.mark.parametrize("entry", cases.ENTRIES)
+
+@pytest.mark.parametrize("entry", [pytest.param(e, marks=m) for e, m in zip(cases.ENTRIES, SLOW, strict=True)])
 def test_entry(entry):
     @cases.case_settings(entry, settings.default)
     @given(data=st.data())
