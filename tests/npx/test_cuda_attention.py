@@ -23,7 +23,10 @@ from tests.fakes.strict_cupy import device
 
 ON_GPU = os.environ.get("NPX_TEST_ENGINE") in ("cupy", "emulated")
 MODE = "fast" if ON_GPU else "emulate"
-pytestmark = pytest.mark.skipif(not ON_GPU and shutil.which("g++") is None, reason="the emulator needs g++; none found")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not ON_GPU and shutil.which("g++") is None, reason="the emulator needs g++; none found"),
+]
 
 DROP = npx.Drop(0.3, npx.Key(2**40 + 3, 7, 5))
 DTYPES = ("float32", "float16", "bfloat16")
@@ -122,7 +125,6 @@ def test_a_sentence_that_fits_one_tile(queries, keys, d_k, d_v, kind, drop, dtyp
     assert_near(dtype, in_reference(*arrays, mask, drop, kind == "all"), result)
 
 
-@pytest.mark.slow
 @two_dtypes
 def test_a_tile_of_four_warps_at_once(dtype):
     """The queries of each half of a sentence attend only to the keys of the same half."""
@@ -185,7 +187,6 @@ def test_thread_order_changes_no_bit(queries, keys, size, dtype):
     assert results[0] == results[1] == results[2]
 
 
-@pytest.mark.slow
 @two_dtypes
 def test_without_tensor_cores(monkeypatch, dtype):
     """As for float32 on every GPU, and for 16-bit floats on GPUs older than sm_80."""
@@ -212,7 +213,6 @@ BUGS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(ON_GPU, reason="what a faulty kernel does on a GPU is not defined")
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_detected(bug, monkeypatch, tmp_path):

@@ -24,7 +24,10 @@ from tests.fakes.strict_cupy import device
 
 ON_GPU = os.environ.get("NPX_TEST_ENGINE") in ("cupy", "emulated")
 MODE = "fast" if ON_GPU else "emulate"
-pytestmark = pytest.mark.skipif(not ON_GPU and shutil.which("g++") is None, reason="the emulator needs g++; none found")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not ON_GPU and shutil.which("g++") is None, reason="the emulator needs g++; none found"),
+]
 
 DTYPES = ("float32", "float16", "bfloat16")
 ON_CUDA = [name for name, kernel in KERNELS.items() if any(engine == "cupy" for engine, _ in kernel.versions)]
@@ -115,7 +118,6 @@ def test_check_mode_passes(name):
         evaluate(name, call, "check" if ON_GPU else "emulate+check")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES if ON_GPU else DTYPES[:2])  # the order is that of the indices, not of numbers
 @pytest.mark.parametrize("name", ON_CUDA)
 def test_thread_order_changes_no_bit(name, dtype):
@@ -284,7 +286,6 @@ def test_gradients_of_an_operation(name, dtype):
     assert_near(name, dtype, run("reference", np.dtype("float64")), run(MODE, draw.dtype))
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(ON_GPU, reason="the gradient checker generates its inputs on the host")
 @pytest.mark.parametrize("name", operations(Edges("names", "float32", [])))
 @settings(max_examples=5)

@@ -12,7 +12,8 @@ from tests import cases
 from tests.soak import soak
 
 # Daily, tests/laws checks complete models.
-SLOW = [[pytest.mark.slow] * entry.startswith("model ") for entry in cases.ENTRIES]
+LARGE = ("model ", "layer DecoderLayer", "layer EncoderLayer", "layer Experts")
+SLOW = [[pytest.mark.slow] * entry.startswith(LARGE) for entry in cases.ENTRIES]
 
 
 @pytest.mark.parametrize("entry", [pytest.param(e, marks=m) for e, m in zip(cases.ENTRIES, SLOW, strict=True)])
