@@ -96,9 +96,7 @@ class Tensor(TensorMethods):
         self.data: Array = check_values(npx.asarray(data))
         if requires_grad and not is_floating(self.data.dtype):
             raise TypeError(f"Tensor: expected a floating dtype for requires_grad; got {self.data.dtype}; try .astype")
-        self.requires_grad = requires_grad
-        self.grad: Array | None = None
-        self.node: Node | None = None
+        self.requires_grad, self.grad, self.node = requires_grad, None, None
 
     @property
     def recompute(self) -> Callable[[], Array] | None:
@@ -137,17 +135,20 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
         if kwargs and any(isinstance(a, Tensor) for a in kwargs.values()):  # make keyword Tensors positional
             (bound := parameters.bind(*args, **kwargs)).apply_defaults()
             args, kwargs = bound.args, bound.kwargs
-        tensors = [a for a in args if isinstance(a, Tensor)]
-        dtypes = {a.dtype for a in args if hasattr(a, "dtype") and is_floating(a.dtype)} if tensors else ()
-        hidden = [a for a in kwargs.values() if isinstance(a, Tensor)]
-        for a in args:
-            if type(a) is tuple or type(a) is list:
-                hidden += [item for item in a if isinstance(item, Tensor)]
-        if hidden or len(dtypes) > 1:
+        arrays, dtypes, items, wants_gradient = [], [], [*kwargs.values()], False
+        for a in args:  # one loop: an operation on few numbers spends most of its time here
+            if isinstance(a, Tensor):
+                wants_gradient, a = wants_gradient or a.requires_grad, a.data
+            elif type(a) is tuple or type(a) is list:
+                items += a
+            arrays.append(a)
+            if (dtype := getattr(a, "dtype", None)) is not None and dtype not in dtypes and is_floating(dtype):
+                dtypes.append(dtype)
+        hidden = [a for a in items if isinstance(a, Tensor)]
+        if hidden or len(dtypes) > 1 and any(isinstance(a, Tensor) for a in args):
             reject_operands(function.__name__, dtypes, hidden)
-        output, vjp = function(*[a.data if isinstance(a, Tensor) else a for a in args], **kwargs)
-        wants_gradient = _grad_enabled.get() and any(t.requires_grad for t in tensors)
-        return record_node(function.__name__, output, vjp, args, wants_gradient)
+        output, vjp = function(*arrays, **kwargs)
+        return record_node(function.__name__, output, vjp, args, wants_gradient and _grad_enabled.get())
 
     name, module = function.__name__, function.__module__
     if module.split(".")[0] != "autograd":

@@ -109,6 +109,8 @@ def asarray(x: Any, dtype: Any = None) -> Array:
 
     Raises RuntimeError during the capture of a CUDA graph, which cannot upload data.
     """
+    if _cupy is None and dtype is None and type(x) is np.ndarray:  # common, and must cost little
+        return x
     if _cupy is not None and isinstance(x, _cupy.ndarray):
         return x if dtype is None else x.astype(dtype, copy=False)
     if not uploads_allowed:

@@ -60,7 +60,7 @@ def test_steps_run_and_fill_the_page(tmp_path):
 @pytest.mark.slow
 @needs_gxx
 def test_every_part_runs_on_fakes_and_fills_the_page(tmp_path):
-    """Each part passes and reports its results, which fill docs/gpu.md. One test, as a rehearsal takes 40 s."""
+    """Each part passes and reports its results, which fill docs/gpu.md. One test, as a rehearsal takes 25 s."""
     pytest.importorskip("ml_dtypes", reason="NumPy needs ml_dtypes for bfloat16")
     done, file = rehearse(tmp_path)
     results = {name: part["values"] for name, part in file["parts"].items()}

@@ -33,7 +33,8 @@ PARTS = {
 }
 
 
-SLOW = ("crashes of outputs", "commands")
+WITH_SYSTEM_CALLS = ("crashes", "crashes of outputs", "faults", "commands")
+SLOW = (*WITH_SYSTEM_CALLS, "writes", "kills", "pairs", "damage")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -57,7 +58,7 @@ def workspace(tmp_path_factory, failures):
 
 @pytest.mark.parametrize("part", [pytest.param(p, marks=[pytest.mark.slow] * (p in SLOW)) for p in PARTS])
 def test_some_cases_of_each_part_are_right(part, workspace, failures):
-    if part in ("crashes", "faults", *SLOW):
+    if part in WITH_SYSTEM_CALLS:
         needs_system_calls()
     failures.clear()
     words, right, count = PARTS[part](workspace)

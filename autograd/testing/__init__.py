@@ -12,7 +12,8 @@ Modules import only from modules above them in this list:
     numerical.py        numerical derivatives with an error bound
     conventions.py      points at which several gradients are defensible
     diagnosis.py        the text of a report on a wrong gradient
-    gradcheck.py        analytic gradients compared with numerical derivatives
+    directions.py       derivatives along directions, analytic and numerical
+    gradcheck.py        analytic gradients compared with numerical derivatives, entry by entry
     expectation.py      gradients that differ from the derivative by intent: expect=
     rules.py            the other rules; modes.py: rules for layers with modes; precision.py: rules for precision
     reference.py        values compared with a reference implementation

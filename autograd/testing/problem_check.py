@@ -15,7 +15,7 @@ from autograd.testing.report import REJECTIONS, GradientError, NonFiniteError, R
 from autograd.testing.shrinking import SHRINKABLE, smallest
 
 LEAST = 1e-11  # relative to the output at the given inputs; at derived inputs, smaller derivatives count as 0
-MAX_DERIVED_ENTRIES = 36  # at derived inputs, up to this many entries are perturbed separately
+MAX_DERIVED_ENTRIES = 36  # at derived inputs, up to this many entries are perturbed separately, if there is a doubt
 
 
 class ProblemCheck:
@@ -43,7 +43,13 @@ class ProblemCheck:
         try:
             if self.expectation is not None:
                 return self.expectation.compare(problem, self.seed)
-            return check_gradients(problem, self.report, directions, seed=self.seed, limit=limit, least=self.least)
+            options: dict[str, Any] = {
+                "seed": self.seed,
+                "limit": limit,
+                "least": self.least,
+                "screen": limit < MAX_ENTRIES,
+            }
+            return check_gradients(problem, self.report, directions, **options)
         except GradientError as error:
             shown = smallest(problem, error, self.check_small) if error.rule in SHRINKABLE else error
             raise (with_hint(shown, problem, self.seed) if self.has_expect else shown) from error.__cause__
@@ -144,7 +150,8 @@ class ProblemCheck:
         """Check a derived problem.
 
         Args:
-            limit: up to this many entries, each is perturbed separately; 0: random directions only.
+            limit: up to this many entries, each is perturbed separately unless the gradient is right along a random
+                direction; 0: random directions only.
             in_contract: whether the declared domain and the reference apply.
             guessed: as `variants.guessed_shapes` returns it.
         """

@@ -23,8 +23,8 @@
 // tiles of scores (16, TILE) take DK / 2 + DV / 2 + TILE registers per thread, at most 160 of 255. The other operands
 // stay in shared memory and are read again for each matmul, because they would not fit the registers.
 //
-// Built with: T = half_t bf16_t, DK = 64, DV = 64, TILE = 32 64, VEC = 8, ONE_TILE = 0 1
 // Built with: T = half_t bf16_t, DK = 16, DV = 32, TILE = 16 48, VEC = 1, ONE_TILE = 0
+// Built with: T = half_t bf16_t, DK = 64, DV = 64, TILE = 32 64, VEC = 8, ONE_TILE = 0 1
 // Built with: T = half_t bf16_t, DK = 32, DV = 32, TILE = 32, VEC = 8, ONE_TILE = 1
 // Built with: T = half_t bf16_t, DK = 128, DV = 128, TILE = 32, VEC = 8, ONE_TILE = 0 1
 // Built with: T = float, DK = 64, DV = 64, TILE = 32, VEC = 4, ONE_TILE = 0 1

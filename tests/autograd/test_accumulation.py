@@ -209,7 +209,8 @@ def takes_into(kernel):
 
 INTO = [name for name, kernel in npx.KERNELS.items() if takes_into(kernel)]
 MODES = [("reference", "float64"), ("fast", "float64"), ("fast", "float32")]
-MODES += [("emulate", name) for name in ("float32", "float16", "bfloat16")]
+MODES += [("emulate", "float32")]
+MODES += [pytest.param("emulate", name, marks=pytest.mark.slow) for name in ("float16", "bfloat16")]
 
 
 def test_which_kernels_accumulate():

@@ -124,7 +124,7 @@ def suite(name: str, seconds: float, rehearse: bool) -> Outcome:
     parallel = ["-n", str(min(8, os.cpu_count() or 1))] if find_spec("xdist") and not rehearse else []
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        options = ["-W", "default", f"--junitxml={report}", "-p", "no:cacheprovider"]
+        options = ["-W", "default", f"--junitxml={report}", "-p", "no:cacheprovider", "-m", ""]
         files, few = SUITES[name]
         choose = ["-k", few] if rehearse else []
         status, output = command(

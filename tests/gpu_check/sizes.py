@@ -29,7 +29,7 @@ class Sizes:
         window: kernels that get events in one step (benchmarks/launches.py).
         rounds: how often a step is profiled.
         updates: steps of the short training.
-        model: the configuration of the tested step.
+        model, rows: the configuration and the number of sentences of the tested step.
         precisions: those compared with and without CUDA graphs.
         torch_device: where PyTorch runs.
     """
@@ -43,6 +43,7 @@ class Sizes:
     rounds: int
     updates: int
     model: dict[str, int]
+    rows: int
     precisions: tuple[str, ...] = ("float32", "bf16", "fp16")
     torch_device: str = "cuda"
 
@@ -62,6 +63,7 @@ GPU = Sizes(
     rounds=3,
     updates=60,
     model={"d_model": 64, "d_ff": 128, "n_heads": 2, "n_layers": 2},
+    rows=6,
 )
 REHEARSAL = Sizes(
     shapes={"base, 25k + 25k": shape("small", 4, 5), "big, 4k + 4k": shape("small", 1, 3)},
@@ -71,8 +73,9 @@ REHEARSAL = Sizes(
     steps=2,
     window=20,
     rounds=1,
-    updates=3,
+    updates=2,
     model={"d_model": 16, "d_ff": 32, "n_heads": 2, "n_layers": 1},
+    rows=3,
     precisions=("float32",),
     torch_device="cpu",
 )

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import npx
 from autograd import OPERATIONS, differentiable
 from autograd.testing import problem_check
+from autograd.testing.gradcheck import GradientCheck
 from tests import cases
 
 Patch = pytest.MonkeyPatch
@@ -72,6 +73,14 @@ POSTPONED_EDGES = {
     "attention_grad: only the first pair rotated back (attention)": 6,
     "attention_grad: dropout mask not applied (self_attention)": 17,
     "attention_grad: dropout mask not applied (cross_attention)": 26,
+    "attention_grad: value gradient in float16 for float32 (self_attention)": 21,
+    "attention_grad: value gradient in float16 for float32 (cross_attention)": 30,
+    "cross_entropy: padding alone not treated as no tokens": 63,
+    "cross_entropy: rows with probability above 0.99 skipped": 37,
+    "cross_entropy: maximum not subtracted": 37,
+    "max: values within 1e-3 count as tied": 46,
+    "attention: scores clipped to 100": 13,
+    "linear_cross_entropy: first panel's maximum used for all": 11,
 }
 
 
@@ -205,6 +214,7 @@ def find(mutant: Mutant, number: int | None = None) -> Detection | None:
     with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
         mutant.install(patch)
         patch.setattr(problem_check, "smallest", lambda problem, error, check: error)  # any inputs will do
+        patch.setattr(GradientCheck, "find_entry", lambda check, moves: None)  # so will any entry
         try:
             (search if number is None else seed(number)(search))()
         except Stop:

@@ -23,10 +23,15 @@ from tests.fakes.strict_cupy import device
 
 ON_GPU = os.environ.get("NPX_TEST_ENGINE") in ("cupy", "emulated")
 MODE = "fast" if ON_GPU else "emulate"
-pytestmark = pytest.mark.skipif(not ON_GPU and shutil.which("g++") is None, reason="the emulator needs g++; none found")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not ON_GPU and shutil.which("g++") is None, reason="the emulator needs g++; none found"),
+]
 
 DROP = npx.Drop(0.3, npx.Key(2**40 + 3, 7, 5))
 DTYPES = ("float32", "float16", "bfloat16")
+# Where the emulator would compile more kernels: those of bfloat16 differ from float16 only by conversions of numbers.
+two_dtypes = pytest.mark.parametrize("dtype", DTYPES if ON_GPU else DTYPES[:2], indirect=True)
 
 
 @pytest.fixture(params=DTYPES)
@@ -106,6 +111,7 @@ def test_values_and_gradients(queries, keys, kind, drop, dtype):
     assert_near(dtype, in_reference(*arrays, mask, drop, bias), on_cuda(*arrays, mask, drop, bias=bias))
 
 
+@two_dtypes
 @pytest.mark.parametrize("drop", [None, DROP], ids=["plain", "dropout"])
 @pytest.mark.parametrize("kind", ["none", "causal", "all", "full"])
 @pytest.mark.parametrize("queries, keys, d_k, d_v", [(11, 16, 16, 16), (30, 27, 32, 32), (21, 32, 24, 40)])
@@ -119,6 +125,7 @@ def test_a_sentence_that_fits_one_tile(queries, keys, d_k, d_v, kind, drop, dtyp
     assert_near(dtype, in_reference(*arrays, mask, drop, kind == "all"), result)
 
 
+@two_dtypes
 def test_a_tile_of_four_warps_at_once(dtype):
     """The queries of each half of a sentence attend only to the keys of the same half."""
     mask = np.kron(np.eye(2, dtype=bool), np.ones((32, 25), bool))
@@ -126,6 +133,7 @@ def test_a_tile_of_four_warps_at_once(dtype):
     assert_near(dtype, in_reference(*arrays, mask, DROP), on_cuda(*arrays, mask, DROP))
 
 
+@two_dtypes
 @pytest.mark.parametrize("d_k, d_v", [(64, 64), (128, 128), (24, 40), (5, 3)])
 def test_sizes_of_heads(d_k, d_v, dtype):
     arrays = inputs(dtype, 1, 20, 33, 1, d_k, d_v)
@@ -168,6 +176,7 @@ def test_the_dropout_mask_equals_that_of_the_cpu(keys, dtype):
     assert np.array_equal(gv.swapaxes(1, 2)[..., 3] != 0, keep[:, :, 20])
 
 
+@two_dtypes
 @pytest.mark.parametrize("queries, keys, size", [(20, 33, 16), (70, 65, 16), (30, 27, 32)])
 def test_thread_order_changes_no_bit(queries, keys, size, dtype):
     arrays = inputs(dtype, 1, queries, keys, 1, size)
@@ -178,6 +187,7 @@ def test_thread_order_changes_no_bit(queries, keys, size, dtype):
     assert results[0] == results[1] == results[2]
 
 
+@two_dtypes
 def test_without_tensor_cores(monkeypatch, dtype):
     """As for float32 on every GPU, and for 16-bit floats on GPUs older than sm_80."""
     launch = host.launch
@@ -225,6 +235,7 @@ def test_a_planted_bug_is_detected(bug, monkeypatch, tmp_path):
 # Views and their alignment
 
 
+@two_dtypes
 @pytest.mark.parametrize("before", [0, 8, 1], ids=["aligned", "aligned to 8 values", "not aligned"])
 def test_views_of_a_merged_projection_are_read_and_written_in_place(before, dtype):
     """Only the values of the views are written, not those around them."""

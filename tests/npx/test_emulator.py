@@ -285,6 +285,7 @@ BARRIERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file, wait, which", BARRIERS)
 def test_every_barrier_is_needed(file, wait, which, kernels):
     assert file in USES, f"{file} has a barrier and no call in USES"

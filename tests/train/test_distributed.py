@@ -117,6 +117,7 @@ def check_same(one, other, within, *stops):
             assert y[name] == (pytest.approx(x[name], rel=within) if isinstance(x[name], float) else x[name]), name
 
 
+@pytest.mark.slow
 def test_several_ranks_train_like_one_process(text, tmp_path):
     """A single test, so that parallel test runners launch mpirun only once."""
     distributed_jobs.needs_mpi()

@@ -259,7 +259,7 @@ def test_a_cpu_rejects_the_precision_before_anything_is_written(text, tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++: none found")
-@pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
+@pytest.mark.parametrize("precision", ["float32", *(pytest.param(x, marks=pytest.mark.slow) for x in ("bf16", "fp16"))])
 def test_training_on_emulated_kernels(text, tmp_path, monkeypatch, precision):
     """Training matches the host, is exact on strict arrays, and synchronizes once per update."""
     pytest.importorskip("ml_dtypes", reason="bfloat16 in NumPy needs ml_dtypes")

@@ -65,6 +65,7 @@ def test_table_3_trains_scores_and_writes_rows(tmp_path, texts, capfd):
     assert len([*(tmp_path / "t/rows/big/checkpoints").glob("step-*")]) == 1  # older checkpoints are deleted
 
 
+@pytest.mark.slow
 def test_an_interrupted_table_continues_to_the_same_results(tmp_path, texts, monkeypatch):
     complete = run(tmp_path / "complete", texts)
     updates, update = [], Trainer._update
@@ -103,6 +104,7 @@ def test_a_failed_row_is_retried_and_others_are_trained(tmp_path, texts, monkeyp
     assert "failed" not in (tmp_path / "table3.md").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_two_seeds_in_two_processes_are_averaged_and_compared(tmp_path, texts, capfd):
     rows, two = ("base", "A-h4"), {"seeds": 2}
     run(tmp_path / "one", texts, rows, steps=2)

@@ -116,7 +116,7 @@ def train_plain_loop(words: Counter[str], size: int) -> list[list[str]]:
     return merges
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     words=st.lists(
         st.text("ab", min_size=1, max_size=10) | st.text("abcd", min_size=1, max_size=6), min_size=1, max_size=30

@@ -58,6 +58,7 @@ def steps(out):
     return [int(path.name.removeprefix("step-")) for path in RunFolder(out).steps()]
 
 
+@pytest.mark.slow
 def test_a_lossy_network_changes_no_bit_and_a_cut_one_ends_the_run(text, tmp_path):
     """A single test, so that mpirun runs at the same time on two hosts and on one."""
     distributed_jobs.needs_mpi()

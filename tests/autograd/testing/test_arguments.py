@@ -12,7 +12,7 @@ from autograd.testing.problem import Problem
 from models import Module, Parameter
 
 X = np.random.default_rng(0).normal(size=(3, 4))
-SEEDS = [range(3), pytest.param(range(3, 20), marks=pytest.mark.slow)]
+SEEDS = range(3)
 
 pytestmark = pytest.mark.usefixtures("registry")
 
@@ -54,11 +54,10 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("seeds", SEEDS)
 @pytest.mark.parametrize("call", CALLS)
-def test_arrays_by_name_and_in_containers_are_checked(call, seeds):
+def test_arrays_by_name_and_in_containers_are_checked(call):
     assert CALLS[call](scaled, **{} if "gradcheck" in call else {"derive": False}).notes == []
-    for seed in seeds:
+    for seed in SEEDS:
         with pytest.raises(GradientError, match=r"wrong gradient of (option gain|input .\['of'\]\[0\]|input 0\[1\])"):
             CALLS[call](scaled_wrongly, seed=seed)
 
@@ -143,18 +142,16 @@ def test_shapes_that_may_be_a_coincidence_are_not_reported():
 # Magnitudes
 
 
-@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 20), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("bound", [-80, -30, -12, 12, 30, 80])
-def test_one_sided_magnitudes_are_tried(bound, seeds):
+def test_one_sided_magnitudes_are_tried(bound):
     @differentiable
     def saturated(x):
         """softplus; the gradient is NaN where all of x is beyond the bound."""
         is_beyond = (x / bound > 1).all()
         return np.logaddexp(0, x).astype(x.dtype), lambda g: (g / (1 + np.exp(-x)) * (np.nan if is_beyond else 1),)
 
-    for seed in seeds:
-        with pytest.raises(GradientError, match="finite gradient"):
-            check_operation(saturated, np.array([0.5, -0.25]), float32=False, seed=seed)
+    with pytest.raises(GradientError, match="finite gradient"):
+        check_operation(saturated, np.array([0.5, -0.25]), float32=False)
 
 
 # Accumulation and 16-bit floats
@@ -182,29 +179,26 @@ def add_twice(total, g):
     total += 2 * g
 
 
-@pytest.mark.parametrize("seeds", SEEDS)
 @pytest.mark.parametrize("update", [overwrite, add_twice])
-def test_vjps_that_accumulate_wrongly_are_found(update, seeds):
-    for seed in seeds:
+def test_vjps_that_accumulate_wrongly_are_found(update):
+    for seed in SEEDS:
         with pytest.raises(CheckError, match="rule: accumulation"):
             check_operation(doubling(update), X, derive=False, seed=seed)
     check_operation(doubling(lambda total, g: np.add(total, g, out=total)), X, derive=False)
 
 
-@pytest.mark.parametrize("seeds", SEEDS)
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
-def test_float16_is_tried(seeds):
+def test_float16_is_tried():
     @differentiable
     def sine(x):
         return np.sin(x), lambda g: (g * np.cos(x) * (x.dtype.type(3e4) * 4 / 12e4 if x.dtype == "float16" else 1),)
 
-    for seed in seeds:
+    for seed in SEEDS:
         with pytest.raises(AssertionError, match="rule: float16 accuracy"):
             check_operation(sine, X, derive=False, seed=seed)
 
 
-@pytest.mark.parametrize("seeds", SEEDS)
-def test_float16_inside_float32_is_found_in_small_gradients(seeds):
+def test_float16_inside_float32_is_found_in_small_gradients():
     @differentiable
     def huber(x):
         def vjp(g):
@@ -213,13 +207,12 @@ def test_float16_inside_float32_is_found_in_small_gradients(seeds):
 
         return np.where(abs(x) < 1, x * x / 2, abs(x) - 0.5).astype(x.dtype), vjp
 
-    for seed in seeds:
+    for seed in SEEDS:
         with pytest.raises(AssertionError, match="rule: float32 accuracy"):
             check_operation(huber, X, derive=False, seed=seed)
 
 
-@pytest.mark.parametrize("seeds", SEEDS)
-def test_bfloat16_is_tried(seeds):
+def test_bfloat16_is_tried():
     pytest.importorskip("ml_dtypes", reason="NumPy needs ml_dtypes for bfloat16")
 
     @differentiable
@@ -228,7 +221,7 @@ def test_bfloat16_is_tried(seeds):
         offset = 1000 if x.dtype == "bfloat16" else 0
         return x + x, lambda g: (((g + g) + g.dtype.type(offset)) - g.dtype.type(offset),)
 
-    for seed in seeds:
+    for seed in SEEDS:
         with pytest.raises(AssertionError, match="rule: bfloat16 accuracy"):
             check_operation(double, X, derive=False, seed=seed)
 

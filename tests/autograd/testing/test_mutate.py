@@ -338,6 +338,7 @@ def test_weak_tests_let_a_mutant_survive(run, folder):
     assert [(folder / name).read_text() for name in files] == list(files.values())
 
 
+@pytest.mark.slow
 def test_strong_tests_detect_every_mutant(run):
     status, out, _ = run({"small.py": SMALL, "test_small.py": STRONG}, "./small.py", "--only", "doubled", "--jobs", "2")
     assert status == 0 and "Every mutant was detected." in out
@@ -417,6 +418,7 @@ def test_ctrl_c_kills_the_child_processes_without_a_message(folder):
         os.kill(int((folder / "pid").read_text()), 0)
 
 
+@pytest.mark.slow
 def test_a_module_that_the_checker_imports():
     """The gradient checker itself imports autograd/operations.py, yet its tests see the mutant."""
     file = ROOT / "autograd" / "operations.py"

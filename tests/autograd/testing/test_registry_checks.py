@@ -1,7 +1,7 @@
 """Check every registered operation, kernel, layer and model with autograd.testing, on the cases of tests/cases.
 
-An entry without a case fails by its name. conftest.py has the profiles; `HYPOTHESIS_PROFILE=thorough` tries 1,000
-examples.
+An entry without a case fails by its name. conftest.py has the profiles; `HYPOTHESIS_PROFILE=thorough` tries
+250 examples.
 """
 
 import pytest
@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 from tests import cases
 from tests.soak import soak
 
+# Daily, tests/laws checks complete models.
+LARGE = ("model ", "layer DecoderLayer", "layer EncoderLayer", "layer Experts")
+SLOW = [[pytest.mark.slow] * entry.startswith(LARGE) for entry in cases.ENTRIES]
 
-@pytest.mark.parametrize("entry", cases.ENTRIES)
+
+@pytest.mark.parametrize("entry", [pytest.param(e, marks=m) for e, m in zip(cases.ENTRIES, SLOW, strict=True)])
 def test_entry(entry):
     @cases.case_settings(entry, settings.default)
     @given(data=st.data())

@@ -17,6 +17,14 @@ from train.run.checkpoint import load_with_origin
 from train.viewer.server import Page
 
 
+@pytest.hookimpl(tryfirst=True)  # before deselection
+def pytest_collection_modifyitems(items):
+    """Mark the tests that use a browser as slow."""
+    for item in items:
+        if "tab" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="module")
 def run(uninterrupted, tmp_path_factory):
     """A copy of the run, whose metrics may grow."""

@@ -1,0 +1,243 @@
+"""The derivatives of one problem along directions through its arrays, analytic and numerical, and how they compare.
+
+A direction is a dictionary of moves: for some of the arrays, how far each entry moves, in units of the array's largest
+entry.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+
+import npx
+from autograd.testing.conventions import Moves, Neighborhood
+from autograd.testing.expected import Expected
+from autograd.testing.numerical import (
+    EPS,
+    LEVELS,
+    REFINEMENT,
+    RTOL,
+    STEP,
+    Scale,
+    Verdict,
+    judge,
+    noise,
+    on_a_stair,
+    richardson,
+    total,
+)
+from autograd.testing.problem import Problem, nodes, quiet
+from autograd.testing.report import REJECTIONS, NonFiniteError, Report
+from npx import Array
+
+
+class Directions:
+    """The analytic gradient of one problem, and its comparison with numerical derivatives along directions.
+
+    Arguments: see `gradcheck.check_gradients`. Raises NonFiniteError, TypeError and ValueError like `gradcheck`.
+    """
+
+    def __init__(
+        self, problem: Problem, report: Report, rtol: float | None, atol: float | None, seed: int, least: float = 0.0
+    ) -> None:
+        self.report, self.seed = report, seed
+        self.arrays = [npx.to_host(a).copy() for a in problem.arrays]
+        self.problem = problem.at(self.arrays)
+        dtypes = {a.dtype.name for a in self.arrays}
+        output, leaves = problem.run([npx.from_host(a.copy()) for a in self.arrays])
+        lowest = next((d for d in (*dtypes, output.dtype.name) if d != "float64"), "float64")
+        if lowest not in STEP:
+            raise TypeError(
+                f"{problem.name}: expected inputs in float64 or float32; got {lowest}; try .astype('float64')"
+            )
+        if rtol is not None and rtol < RTOL[lowest] / 100:
+            raise ValueError(
+                f"{problem.name}: expected an rtol of at least {RTOL[lowest] / 100:g} for {lowest}; got {rtol:g}; "
+                "try .astype('float64') on the inputs"
+            )
+        self.y = npx.to_host(output.data).copy()
+        here = self.y.astype("float64").reshape(-1)
+        if not npx.isfinite(here).all():
+            index = tuple(int(k[0]) for k in npx.nonzero(~npx.isfinite(npx.host.atleast_1d(self.y))))
+            value = npx.host.atleast_1d(self.y)[index]
+            raise NonFiniteError(f"{problem.name}: expected finite outputs; got {value} at {index}; try other inputs")
+        self.c = npx.to_host(npx.random.normal(npx.Key(seed, 0, 0), self.y.shape, self.y.dtype))
+        self.weights = self.c.astype("float64").reshape(-1)
+        self.is_composed = len(nodes(output)) > 1
+        self.gradients = problem.gradients(output, leaves, self.c)
+        repeated = problem.value([npx.from_host(a.copy()) for a in self.arrays]).reshape(-1)
+        # Some frameworks compute a function in another order when no input requires a gradient.
+        rounding = 8 * EPS[lowest] * float(abs(here).max(initial=0.0))
+        if not npx.host.allclose(here, repeated, rtol=0, atol=rounding, equal_nan=True):
+            raise ValueError(
+                f"{problem.name}: expected the same output for the same input; two calls differ; "
+                "try giving its random numbers a fixed key (npx.Key, or `with npx.keyed(...)` inside the function)"
+            )
+        # the unit of the steps in each array
+        self.sizes = [float(abs(a[npx.isfinite(a)]).max(initial=0.0)) or 1.0 for a in self.arrays]
+        self.largest = [
+            size * float(abs(g[npx.isfinite(g)]).max(initial=0.0))
+            for g, size in zip(self.gradients, self.sizes, strict=True)
+        ]
+        with quiet():
+            ratios = [abs(a.astype("float64")) / size for a, size in zip(self.arrays, self.sizes, strict=True)]
+            # the step of an entry, in these units; that of a zero is relative to the array's largest entry
+            self.steps = [npx.where((ratio > 1e-12) & (ratio < npx.inf), ratio, 1.0) for ratio in ratios]
+        least_noise = 2 * EPS[lowest] * abs(here)
+        self.scale = Scale(lowest, here, least_noise, RTOL[lowest] if rtol is None else rtol, atol, least)
+
+    @property
+    def expected(self) -> Expected:
+        """The output and gradients, for further comparisons."""
+        return Expected(self.problem, self.y, self.c, self.gradients)
+
+    # Directions
+
+    def arrays_at(self, moves: Moves, t: float, sizes: list[float] | dict[int, Array] | None = None) -> list[Array]:
+        """Return the arrays at distance t along a direction, in units of `sizes`."""
+        units = self.sizes if sizes is None else sizes
+        return [
+            a + (t * units[i] * moves[i]).astype(a.dtype) if i in moves else a.copy() for i, a in enumerate(self.arrays)
+        ]
+
+    def outputs(self, moves: Moves) -> Callable[[float], Array]:
+        """Return the output as a function of the distance along a direction; NaN where it is undefined."""
+
+        def at(t: float) -> Array:
+            undefined = npx.host.full(self.y.size, npx.nan, "float64")
+            try:
+                y = self.problem.value(list(map(npx.from_host, self.arrays_at(moves, t)))).reshape(-1)
+            except REJECTIONS:  # outside the domain
+                return undefined
+            return y if y.size == self.y.size else undefined
+
+        return at
+
+    def random_moves(self, number: int) -> Moves:
+        """Return a random direction through all arrays."""
+        return {
+            i: npx.to_host(npx.random.normal(npx.Key(self.seed, 1 + number, i), a.shape, "float64"))
+            for i, a in enumerate(self.arrays)
+        }
+
+    @cached_property
+    def noise(self) -> Array:
+        """The rounding error of each output, which takes 12 calls to measure."""
+        return noise(self.outputs(self.random_moves(10**6)), self.scale.here, self.scale.dtype)
+
+    def judged_along(self, moves: Moves) -> tuple[float, Scale]:
+        """Return the analytic derivative along a direction, and the scale with which to judge it."""
+        parts = [(self.gradients[i].astype("float64") * move, self.sizes[i]) for i, move in moves.items()]
+        analytic = sum(
+            size * float(npx.sum(npx.where(moves[i] != 0, part, 0)))
+            for i, (part, size) in zip(moves, parts, strict=True)
+        )
+        # The rounding errors of the largest entries can affect every entry of the gradient.
+        largest = max((self.largest[i] * float(abs(moves[i]).max(initial=0.0)) for i in moves), default=0.0)
+        slack = self.scale.rtol * (0.1 * largest + 0.01 * max(self.largest, default=0.0))
+        # Inputs that cancel each other leave their rounding errors in the output.
+        slack += 4e3 * EPS[self.scale.dtype] * max(self.sizes) * float(abs(self.weights).max(initial=0.0))
+        return analytic, replace(self.scale, slack=slack)
+
+    def is_right_along(self, moves: Moves) -> bool:
+        """Return whether the gradient is right along a direction by one short step, if the noise is the least possible.
+
+        More noise would widen the accepted range. False where the function is not smooth.
+        """
+        analytic, scale = self.judged_along(moves)
+        changed = npx.zeros_like(scale.here, dtype="bool")
+        derivatives = richardson(self.outputs(moves), scale, STEP[scale.dtype] / REFINEMENT, changed)
+        numerical, bound = total(self.weights, derivatives.central), total(abs(self.weights), derivatives.bound)
+        allowed = scale.tolerance(self.weights, analytic, numerical)
+        is_right = bound <= allowed and abs(analytic - numerical) <= allowed
+        if is_right:
+            self.report.compared += 1
+            self.note_difference(analytic, numerical)
+        return is_right
+
+    def along(self, moves: Moves, step: float = 0.0, levels: int = LEVELS) -> tuple[float, Verdict]:
+        """Return the analytic derivative along a direction, and the verdict on it."""
+        analytic, scale = self.judged_along(moves)
+        scale.noise = self.noise
+        verdict = judge(self.outputs(moves), self.weights, analytic, scale, step or STEP[self.scale.dtype], levels)
+        if verdict.kind == "wrong" and abs(analytic - verdict.numerical) <= 10 * self.rounding_along(moves):
+            verdict = verdict._replace(kind="inconclusive", reason="rounding the inputs changes the gradient itself")
+        reach = max(self.sizes[i] * float(abs(moves[i]).max(initial=0.0)) for i in moves)
+        if verdict.kind == "wrong" and reach > 1 and self.scale.dtype == "float64":
+            if on_a_stair(self.outputs(moves), self.weights, analytic, verdict.numerical, self.scale.here):
+                reason = "the function is a staircase whose stairs are narrower than the step size"
+                verdict = verdict._replace(kind="inconclusive", reason=reason)
+        self.report.compared += 1
+        if verdict.kind == "right":
+            self.note_difference(analytic, verdict.numerical)
+        return analytic, verdict
+
+    def note_difference(self, analytic: float, numerical: float) -> None:
+        """Report the relative difference of two derivatives if it is the largest so far."""
+        unit = self.scale.tolerance(self.weights, analytic, numerical) / self.scale.rtol
+        self.report.worst = max(self.report.worst, abs(analytic - numerical) / (unit or 1.0))
+
+    # Inconclusive cases
+
+    def rounding_along(self, moves: Moves) -> float:
+        """Return how much rounding of the inputs changes the analytic derivative along a direction.
+
+        This is 0 unless the output loses digits to rounding as well (for example, when a linear system is nearly
+        singular), because a gradient must be as accurate as its output. Large changes come from broken ties and are
+        ignored.
+        """
+        if self.output_rounding <= 1e3 * EPS[self.scale.dtype]:
+            return 0.0
+        rounding = self.gradient_rounding
+        return sum(self.sizes[i] * float(npx.sum(rounding[i] * abs(move))) for i, move in moves.items())
+
+    @property
+    def output_rounding(self) -> float:
+        """The rounding error of the output, relative to its largest value."""
+        return float(self.noise.max(initial=0.0) / (abs(self.scale.here).max(initial=0.0) or 1.0))
+
+    @cached_property
+    def gradient_rounding(self) -> list[Array]:
+        """The change of each entry of the gradients that rounding the inputs causes."""
+        rounding = [npx.zeros_like(g, dtype="float64") for g in self.gradients]
+        units = {k: EPS[self.scale.dtype] * abs(a) for k, a in enumerate(self.arrays)}
+        for sign in (-2.0, 1.0, 2.0):
+            signs = {k: sign * npx.sign(move) for k, move in self.random_moves(10**6 + 1).items()}
+            neighbor = self.neighbor(signs, 1.0, units)
+            for most, g, other in zip(rounding, self.gradients, neighbor.gradients if neighbor else [], strict=False):
+                off = abs(g.astype("float64") - other)
+                is_small = self.output_rounding > 1e-3 or off <= 1e-2 * abs(g[npx.isfinite(g)]).max(initial=0.0)
+                npx.copyto(most, npx.maximum(most, npx.where(is_small, off, 0)))
+        return rounding
+
+    @cached_property
+    def neighborhood(self) -> Neighborhood:
+        """The function near this point."""
+        return Neighborhood(self.problem, self.arrays, self.sizes, self.c, self.gradients)
+
+    def convention(self, moves: Moves, analytic: float, verdict: Verdict) -> str:
+        """Return why a gradient that differs from the numerical derivative is defensible; "" where it is wrong.
+
+        In a composition, each operation chooses its value at its own kink: relu(x) - relu(-x) / 10 has the slopes 1/10
+        and 1 at 0, but the gradient 0. No single operation can correct that. This excuse does not apply to an operation
+        with a single vjp, or to a composition that has a derivative at this point.
+        """
+        if not npx.isfinite(analytic):
+            return ""
+        if reason := self.neighborhood.convention(moves, analytic, verdict.numerical):
+            return reason
+        if not (self.is_composed and verdict.is_kink):
+            return ""
+        for t in (-0.011, 0.013):
+            neighbor = self.neighbor(moves, t)
+            if not neighbor or neighbor.along(moves)[1].kind not in ("right", "kink"):
+                return ""
+        return "each operation of a composition chooses its value at its own kink"
+
+    def neighbor(self, moves: Moves, t: float, sizes: dict[int, Array] | None = None) -> "Directions | None":
+        """Return the check at a nearby point; None where the function is undefined."""
+        scale = self.scale
+        problem = self.problem.at(self.arrays_at(moves, t, sizes))
+        try:
+            return Directions(problem, Report(), scale.rtol, scale.atol, self.seed, scale.least)
+        except REJECTIONS:
+            return None
