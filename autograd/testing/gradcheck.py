@@ -16,7 +16,7 @@ import npx
 from autograd.engine import Tensor
 from autograd.testing.arguments import Arguments
 from autograd.testing.conventions import Moves
-from autograd.testing.diagnosis import comparison, describe_entries, likely_cause
+from autograd.testing.diagnosis import MAX_PRINTED, comparison, describe_entries, likely_cause
 from autograd.testing.directions import Directions
 from autograd.testing.expected import Expected
 from autograd.testing.numerical import LEVELS, Verdict
