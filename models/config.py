@@ -278,7 +278,7 @@ class TransformerConfig:
         others = {"n_kv_heads": self.n_kv_heads, "qk_norm": self.qk_norm, f"positions = {relative}": relative}
         if self.attention_window is not None and (given := [name for name, value in others.items() if value]):
             raise ValueError(
-                f"attention_window: expected no window with {given[0]}; got {self.attention_window}; try one or the other"
+                f"attention_window: expected no window with {given[0]}; got {self.attention_window}; try one of the two"
             )
 
     def _check_architecture(self) -> None:

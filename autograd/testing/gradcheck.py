@@ -227,7 +227,7 @@ class GradientCheck:
         return Neighborhood(self.problem, self.arrays, self.sizes, self.c, self.gradients)
 
     def convention(self, moves: Moves, analytic: float, verdict: Verdict) -> str:
-        """Return why a gradient that differs from the numerical derivative is defensible; "" where it is wrong.
+        """Return why a gradient that differs from the numerical derivative is defensible, or "" if it is wrong.
 
         In a composition, each operation chooses its value at its own kink: relu(x) - relu(-x) / 10 has the slopes 1/10
         and 1 at 0, but the gradient 0. No single operation can correct that. This excuse does not apply to an operation

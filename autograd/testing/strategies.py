@@ -33,7 +33,7 @@ def sides(most: int = 3, least: int = 0) -> st.SearchStrategy[int]:
 
 @st.composite
 def shapes(draw: st.DrawFn, min_dims: int = 0, max_dims: int = 3, min_side: int = 0, max_side: int = 4) -> Any:
-    """Draw a shape: an ordinary one, an empty one, or a square, which hides a wrong axis because the shapes agree.
+    """Draw a shape: an ordinary one, an empty one, or a square, where a wrong axis causes no shape error.
 
     Args:
         min_dims, max_dims: the number of axes.

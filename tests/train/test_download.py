@@ -114,7 +114,7 @@ def test_a_download_completes_despite_server_failures(tmp_path, plan, ranges):
 
 def test_a_failed_download_is_resumed(tmp_path, monkeypatch):
     monkeypatch.setattr(fetching.time, "sleep", lambda seconds: None)
-    message = r"a.bin: expected to download it; got .*; try the same command again"
+    message = r"a.bin: the download failed \(.*\); try the same command again"
     with served({"a.bin": BYTES}, "breaks", *["nothing"] * 5) as (url, ranges_requested):
         with pytest.raises(UserError, match=message) as error:
             fetch_all([ARCHIVE], tmp_path, url)
@@ -154,7 +154,7 @@ def test_a_failed_download_names_all_missing_files(tmp_path):
     text = str(error.value)
     assert "\n" not in text and f"into {tmp_path}: b.tgz (MD5 {'0' * 32}); c.tgz (no published hash)" in text
     assert "a.bin" not in text
-    with served({}) as (url, _), pytest.raises(UserError, match=r"b.tgz: expected to download it; got 'Not Found'"):
+    with served({}) as (url, _), pytest.raises(UserError, match=r"b.tgz: the download failed \('Not Found'\)"):
         fetch_all(others, tmp_path, url)
 
 
@@ -302,7 +302,7 @@ def change(dataset_, **changes):
     ("changes", "message"),
     [
         ({"train": (Pair("one.tgz", "x/train.en", "x/nothing"),)}, "one.tgz: expected x/nothing in it; got no"),
-        ({"vocab_size": 9000}, r"expected text for 9,000 tokens; got text for only \d+ .*; try --vocab-size \d+"),
+        ({"vocab_size": 9000}, r"expected enough text for 9,000 tokens; got enough for \d+ .*; try --vocab-size \d+"),
         ({"train": (Pair("odd.tgz", "a", "b"),)}, "a, b: expected equal numbers of lines.*; got 3 and 1"),
         ({"train": (Pair("odd.tgz", "b", "a"),)}, "b, a: expected equal numbers of lines.*; got 1 and 3"),
         ({"train": (Pair("odd.tgz", "latin", "b"),)}, "odd.tgz:latin, line 2: expected UTF-8 text; got byte 0xe4"),
