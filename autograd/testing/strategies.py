@@ -18,7 +18,7 @@ try:
     from hypothesis.extra import numpy as hnp
 except ImportError as error:  # pragma: no cover
     raise ImportError(
-        "autograd.testing.strategies: expected hypothesis; it is not installed; try pip install hypothesis"
+        "autograd.testing.strategies: the package hypothesis is not installed; try pip install hypothesis"
     ) from error
 
 STYLES = ("plain", "normal", "ties", "large", "tiny", "zeros")  # and "overflow", for which exp overflows in float64

@@ -58,7 +58,7 @@ def test_a_resumed_run_warns_if_another_last_step_changes_the_learning_rate(text
     for name, warning in (
         (
             "linear",
-            "train.max_steps is now 6 instead of 2, where the linear decay ends: the learning rate of step 3 is",
+            "train.max_steps is now 6 instead of 2; the linear decay ends there, so the learning rate of step 3 is",
         ),
         ("noam", ""),
     ):

@@ -25,7 +25,7 @@ def write_onnx(model: Any, tokenizer: Any, config: RunConfig, folder: Path, dtyp
         import onnx
     except ImportError:
         raise UserError(
-            'export: expected the package onnx; it is not installed; try pip install "npx-transformer[formats]"'
+            'export: the package onnx is not installed; try pip install "npx-transformer[formats]"'
         ) from None
     if dtype != "float32":
         raise UserError(f"--dtype: expected float32 with --to onnx; got {dtype}; try --to ctranslate2")
@@ -123,7 +123,7 @@ class Graph:
         )
 
     def padding_mask(self, mask: str) -> str:
-        """Add the scores' bias (B, 1, 1, S) of a mask (B, S) of ones and zeros."""
+        """Add the bias (B, 1, 1, S) on the scores for a mask (B, S) of ones and zeros."""
         zeros = self.add("Sub", self.number(1.0), self.add("Cast", mask, to=self.onnx.TensorProto.FLOAT))
         return self.add("Mul", self.add("Unsqueeze", zeros, self.shape(1, 2)), self.number(BIAS))
 
