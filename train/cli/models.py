@@ -1,4 +1,4 @@
-"""Loading the model, or the ensemble of models, that `translate` and `score --pairs` use."""
+"""Loading of the model, or the ensemble of models, that `translate` and `score --pairs` use."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,9 +8,9 @@ from train.errors import UserError
 
 
 def load_models(runs: Sequence[Path], on_warning: Callable[[str], object]) -> tuple[Any, Any, Any]:
-    """Return (model, tokenizer, configuration) of one run, or of the ensemble of several.
+    """Return (model, tokenizer, configuration) of one run, or of the ensemble of several runs.
 
-    The configuration is the first run's. Raises UserError if the runs have different tokenizers.
+    The configuration is that of the first run. Raises UserError if the runs have different tokenizers.
     """
     from models.search import Ensemble
     from train.run.checkpoint import load_model
@@ -21,6 +21,6 @@ def load_models(runs: Sequence[Path], on_warning: Callable[[str], object]) -> tu
         if tokenizer.digest != tokenizers[0].digest:
             raise UserError(
                 f"--model: expected runs with the same tokenizer; got different ones in {run} and {runs[0]}; try "
-                f"training it with --set data.tokenizer={runs[0] / 'tokenizer.json'}"
+                f"training the model with --set data.tokenizer={runs[0] / 'tokenizer.json'}"
             )
     return (members[0] if len(members) == 1 else Ensemble(members)), tokenizers[0], configs[0]

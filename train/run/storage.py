@@ -66,7 +66,7 @@ def read_arrays(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, npx
     try:
         listed = state["files"].get(file.name)
         if listed is None or schema_error(listed, FILE):
-            raise damaged_error(file, f"a valid entry for this file in {STATE}; got none")
+            raise damaged_error(file, f"a valid entry for this file in {STATE}; found no such entry")
         with open_for_reading(file, "a checkpoint's arrays", attempt=REMEDY) as raw:
             if (size := os.fstat(raw.fileno()).st_size) != listed["bytes"]:
                 raise damaged_error(file, f"{listed['bytes']:,} bytes; got {size:,}")
