@@ -1,4 +1,4 @@
-"""Recurrent layers, convolutions and restricted attention next to their definitions, and to PyTorch's where present."""
+"""Recurrent layers, convolutions and restricted attention, compared with their definitions and with PyTorch's."""
 
 import numpy as np
 import pytest

@@ -357,7 +357,7 @@ def test_labels_that_the_training_text_lacks_are_named(folder, tmp_path, capfd):
 
 
 def test_a_tagger_learns_from_a_file_of_words_and_a_file_of_tags(folder, runs, tmp_path, capfd):
-    """The result is that of one file of tagged words."""
+    """The result is the same as with one file of tagged words."""
     for part in ("train", "valid"):
         lines = (folder / f"{part}.txt").read_text().splitlines()
         (tmp_path / part).write_text("".join(" ".join(TAG_OF[word] for word in line.split()) + "\n" for line in lines))

@@ -1,4 +1,4 @@
-"""Which weights a training selects: best checkpoints by any metric, early stopping, and the moving average."""
+"""The weights that a training selects: best checkpoints by any metric, early stopping, and the moving average."""
 
 from dataclasses import asdict
 
@@ -164,7 +164,7 @@ def test_patience_needs_validations(text, tmp_path):
     values["data"] |= {"valid_src": "", "valid_tgt": ""}
     with pytest.raises(UserError) as error:
         train(RunConfig.from_dict(values), tmp_path / "a", progress=False)
-    assert "train.patience: early stopping by loss needs a validation text" in one_line(error)
+    assert "train.patience: expected a validation text, whose loss ends the training" in one_line(error)
     assert str(error.value).endswith("try --valid-src F, or train.patience = 0") and not (tmp_path / "a").exists()
     values["train"]["patience"] = 0
     assert train(RunConfig.from_dict(values), tmp_path / "a", progress=False).step == 12

@@ -201,7 +201,7 @@ def check_selection(config: RunConfig, task: Task, texts: Texts) -> None:
     option = f"--{task.files['valid'][0].replace('_', '-')} F"
     if config.train.patience and "valid" not in texts:
         raise UserError(
-            f"train.patience: early stopping by {metric or 'loss'} needs a validation text, which is missing; "
+            f"train.patience: expected a validation text, whose {metric or 'loss'} ends the training; it is missing; "
             f"try {option}, or train.patience = 0"
         )
     if config.train.best_metric is None:
@@ -210,7 +210,7 @@ def check_selection(config: RunConfig, task: Task, texts: Texts) -> None:
         expected = f"{' or '.join(metrics)} for the task {task.name}"
         raise UserError(f"train.best_metric: expected {expected}; got {metric}; try {nearest(metric, metrics)}")
     if "valid" not in texts:
-        raise UserError(f"train.best_metric: {metric} needs a validation text, which is missing; try {option}")
+        raise UserError(f"train.best_metric: expected a validation text for {metric}; it is missing; try {option}")
     if metric != "loss" and not config.train.validate_bleu:
         raise UserError(f"train.validate_bleu: expected true, to measure {metric}; got false; try best_metric = loss")
 

@@ -23,7 +23,7 @@ BY_RANDOM_EXAMPLES = {
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
 def test_every_mutant_is_detected(mutant):
-    """One seed; `python -m tests.mutants` tries 20."""
+    """This test uses one seed; `python -m tests.mutants` tries 20."""
     detection = find(mutant, 0)
     assert detection, f"{mutant.name}: {mutant.entry} passed every example"
     assert re.match("GradientError|CheckError|KernelMismatch", detection.report)

@@ -1,4 +1,4 @@
-"""BERT: a folder with random weights is imported, used and trained further, and bad folders are one line."""
+"""BERT: a folder with random weights is imported, used and trained further, and bad folders raise one-line errors."""
 
 import json
 

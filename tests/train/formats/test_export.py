@@ -49,7 +49,7 @@ def small(**options):
 @settings(max_examples=12)
 @given(st.fixed_dictionaries({name: st.sampled_from(values) for name, values in OPTIONS.items()}))
 def test_marian_tensors_compute_our_logits(options):
-    """All logits but that of padding, which has no counterpart if the decoder begins with another input."""
+    """The logit of padding is left out, because it has no counterpart if the decoder begins with another input."""
     model = build(small(**options), dtype="float32").eval()
     converted = marian_model(model, TOKENIZER, "huggingface")
     src, tgt = [7, 9, 30, 2], [1, 8, 30, 40, 9]
@@ -126,7 +126,7 @@ def test_safetensors_hold_our_parameters(tmp_path):
         ({"activation": "swiglu"}, "huggingface", [], "model.activation = "),
         ({"d_k": 3}, "huggingface", [], "model.d_k unset or 4"),
         ({"norm": "sandwich"}, "huggingface", [], "got sandwich; try --to safetensors"),
-        ({"attention_window": 3}, "huggingface", [], "model.attention_window unset, which"),
+        ({"attention_window": 3}, "huggingface", [], "model.attention_window unset, because"),
         ({"attention_window": 3, "norm": "pre"}, "huggingface", [], "got pre; try --to safetensors"),
         ({"layer_norm_eps": 1e-3}, "huggingface", [], "model.layer_norm_eps of at most 2e-05"),
         ({"architecture": "decoder"}, "huggingface", [], "model.architecture = encoder_decoder"),

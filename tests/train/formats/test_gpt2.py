@@ -1,4 +1,4 @@
-"""GPT-2: language models are exported and imported again with the same logits, and bad folders are one line."""
+"""GPT-2: language models are exported and imported again with the same logits; bad folders raise one-line errors."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Marian's own .npz files: the parameters of the same model in Hugging Face's format, and bad files are one line."""
+"""Marian's own .npz files give the same parameters as Hugging Face's format, and bad files raise one-line errors."""
 
 import numpy as np
 import pytest
