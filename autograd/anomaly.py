@@ -74,10 +74,10 @@ def first_bad_value(x: Array) -> str:
 
 @contextmanager
 def anomaly() -> Iterator[None]:
-    """Within the block, raise AnomalyError at the first operation or vjp that produces a NaN or an infinity.
+    """Raise AnomalyError at the first operation or vjp within the block that produces a NaN or an infinity.
 
     The message names the operation, the layer and the line of code that called it. Every result is checked, which is
-    slow. Values that are already not finite, such as -inf in a mask, raise nothing.
+    slow. Arguments that already contain such values, for example -inf in a mask, raise no error.
     """
     with observing(AnomalyDetector()):
         yield

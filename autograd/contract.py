@@ -59,7 +59,7 @@ def reject_graph(name: str, changed: bool) -> NoReturn:
     consumed."""
     if changed:
         raise RuntimeError(
-            f"backward: expected unchanged weights since {name!r} was computed; got weights that have changed; "
+            f"backward: expected the weights with which {name!r} was computed; got weights changed since then; "
             "try calling backward before the optimizer's step"
         )
     raise RuntimeError(

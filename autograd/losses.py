@@ -1,5 +1,4 @@
-"""The losses: label-smoothed cross entropy of given logits, and of a projection whose logits are never all in
-memory."""
+"""The losses: label-smoothed cross entropy of given logits, and fused with the projection that computes the logits."""
 
 import npx
 from autograd import operations as ops

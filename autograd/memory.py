@@ -110,7 +110,7 @@ class Memory(Observer):
                 self._count(array)
         for array, _ in event.sums.values():
             self._count(array)
-        for parent in event.parents:  # its vjp may hold the output that it recomputed for this one
+        for parent in event.parents:  # the parent's vjp may hold an output recomputed for this vjp
             for array in captured(parent.vjp) if isinstance(parent, Node) else ():
                 self._count(array)
         for leaf in self.leaves.values():

@@ -97,7 +97,9 @@ class Step:
 class Recorder(Observer):
     """Stores every value, every gradient, and how each gradient was passed on. Meant for small graphs.
 
-    `steps`: the operations by node number. `leaves`: the leaves by negative number, in order of first use.
+    Attributes:
+        steps: the operations by node number.
+        leaves: the leaves by negative number, in order of first use.
     """
 
     def __init__(self) -> None:
@@ -137,7 +139,7 @@ class Recorder(Observer):
 
 
 def handling(parent: Node | Tensor, gradient: Array | None, target: Array | None, sums: dict[Any, Any]) -> str:
-    """Describe how the engine handles a gradient that arrives: it borrows it, allocates a sum, or adds it in place."""
+    """Describe what the engine does with an arriving gradient: borrow it, allocate a sum, or add it in place."""
     if gradient is None:
         return "none"
     if gradient is target:

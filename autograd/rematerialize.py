@@ -21,15 +21,15 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
     """Return function(*args, **kwargs), saving only its inputs and its output for backward.
 
     Args:
-        function: returns a Tensor computed from its arguments and from parameters. A second call must compute the same;
-            random numbers with keys (npx.keyed) are repeated.
+        function: returns a Tensor computed from its arguments and from parameters. A second call must return the same
+            values; random numbers with keys (npx.keyed) are generated again.
         args, kwargs: its arguments, which must include every value of the graph that it uses.
 
     The gradients of the inputs and of every parameter are, bit for bit, those without `checkpoint`, provided that
     `function` is the only user of an input; otherwise sums may be rounded in another order.
 
-    Raises TypeError if `function` does not return a Tensor, and, in backward, RuntimeError if it uses the result of an
-    operation that is not one of its arguments.
+    Raises TypeError if `function` does not return a Tensor. Backward raises RuntimeError if `function` uses the result
+    of an outside operation that was not passed to it as an argument.
     """
     if not is_grad_enabled():
         return function(*args, **kwargs)

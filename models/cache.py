@@ -13,7 +13,7 @@ INITIAL_CAPACITY = 32  # capacity of a new cache, in positions
 class DecodingState:
     """Base class of decoding states.
 
-    Its parts are the states among its attributes, and lists of states, one per layer.
+    A state may consist of other states: those of its attributes that are states, or lists of states, one per layer.
     """
 
     def select(self, rows: npx.Array) -> None:
@@ -45,9 +45,9 @@ class KeyValueCache(DecodingState):
     """Keys (R, capacity, H, d_k) and values (R, capacity, H, d_v) of the `length` positions so far.
 
     Hypotheses with a common prefix have equal keys and values for its positions. On the host, `select` therefore copies
-    only the positions after the common prefix: for many long hypotheses, a small part. `stamps` (R, length) identifies
-    prefixes: two rows with equal stamps at a position are equal up to there. On a GPU `stamps` is None, because copying
-    everything is faster than finding the prefixes.
+    only the positions after the common prefix, which are few if the hypotheses are long. `stamps` (R, length)
+    identifies prefixes: two rows with equal stamps at a position are equal up to and including that position. On a GPU
+    `stamps` is None, because copying everything is faster than finding the prefixes.
     """
 
     def __init__(self, keys: npx.Array, values: npx.Array, length: int) -> None:
@@ -106,9 +106,8 @@ class KeyValueCache(DecodingState):
 class SharedState(DecodingState):
     """Base class of a state with one row for each source, shared by the hypotheses of that source.
 
-    Sharing requires that hypotheses of a source be adjacent and that all sources have the same number, as beam search
-    arranges them. In any other order each hypothesis gets a copy. `sources` (R,), the source of each row, is on the
-    host.
+    Sharing requires that the hypotheses of a source are adjacent and that every source has equally many, as in beam
+    search. In any other order, each hypothesis gets a copy. `sources` (R,), the source of each row, is on the host.
     """
 
     def __init__(self, n_sources: int) -> None:

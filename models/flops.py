@@ -19,7 +19,7 @@ def training_flops(model: Any, source_tokens: int, target_tokens: int, length: i
     """Return the number of floating-point operations of one update.
 
     Args:
-        model: an architecture, which may have shapes only.
+        model: a model, possibly with shapes but without values (`TransformerConfig.outline`).
         source_tokens, target_tokens: numbers of tokens; for an encoder, of text tokens and predicted labels.
         length: tokens of a typical sequence, for attention.
 
@@ -32,7 +32,7 @@ def training_flops(model: Any, source_tokens: int, target_tokens: int, length: i
 
 
 def matrix_size(*modules: Module) -> int:
-    """Return the multiplications of each token by the matrices and the score biases of `modules`."""
+    """Return the number of multiplications per token in the matrices and score biases of `modules`."""
     biases = [part for module in modules for part in module.modules() if isinstance(part, ScoreBias)]
     tables = sum(p.size for bias in biases for p in bias.parameters())  # embeddings are looked up, not multiplied
     matrices = sum(p.size for module in modules for p in module.parameters() if p.ndim == 2)
@@ -43,12 +43,12 @@ def matrix_size(*modules: Module) -> int:
 
 
 def attention_size(attentions: Iterable[Any], length: int) -> int:
-    """Return the multiplications of q k^T and p v for each query, over these attention layers."""
+    """Return the number of multiplications per query in q k^T and p v, summed over these attention layers."""
     return sum(a.n_heads * (a.d_k + a.d_v) * min(length, getattr(a, "window", length)) for a in attentions)
 
 
 def encoder_decoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
-    """Return the multiplications of a forward pass of an encoder-decoder."""
+    """Return the number of multiplications in a forward pass of an encoder-decoder."""
     attentions = model.attentions()
     memory_projections = matrix_size(*(a.key_value for a in attentions["cross"]))  # applied to source tokens
     source = matrix_size(*model.encoder) + memory_projections + attention_size(attentions["encoder"], length)
@@ -58,16 +58,16 @@ def encoder_decoder(model: Any, source_tokens: int, target_tokens: int, length: 
 
 
 def decoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
-    """Return the multiplications of a forward pass of a language model."""
+    """Return the number of multiplications in a forward pass of a language model."""
     weights = matrix_size(*model.layers, model.embedding)
     attention = attention_size([layer.attention for layer in model.layers], length)
     return (source_tokens + target_tokens) * (weights + attention)
 
 
 def encoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
-    """Return the multiplications of a forward pass of an encoder; only predicted positions reach the projection.
+    """Return the number of multiplications in a forward pass of an encoder.
 
-    The pooler, which reads one token of a text, is not counted.
+    Only predicted positions reach the output projection. The pooler, which reads one token of a text, is not counted.
     """
     attention = attention_size([layer.attention for layer in model.layers], length)
     output = model.output_embedding.size + (matrix_size(model.output_transform) if model.output_transform else 0)

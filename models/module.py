@@ -1,8 +1,8 @@
 """Module and Parameter: a tree of layers whose parameters have names.
 
-Nothing is registered. The parameters of a module are found among its attributes and, recursively, among the attributes
-of its submodules; both may be inside lists, tuples and dicts. A Parameter that can be reached by several names counts
-once, under the first of them.
+Parameters need no registration: they are found among the attributes of a module and, recursively, among the attributes
+of its submodules. Parameters and submodules may be inside lists, tuples and dicts. A Parameter that can be reached by
+several names counts once, under the first of them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +30,7 @@ class Parameter(Tensor):
         self.buffer: Any = None  # weak reference to the FlatParameters that holds it (models/parameters.py)
 
     def __getstate__(self) -> Any:
-        """Copies have their own arrays, outside any buffer, and versions restart at 0."""
+        """Return the state for a copy, which has its own arrays, outside any buffer, and restarts its version at 0."""
         state: Any = super().__getstate__()  # of Python 3.11 for slots: (None, values)
         return None, state[1] | {"buffer": None, "version": 0}
 
@@ -167,8 +167,7 @@ def _parts(container: Any) -> Iterator[tuple[str, Module | Parameter]]:
 
 @contextmanager
 def evaluation_mode(model: Any) -> Iterator[None]:
-    """Within the block, `model` runs without dropout and without a graph; at its end the mode of each module is
-    restored.
+    """Run `model` without dropout and without a graph within the block, then restore the mode of each module.
 
     `model` is a Module, or any object with `training` and `train` (models/search/protocol.py).
     """

@@ -1,10 +1,10 @@
-"""The parameters of a module in one flat buffer, for the optimizer and for ranks. Their gradients are in one array or
-in many.
+"""The parameters of a module in one flat buffer, for the optimizer and for data-parallel training.
 
-By default each gradient is a separate array, from the vjp that computes it until the next `zero_grad`. It can reuse
-memory that activations have freed, nothing is zeroed, and the first gradient is not added to zeros. The alternative is
-one array for all gradients, `FlatParameters.grad`, created when it is first read. It is needed by ranks, which send
-parts of it; by CUDA graphs, which add to fixed addresses; and by low-precision weights, whose gradients are float32.
+By default each gradient is a separate array, which exists from the vjp that computes it until the next `zero_grad`. It
+can reuse memory that activations have freed, nothing is zeroed, and the first gradient is not added to zeros. The
+alternative is one array for all gradients, `FlatParameters.grad`, created when it is first read. It is needed with
+several ranks, which send parts of it; with CUDA graphs, which add to fixed addresses; and with low-precision weights,
+whose gradients are float32.
 """
 
 import weakref
@@ -23,8 +23,8 @@ class FlatParameters:
     """All trainable parameters of a module, as views into one array `data`.
 
     Args:
-        module: the module. Parameters with `requires_grad = False` are left out. Build it once and pass it on:
-            Raises ValueError if its parameters already lie in a buffer, or do not have one dtype.
+        module: the module. Parameters with `requires_grad = False` are left out. Raises ValueError if the others are
+            already in a buffer (build it once and pass it on), or do not all have the same dtype.
         compute_dtype: for mixed precision, a narrower dtype for computations. Default None: the parameters' dtype.
 
     Attributes:
@@ -88,7 +88,7 @@ class FlatParameters:
         )
 
     def shard_to(self, spans: Sequence[slice]) -> None:
-        """From now on update only these spans of the buffer in this process; other ranks send the rest.
+        """Restrict the updates of this process to these spans of the buffer; other ranks update and send the rest.
 
         In mixed precision `data` then holds only these spans, and parameters have no `master`.
         """

@@ -31,7 +31,7 @@ uploads_allowed = True  # host arrays may be copied to a GPU; False while a CUDA
 
 
 def use_device(name: str) -> None:
-    """Create new arrays on `name`: "cpu" (NumPy) or "cuda" (CuPy).
+    """Set the device on which new arrays are created: "cpu" (NumPy) or "cuda" (CuPy).
 
     Raises ValueError for any other name, and RuntimeError, naming what is missing, if "cuda" is unavailable.
     """
@@ -107,7 +107,7 @@ def _current() -> Any:
 def asarray(x: Any, dtype: Any = None) -> Array:
     """Convert `x` to an array. CuPy arrays stay on their GPU; anything else becomes an array on the current device.
 
-    Raises RuntimeError during the capture of a CUDA graph, which cannot upload data.
+    Raises RuntimeError if the data would have to be uploaded while a CUDA graph is captured.
     """
     if _cupy is None and dtype is None and type(x) is np.ndarray:  # common, and must cost little
         return x
@@ -214,9 +214,10 @@ class MemoryUse(NamedTuple):
 
 
 def limit_memory(cupy: Any) -> None:
-    """Limit the memory pool of the current GPU to NPX_GPU_MEMORY: "20" GiB, "80%" of the GPU, or "" for no limit.
+    """Limit the memory pool of the current GPU to NPX_GPU_MEMORY.
 
-    Raises ValueError for any other text.
+    "20" means 20 GiB, "80%" means 80 % of the memory of the GPU, and "" means no limit. Raises ValueError for any other
+    text.
     """
     if not (limit := os.environ.get("NPX_GPU_MEMORY", "")):
         return

@@ -16,8 +16,8 @@
     gx = npx.softmax_grad(g, saved)             # runs the matching version of the gradient
 
 A kernel with a gradient is therefore a pair of functions. `saved` belongs to the version that created it, is opaque to
-everyone else and may be overwritten by the gradient. A kernel without a gradient (`adam`) returns its function's
-result.
+everyone else and may be overwritten by the gradient. A call of a kernel without a gradient (`adam`) returns what its
+function returns, without `saved`.
 
 NPX_KERNELS selects the versions, and `kernel_mode` does so for a block of code:
 
@@ -67,8 +67,8 @@ def emulating() -> bool:
 def should_rematerialize(x: Array) -> bool:
     """Return whether operations on arrays like x recompute cheap intermediates in the backward pass.
 
-    They do on a CPU, for arrays larger than 2 MiB or than the limit of `rematerialize_above`. On a GPU, where kernel
-    launches are the expensive part, they save everything.
+    On a CPU they do so for arrays of more than 2 MiB, or of more bytes than `rematerialize_above` sets. On a GPU, where
+    kernel launches are the expensive part, they save everything.
     """
     return bool(x.nbytes > _rematerialized_bytes.get()) and not emulating() and type(x).__module__ == "numpy"
 

@@ -38,7 +38,7 @@ class Precision:
 
     @property
     def compute_dtype(self) -> np.dtype:
-        """The dtype of activations and GEMMs. Raises ValueError if NumPy has no such dtype."""
+        """The dtype of activations and GEMMs. Raises ValueError if it needs ml_dtypes, which is not installed."""
         return dtype(self.compute_dtype_name)
 
     @property
@@ -54,7 +54,7 @@ PRECISIONS = tuple(DTYPES)
 def precision_named(name: str) -> Precision:
     """Return the precision called `name`, whether or not the current device supports it.
 
-    Raises ValueError if unknown.
+    Raises ValueError for an unknown name.
     """
     if name not in DTYPES:
         raise ValueError(f"precision: expected one of {', '.join(PRECISIONS)}; got {name!r}")
@@ -62,7 +62,7 @@ def precision_named(name: str) -> Precision:
 
 
 def use_precision(name: str) -> Precision:
-    """Return the precision of a name and switch float32 GEMMs on a GPU to it: TF32 for "tf32", else full float32.
+    """Return the precision called `name`, and set how a GPU computes float32 GEMMs: in TF32 or in full float32.
 
     Raises ValueError for an unknown name and for a precision that the current device does not support.
     """
@@ -76,9 +76,9 @@ def use_precision(name: str) -> Precision:
 
 
 def dtype(name: str) -> np.dtype:
-    """Return the dtype called `name`. bfloat16 comes from the package ml_dtypes.
+    """Return the dtype called `name`.
 
-    Raises ValueError if it is not installed.
+    bfloat16 comes from the package ml_dtypes; raises ValueError if that is not installed.
     """
     if name == "bfloat16":
         try:

@@ -52,7 +52,7 @@ _keys: Scoped[Iterator[Key] | None] = Scoped(None)  # the keys of the innermost 
 
 @contextmanager
 def keyed(seed: int, step: int, device_counter: Array | None = None, first_call: int = 0) -> Iterator[None]:
-    """Within the block `next_key` returns the keys (seed, step, first_call), (seed, step, first_call + 1), ...
+    """Make `next_key` return the keys (seed, step, first_call), (seed, step, first_call + 1), ... within the block.
 
     Args:
         device_counter: a uint64 array (2,) on the GPU whose values kernels add to the key's step and call.
@@ -68,7 +68,7 @@ def keyed(seed: int, step: int, device_counter: Array | None = None, first_call:
 
 @contextmanager
 def replay_keys(keys: list[Key]) -> Iterator[None]:
-    """Within the block `next_key` returns the given keys, in order."""
+    """Make `next_key` return the given keys, in order, within the block."""
     with _keys.set(iter(keys)):
         yield
 

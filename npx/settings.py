@@ -38,7 +38,7 @@ SETTINGS = {
 
 
 def setting(name: str) -> Any:
-    """Return the value of a variable. Raises ValueError, with a message of one line, for an invalid value."""
+    """Return the value of a variable. Raises ValueError, with a one-line message, for an invalid value."""
     return _read(name, os.environ.get(name, "").strip())
 
 

@@ -1,4 +1,4 @@
-"""Tests. A package of this name that is installed elsewhere must not be taken for this one."""
+"""Tests. This file makes the folder a package, so that no installed package called `tests` is imported instead."""
 
 from pathlib import Path
 

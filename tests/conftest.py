@@ -1,4 +1,4 @@
-"""Shared by all tests: hypothesis profiles, the device, and the order of the tests.
+"""Settings of all tests: hypothesis profiles, the device, and the order of the tests.
 
 HYPOTHESIS_PROFILE (or pytest's --hypothesis-profile): "ci", the default, always tries the same examples; "dev" tries
 new ones in each run; "thorough" tries many; "few" tries few, for the GPU check, which has little time. No profile has a
@@ -36,7 +36,7 @@ LONG = (
 
 @pytest.hookimpl(trylast=True)  # after deselection
 def pytest_collection_modifyitems(items):
-    """Move the long tests to the start of either half: `--dist worksteal` gives each of two workers one half."""
+    """Move the long tests to the start of each half, because `--dist worksteal` gives each of two workers one half."""
     is_long = [any(name in item.nodeid for name in LONG) for item in items]
     long = [item for item, flag in zip(items, is_long, strict=True) if flag]
     short = [item for item, flag in zip(items, is_long, strict=True) if not flag]

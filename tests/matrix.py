@@ -1,10 +1,10 @@
-"""The tests as other processors would run them: other BLAS kernels, other numbers of threads, NumPy without AVX.
+"""Run the tests as on other processors: with other BLAS kernels, other numbers of threads, and NumPy without AVX.
 
-    python -m tests.matrix              the tests for every day under each setting (`make test-matrix`)
+    python -m tests.matrix              the fast tests under each setting (`make test-matrix`)
     python -m tests.matrix --fast       the numerical tests under one BLAS kernel that is not the default
 
-Prints one line per setting; the exit status is 1 if a test failed. Kernels that need instructions which this processor
-lacks are skipped.
+Prints one line per setting; the exit status is 1 if a test failed. BLAS kernels are skipped if they need instructions
+that this processor lacks.
 """
 
 import os
@@ -80,7 +80,7 @@ def report(line: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Return the exit status."""
+    """Run the tests under every setting and return the exit status."""
     available, selected, tests = processor(), settings(), []
     if arguments == ["--fast"]:
         other = "Haswell" if default_kernel() != "Haswell" else "Sandybridge"

@@ -1,7 +1,7 @@
 """Check random examples of every case in tests/cases: correct gradients never fail. `python -m tests.soak 20000`.
 
 The examples of the test suite are fixed; every run of this command tries new ones. It skips edges, which never change.
-It prints the examples passed so far, and the total. `--jobs 2` runs two processes.
+It prints the number of examples that have passed so far, and the total. `--jobs 2` runs two processes.
 """
 
 import argparse

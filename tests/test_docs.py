@@ -53,7 +53,7 @@ def test_the_diagram_matches_the_imports() -> None:
 
 @pytest.fixture
 def registries():
-    """Remove the operations and kernels that a test registers."""
+    """Remove the operations and kernels that a test registers from the registries."""
     before = {id(registry): set(registry) for registry in (OPERATIONS, KERNELS)}
     yield
     for registry in (OPERATIONS, KERNELS):

@@ -43,7 +43,7 @@ def rehearse(folder, *options):
 
 @needs_gxx
 def test_steps_run_and_fill_the_page(tmp_path):
-    """A quick rehearsal for every day: the part with the most code, and the memory that the page needs."""
+    """This quick rehearsal runs in the fast tests: the part with the most code, and the memory that the page needs."""
     pytest.importorskip("ml_dtypes", reason="NumPy needs ml_dtypes for bfloat16")
     done, results = rehearse(tmp_path, "--only", "memory", "--only", "steps: ours", "--seconds", "100")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -114,7 +114,7 @@ def rows_of_page():
 
 @needs_gxx
 def test_the_counts_on_the_page_match_the_code(monkeypatch):
-    """The calls come from a small model with as many layers as base; the sizes of the matmuls are those of base."""
+    """The calls are those of a small model with as many layers as base; the sizes of the matmuls are those of base."""
     pytest.importorskip("ml_dtypes", reason="NumPy needs ml_dtypes for bfloat16")
     base = GPU.shapes["base, 25k + 25k"]
     small = {"d_model": 32, "d_ff": 64, "vocab": 61, "batch": 40, "length": 5}

@@ -155,7 +155,7 @@ def test_libraries_are_imported_only_in_their_packages():
 
 
 def test_nothing_is_pickled():
-    """Neither is anything unpickled: NumPy does so only with allow_pickle=True."""
+    """Nothing is unpickled either: NumPy unpickles only with allow_pickle=True."""
     for path in FILES:
         assert "allow_pickle=True" not in path.read_text(encoding="utf-8").replace(" ", ""), path
 

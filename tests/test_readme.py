@@ -119,7 +119,7 @@ def options_in(line: str) -> set[str]:
 
 
 def command_of(line: str, known: dict[str, set[str]]) -> str:
-    """Return the command that a command line calls: its first word, or its first two in a group."""
+    """Return the command that a command line calls: its first word, or its first two words for a group."""
     words = [*shlex.split(line, comments=True), "", ""]
     return pair if (pair := f"{words[0]} {words[1]}") in known else words[0]
 

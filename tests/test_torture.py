@@ -39,7 +39,7 @@ SLOW = (*WITH_SYSTEM_CALLS, "writes", "kills", "pairs", "damage")
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
-    """Threads do not survive a fork, and tokenizers warns about its own."""
+    """Run in one thread: threads do not survive a fork, and tokenizers warns about its own threads."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("TOKENIZERS_PARALLELISM", "false"), ("NPX_THREADS", "1")):
             patch.setitem(os.environ, name, value)
@@ -66,13 +66,13 @@ def test_some_cases_of_each_part_are_right(part, workspace, failures):
 
 
 def needs_system_calls():
-    """Skip the test where system calls cannot be seen."""
+    """Skip the test if the system calls of other processes cannot be observed."""
     if reason := syscalls.unsupported():
         pytest.skip(reason)
 
 
 def test_a_system_call_is_seen_with_its_arguments_and_may_fail(tmp_path):
-    """Calls of C libraries too: those of Python's `open` have no Python function."""
+    """Calls made by C libraries are seen too, such as those of Python's `open`."""
     needs_system_calls()
     file, calls = tmp_path / "a", []
 

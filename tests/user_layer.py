@@ -33,7 +33,7 @@ class RMSNorm(Module):
     """RMSNorm of the last axis.
 
     Args:
-        d_model: its length D.
+        d_model: length D of the last axis.
         norm: the operation to use.
     """
 

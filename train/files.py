@@ -276,8 +276,8 @@ def disk_errors(target: str, then: str = "") -> Iterator[None]:
 def open_inside(path: PathLike, flags: int) -> int:
     """Open or create a regular file in a folder of this program; return its descriptor.
 
-    Another user who may write to the folder may have put a link there, which is not followed. Raises UserError for a
-    link and for anything else that is not a regular file.
+    A link is not followed, because another user who may write to the folder may have put it there. Raises UserError for
+    a link and for anything else that is not a regular file.
     """
     descriptor = -1
     try:

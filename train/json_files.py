@@ -46,7 +46,7 @@ def parse_json(text: str) -> Any:
 
 
 def read_sealed(path: PathLike) -> Any:
-    """Return the content of a `write_json` file without its seal, or None if it is missing or damaged."""
+    """Return the content of a file written by `write_json`, without the seal, or None if it is missing or damaged."""
     try:
         content = read_json(path, "sealed content")
     except UserError:

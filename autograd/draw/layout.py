@@ -30,8 +30,12 @@ def ranks(graph: list[Box]) -> dict[str, int]:
 class Layout:
     """Positions of boxes and lines. A line takes a narrow slot in each row that it crosses, so it covers no box.
 
-    `rows`: keys of boxes and slots from the bottom up. `x`, `y`: centers by key. `width`: widths by key. `lines`: for
-    each arrow the keys that it connects, slots included, and its label. `size`: width and height of the picture.
+    Attributes:
+        rows: keys of boxes and slots, from the bottom up.
+        x, y: centers by key.
+        width: widths by key.
+        lines: for each arrow the keys that it connects, slots included, and its label.
+        size: width and height of the picture.
     """
 
     def __init__(self, graph: list[Box]) -> None:

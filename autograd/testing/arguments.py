@@ -17,8 +17,10 @@ MAX_FLOAT = 1e3  # larger options, such as -1e9 for masked scores, are not varie
 class Arguments:
     """The arguments of one call.
 
-    names: the name of each value, such as `input 0`, `input 1['gain']` or `option scale`. values: positional arguments,
-    where a list, tuple or dict with floating arrays is replaced by its items, and the options with floating arrays.
+    Attributes:
+        names: the name of each value, such as `input 0`, `input 1['gain']` or `option scale`.
+        values: the positional arguments, where a list, tuple or dict with floating arrays is replaced by its items,
+            and the options with floating arrays.
     """
 
     def __init__(self, inputs: Sequence[Any], options: dict[str, Any]) -> None:
@@ -82,7 +84,8 @@ class Arguments:
     def constants(self, problem: Problem, notes: list[str]) -> tuple[int, ...]:
         """Return the positions of floating arrays in containers and options that the function treats as constants.
 
-        For these it does not accept a Tensor, or no gradient flows to them. They are added to `notes`.
+        These are arrays in whose place the function accepts no Tensor, or to which no gradient flows. They are added to
+        `notes`.
         """
         candidates = [i for i in problem.floats if self.names[i] not in self.positional]
         constants = {*candidates}

@@ -44,7 +44,7 @@ class Neighborhood:
         self.problem, self.arrays, self.sizes, self.c, self.at_point = problem, arrays, sizes, c, at_point
 
     def convention(self, moves: Moves, analytic: float, numerical: float) -> str:
-        """Return why an analytic derivative along a direction is defensible; "" where it is not.
+        """Return why an analytic derivative along a direction is defensible, or "" if it is not.
 
         Args:
             numerical: the numerical derivative at this point.

@@ -44,24 +44,23 @@ def check_kernel(
 ) -> list[str]:
     """Check every fast version of a kernel, and of its gradient, against the reference.
 
-    Checks the versions for the dtype of the first argument, on every available engine. The values that a
-    version saves for its gradient are not compared. The rules:
+    Checks the versions for the dtype of the first argument, on every available engine. The values that a version saves
+    for its gradient are not compared. The rules:
 
-        reference                 results, and the arguments after the call, are the same as for the reference, run in
-        one
-                                  block on one thread: in value, shape and dtype
-        no mutation               the output, its gradient, and the arguments that the reference leaves unmodified stay
-                                  unmodified
+        reference                 the results, and the arguments after the call, have the same values, shapes and
+                                  dtypes as those of the reference, which runs in one block on one thread
+        no mutation               the version modifies neither the output, nor its gradient, nor arguments that the
+                                  reference leaves unmodified
         input layout              arguments may have any memory layout, and be read-only if the reference writes to none
-        incoming gradient layout  so may the gradient of the output, broadcast views with strides of 0 included, and
-                                  the arrays in `gradient`
+        incoming gradient layout  the gradient of the output and the arrays in `gradient` may also have any memory
+                                  layout, including broadcast views with strides of 0
         block size, thread count  under `npx.small_blocks` the reference and the version give the same results in blocks
                                   of 1, 2 and 3 rows, and bitwise the same on 1, 2 and 3 threads; in float64, for many
                                   rows as well
-        linearity                 the gradient is linear in the gradient of the output: scaled by 2^20, by 2^-20 and by
-        0, and
-                                  for a single 1
-        independent calls         another call in between, with other values or another size, changes nothing
+        linearity                 the gradient is linear in the gradient of the output, which is scaled by 2^20, 2^-20
+                                  and 0, and replaced by a single 1
+        independent calls         another call in between, with other values or another size, does not change the
+                                  results
 
     Args:
         kernel: the kernel to check.
@@ -234,7 +233,7 @@ class KernelCheck:
         incoming: str = "given",
         fast: bool = True,
     ) -> Outcome:
-        """Return the outcome of the version, or of the reference, with arguments and incoming gradient in layouts.
+        """Return the outcome of the version or of the reference, for arguments and an incoming gradient in layouts.
 
         Raises KernelMismatch with `rule` if it differs from the expected outcome or is an error.
         """

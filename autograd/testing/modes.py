@@ -13,7 +13,7 @@ Action = Callable[[], Any]
 
 
 def backward_in_other_mode(expected: Expected, leave: Action, enter: Action) -> None:
-    """Backward belongs to the mode of the forward call, even if the layer has left that mode since."""
+    """Check that backward uses the mode of the forward call, even if the layer has since changed its mode."""
     output, leaves = expected.problem.run()
     leave()
     try:
@@ -24,7 +24,7 @@ def backward_in_other_mode(expected: Expected, leave: Action, enter: Action) -> 
 
 
 def returns_to_mode(expected: Expected, others: Sequence[tuple[Action, Expected | None]], enter: Action) -> None:
-    """A layer that returns to a mode gives the same results as before.
+    """Check that a layer that returns to a mode gives the same results as before.
 
     Args:
         others: actions that enter other modes, each with the call to make in that mode, or None.
@@ -43,7 +43,7 @@ def returns_to_mode(expected: Expected, others: Sequence[tuple[Action, Expected 
 def enters_after_update(
     expected: Expected, others: Sequence[Problem], restore_buffers: Action, leave: Action, enter: Action
 ) -> None:
-    """A mode that is entered after a parameter update uses the new parameters.
+    """Check that a mode that is entered after a parameter update uses the new parameters.
 
     Args:
         others: problems with other parameters; the first that the layer accepts is used.

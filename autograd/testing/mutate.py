@@ -135,7 +135,7 @@ def summary(outcomes: list[Outcome], file: Path) -> str:
     parts = [table(outcomes)]
     crashed = sum(o.outcome in (CRASHED, ENDLESS) for o in outcomes)
     if crashed:
-        parts.append(f"{crashed} of the mutants found crash or do not end: any test that executes them detects them.")
+        parts.append(f"{crashed} of the detected mutants crash or do not end, so any test that executes them fails.")
     if not any(o.outcome == FOUND for o in outcomes):
         parts.append("No assertion failed for any mutant: the tests do not check the results of the backward code.")
     unnoticed = [o.mutant for o in outcomes if o.outcome == UNNOTICED]

@@ -41,7 +41,7 @@ def result_labels(expected: Expected) -> list[str]:
 
 
 def float64_precision(expected: Expected) -> None:
-    """Moving the inputs by 1e-10 of their size changes output and gradients as larger moves predict.
+    """Check that moving the inputs by 1e-10 of their size changes output and gradients as larger moves predict.
 
     A result that is rounded to float32 on the way would not change at all, or by a full unit in the last place of
     float32.
@@ -50,8 +50,8 @@ def float64_precision(expected: Expected) -> None:
     if {x.dtype.name for x in (*arrays, *here)} != {"float64"}:
         return
     largest = max(1.0, *(float(abs(a[npx.isfinite(a)]).max(initial=0.0)) for a in (*arrays, expected.y)))
-    rounding = [npx.host.full(expected.y.shape, 2e-14 * largest, "float64")]  # also of 1 + tiny
-    terms = float(abs(expected.c).max(initial=0.0))  # that may cancel
+    rounding = [npx.host.full(expected.y.shape, 2e-14 * largest, "float64")]  # includes the rounding of 1 + tiny
+    terms = float(abs(expected.c).max(initial=0.0))  # terms of this size may cancel
     rounding += [
         npx.host.full(g.shape, 1e-13 * float(abs(g).max(initial=terms)), "float64") for g in expected.gradients
     ]
@@ -113,7 +113,7 @@ def float32_accuracy(expected: Expected, has_domain: bool, least: Sequence[float
         double = [y, *gradients]
         sensitivity = [npx.zeros_like(x) for x in double]
         sizes = [float(abs(a[npx.isfinite(a)]).max(initial=0.0)) for a in double]
-        terms = 0.1 * max([float(abs(expected.c).max(initial=0.0)), *sizes[1:]])  # that may cancel
+        terms = 0.1 * max([float(abs(expected.c).max(initial=0.0)), *sizes[1:]])  # such terms may cancel
         sizes = [max(size, 0.1 if i == 0 else terms, *least[i : i + 1]) for i, size in enumerate(sizes)]
         for trial in range(4):
             for label, a, b, s, size in zip(result_labels(expected), double, single, sensitivity, sizes, strict=True):
@@ -152,7 +152,7 @@ def has_lost_digits(exact: Array, computed: Array, sensitivity: Array, size: flo
 
 
 def accuracy_in_16_bits(expected: Expected, dtype: str) -> None:
-    """Where inputs in a 16-bit dtype give a finite output and gradients in it, the gradients have a few correct digits.
+    """Check that gradients in a 16-bit dtype have a few correct digits, if they and the output are finite.
 
     bfloat16 is tried where ml_dtypes, which adds it to NumPy, is installed.
     """
@@ -205,7 +205,7 @@ def failure_in_16_bits(
     Args:
         change: how much rounding of the inputs changes each result.
     """
-    terms = float(abs(expected.c).max(initial=0.0))  # that may cancel
+    terms = float(abs(expected.c).max(initial=0.0))  # terms of this size may cancel
     rule, _, fraction, factor = NARROW[dtype]
     for label, a, b, most in zip(result_labels(expected), double, single, change, strict=True):
         allowed = fraction * max(terms, float(abs(a).max(initial=0.0))) + factor * most

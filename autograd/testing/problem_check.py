@@ -64,7 +64,7 @@ class ProblemCheck:
         check_gradients(problem, Report(), seed=self.seed, limit=MAX_DERIVED_ENTRIES, least=self.least)
 
     def warm_up(self, problem: Problem) -> None:
-        """Call the layer with other values first, so anything that the first call caches is wrong later."""
+        """Call the layer with other values first, so that values cached by the first call are wrong for later calls."""
         for _, other in variants.values(problem):
             with rejections_skipped():
                 output, _ = other.run()

@@ -25,7 +25,7 @@ def reference_value(reference: Reference, values: Sequence[Any]) -> Array:
         y = reference(*[x.copy() if hasattr(x, "copy") else x for x in values])
     host = npx.to_host(npx.asarray(y.data if isinstance(y, Tensor) else y))
     if host.dtype.kind not in "biuf":
-        raise TypeError(f"reference: expected it to return an array of numbers; got {type(y).__name__}")
+        raise TypeError(f"expected the reference to return an array of numbers; got {type(y).__name__}")
     return host.astype("float64")
 
 

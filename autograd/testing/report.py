@@ -101,11 +101,11 @@ RULES = {
         "an intermediate result is cast to float16, or large terms cancel",
     ),
     "float16 accuracy": Rule(
-        "float16 inputs, where accepted, give results of a few correct digits, without overflow",
+        "float16 inputs, where accepted, give results with a few correct digits, without overflow",
         "a constant of another dtype, or a square or an exponential that exceeds 65504",
     ),
     "bfloat16 accuracy": Rule(
-        "bfloat16 inputs, where accepted, give results of a correct digit or two",
+        "bfloat16 inputs, where accepted, give results with one or two correct digits",
         "many terms are summed in bfloat16, or large terms cancel",
     ),
     "saved memory": Rule(
@@ -128,7 +128,11 @@ class GradientError(AssertionError):
 
 
 class CheckError(AssertionError):
-    """A rule is broken that does not concern the value of the gradient. `rule`: a key of `RULES`."""
+    """A rule is broken, other than those about the value of the gradient.
+
+    Attributes:
+        rule: a key of `RULES`.
+    """
 
     rule, level = "", "wrong"
 

@@ -35,7 +35,7 @@ def relaid(x: Array, layout: str) -> Array:
 
 
 def no_mutation(expected: Expected) -> None:
-    """Inputs, parameters, output and incoming gradient are unchanged after backward, even if all are writable."""
+    """Check that backward changes no input, parameter, output or incoming gradient, even if all are writable."""
     problem = expected.problem
     arrays = [npx.from_host(npx.to_host(a).copy()) for a in problem.arrays]
     writable = problem.at(arrays)
@@ -61,7 +61,7 @@ def no_mutation(expected: Expected) -> None:
 
 
 def input_layouts(expected: Expected) -> None:
-    """Other memory layouts of inputs and parameters give the same results."""
+    """Check that other memory layouts of inputs and parameters give the same results."""
     for layout in LAYOUTS:
         arrays = [relaid(npx.from_host(npx.to_host(a)), layout) for a in expected.problem.arrays]
         problem = expected.problem.at(arrays)
@@ -73,7 +73,7 @@ def input_layouts(expected: Expected) -> None:
 
 
 def incoming_gradients(expected: Expected, is_linear: bool = True) -> None:
-    """The gradient is linear in the incoming gradient, at any magnitude, and ignores its memory layout.
+    """Check that the gradient is linear in the incoming gradient, at any magnitude, and ignores its memory layout.
 
     Args:
         is_linear: False for a declared gradient, such as a clipped one, which need not be linear.
@@ -109,7 +109,7 @@ def incoming_gradients(expected: Expected, is_linear: bool = True) -> None:
 
 
 def aliased_inputs(expected: Expected) -> None:
-    """One array passed as several inputs gives the same results as copies of it."""
+    """Check that one array passed as several inputs gives the same results as copies of it."""
     problem = expected.problem
     arrays, aliased = list(problem.arrays), []
     for i in range(len(problem.floats)):
@@ -129,7 +129,7 @@ def aliased_inputs(expected: Expected) -> None:
 
 
 def independent_inputs(expected: Expected) -> None:
-    """Requiring the gradient of only one input gives the same gradient as requiring them all."""
+    """Check that an input gets the same gradient whether it alone or every input requires one."""
     number = len(expected.gradients)
     if 1 < number <= 12:
         for i in range(number):
@@ -139,14 +139,14 @@ def independent_inputs(expected: Expected) -> None:
 
 
 def in_blocks(expected: Expected) -> None:
-    """Kernels of `npx`, including `npx.elementwise`, give the same results in blocks of one row."""
+    """Check that kernels of `npx`, including `npx.elementwise`, give the same results in blocks of one row."""
     with npx.small_blocks(1, threads=2):
         y, gradients = expected.problem.evaluate(expected.c)
     expected.compare("block size", "in blocks of one row (npx.small_blocks)", y, gradients)
 
 
 def keeps_dtype(expected: Expected, dtype: str | None) -> None:
-    """The output has the declared dtype or, by default, the dtype of the inputs."""
+    """Check that the output has the declared dtype or, by default, the dtype of the inputs."""
     dtypes = {a.dtype.name for a in expected.problem.arrays}
     wanted = dtype or (dtypes.pop() if len(dtypes) == 1 else expected.y.dtype.name)
     if expected.y.dtype.name != wanted:
@@ -157,7 +157,7 @@ def keeps_dtype(expected: Expected, dtype: str | None) -> None:
 def rejects_parameters(problem: Problem) -> bool:
     """Return whether a gradient of the parameters has the wrong shape or dtype.
 
-    Unlike shapes of derived inputs, theirs are never guessed.
+    The shapes of parameters, unlike those of derived inputs, are never guessed.
     """
     first = len(problem.floats)
     try:
@@ -172,7 +172,7 @@ def rejects_parameters(problem: Problem) -> bool:
 
 
 def accumulation(expected: Expected) -> None:
-    """A gradient is added to an existing one, and the gradients of several calls on the same Tensors are summed."""
+    """Check that gradients are added to existing ones, and summed over several calls on the same Tensors."""
     problem = expected.problem
     output, leaves = problem.run()
     existing = [npx.to_host(npx.random.normal(npx.Key(8, i, 0), t.shape, t.dtype.name)) for i, t in enumerate(leaves)]
@@ -198,7 +198,7 @@ def accumulation(expected: Expected) -> None:
 
 
 def single_backward(expected: Expected) -> None:
-    """A second backward pass through the same graph raises RuntimeError."""
+    """Check that a second backward pass through the same graph raises RuntimeError."""
     output, _ = expected.problem.run()
     if output.node is None:
         return
@@ -213,7 +213,7 @@ def single_backward(expected: Expected) -> None:
 
 
 def independent_calls(expected: Expected, others: Sequence[Expected]) -> None:
-    """Earlier, interleaved and later calls do not change the results.
+    """Check that earlier, interleaved and later calls do not change the results.
 
     Tries two calls followed by their backward passes in either order, two calls as parts of one graph, and a call on
     the same arrays after an in-place update like an optimizer's.
@@ -242,7 +242,7 @@ def compare_run(
 
 
 def in_one_graph(expected: Expected, other: Expected) -> None:
-    """Two calls in one graph, on Tensors that other operations computed, get the expected gradients."""
+    """Check that two calls in one graph, on Tensors that other operations computed, get the expected gradients."""
     pair, total = (expected, other), None
     leaves = [
         [Tensor(npx.asarray(npx.from_host(npx.to_host(a))), requires_grad=True) for a in call.problem.arrays]
@@ -262,7 +262,7 @@ def in_one_graph(expected: Expected, other: Expected) -> None:
 
 
 def fresh_values(expected: Expected, other: Expected) -> None:
-    """A call after an in-place update of its arrays gives the results for the new values."""
+    """Check that a call after an in-place update of its arrays gives the results for the new values."""
     arrays = [npx.from_host(npx.to_host(a).copy()) for a in expected.problem.arrays]
     output, leaves = expected.problem.at(arrays).run(arrays)
     expected.problem.protected_gradients(output, leaves, expected.c)

@@ -20,7 +20,7 @@ except ImportError as error:  # pragma: no cover
     from npx.messages import pip_install
 
     raise ImportError(
-        f"autograd.testing.strategies: expected hypothesis; it is not installed; try {pip_install('check')}"
+        f"autograd.testing.strategies: the package hypothesis is not installed; try {pip_install('check')}"
     ) from error
 
 STYLES = ("plain", "normal", "ties", "large", "tiny", "zeros")  # and "overflow", for which exp overflows in float64
@@ -35,7 +35,7 @@ def sides(most: int = 3, least: int = 0) -> st.SearchStrategy[int]:
 
 @st.composite
 def shapes(draw: st.DrawFn, min_dims: int = 0, max_dims: int = 3, min_side: int = 0, max_side: int = 4) -> Any:
-    """Draw a shape: an ordinary one, an empty one, or a square, which hides a wrong axis because the shapes agree.
+    """Draw a shape: an ordinary one, an empty one, or a square, where a wrong axis causes no shape error.
 
     Args:
         min_dims, max_dims: the number of axes.

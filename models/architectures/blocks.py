@@ -37,7 +37,7 @@ class EncoderLayer(Layer):
     `forward(x, spec, cache)`: `spec` defines the mask and the packing; `cache` holds earlier positions, if any.
 
     Args:
-        causal: whether positions only attend to earlier ones, for relative positions.
+        causal: whether the layer is used with a causal mask; the relative positions depend on it.
     """
 
     def __init__(self, c: TransformerConfig, causal: bool = False) -> None:
@@ -147,9 +147,10 @@ def make_residual(c: TransformerConfig, stack: str) -> Residual:
 
 
 def make_layers(make_layer: Callable[[], L], c: TransformerConfig) -> list[L]:
-    """Build the layers of a stack: relative positions may be shared, and later layers have a higher skip probability.
+    """Build the layers of a stack, set their skip probabilities, and share relative positions among them if configured.
 
-    The layers 1 to N are skipped with the probabilities l/N of `c.stochastic_depth` (Huang et al., 2016, equation 4).
+    The sub-layers of layer l = 1 to N are skipped with probability l/N times `c.stochastic_depth` (Huang et al., 2016,
+    equation 4).
     """
     layers = [make_layer() for _ in range(c.n_layers)]
     for depth, layer in enumerate(layers, 1):
@@ -193,7 +194,7 @@ def count_targets(targets: npx.Array, pad_id: int) -> int:
 
 
 def check_normalizer(loss_normalizer: float) -> float:
-    """Return a loss normalizer. Raises ValueError unless it is positive and finite."""
+    """Return `loss_normalizer` unchanged. Raises ValueError unless it is positive and finite."""
     if not 0 < loss_normalizer < float("inf"):
         got = f"got {loss_normalizer}; try the number of target tokens"
         raise ValueError(f"loss: expected a finite normalizer above 0; {got}")
@@ -257,7 +258,7 @@ class SequenceModel(Module):
 
     @property
     def output_embedding(self) -> Tensor:
-        """The rows (V, D) of the output projection that are predicted: all, or the first `config.n_outputs`."""
+        """The rows (V, D) of the output projection for all tokens, or for the first `config.n_outputs`."""
         n, rows = self.config.n_outputs, self.embedding.weight if self.projection is None else self.projection
         return rows if n is None else rows[:n]
 
@@ -312,10 +313,11 @@ class SequenceModel(Module):
     def cross_entropy(
         self, hidden: Tensor, tgt_ids: npx.Array, label_smoothing: float, smoothing_classes: str, loss_normalizer: float
     ) -> Tensor:
-        """Return the label-smoothed cross entropy () summed over targets (B, T), divided by `loss_normalizer`.
+        """Return the label-smoothed cross entropy (), summed over the targets and divided by `loss_normalizer`.
 
         Args:
-            hidden: the last layer's output (B, T, D), or both packed. Padding does not count.
+            hidden: the last layer's output (B, T, D), or packed (N, D).
+            tgt_ids: the targets (B, T), or packed (N,). Padding does not count.
         """
         smoothing = npx.LabelSmoothing(label_smoothing, smoothing_classes, self.config.pad_id)
         rows = self.output_embedding
@@ -342,8 +344,8 @@ class SequenceModel(Module):
         The indices 1 and 2 denote two calls with different dropout masks (Liang et al., 2021, whose loss is twice this
         one). The divergence is summed over targets, without padding, and divided by `loss_normalizer` too.
 
-        In training mode, the balance losses of the experts are added, times `config.balance_loss` and the fraction of
-        `loss_normalizer` that the targets of this call make up.
+        In training mode, the balance losses of the experts are added. They are multiplied by `config.balance_loss` and
+        by the number of targets of this call divided by `loss_normalizer`.
         """
         options = tgt_ids, label_smoothing, smoothing_classes, loss_normalizer
         with collect_balance_losses() as balance_losses:

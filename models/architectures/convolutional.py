@@ -55,11 +55,8 @@ class GatedConvolution(Layer):
 class AttendingConvolution(GatedConvolution):
     """A decoder layer of ConvS2S: a causal gated convolution, whose output and `embedded` attend to the memory.
 
-    `forward(x, memory, spec, cache, source_cache, embedded=)`: (B, T, D) -> (B, T, D), or packed (N, D).
-
-    Args:
-        embedded: the decoder's input.
-        others: as for `DecoderLayer`.
+    `forward(x, memory, spec, cache, source_cache, embedded=)`: (B, T, D) -> (B, T, D), or packed (N, D). `embedded` is
+    the decoder's input; the other arguments are those of `DecoderLayer`.
     """
 
     causal = True
@@ -95,8 +92,8 @@ class ConvS2S(EncoderDecoder):
     """Gated convolutions with attention in every decoder layer. `model(src_ids, tgt_ids)` returns logits (B, T, V).
 
     Its attention is the Transformer's: W^K and W^V project the memory, the encoder's output plus the source embedding.
-    In the original, which has one head and no W^K, the keys do not contain the embedding. There is no weight
-    normalization.
+    In the original, which has one head and no W^K, the keys do not contain the embedding. Unlike the original, this
+    model has no weight normalization.
     """
 
     def make_encoder(self, c: TransformerConfig) -> list[GatedConvolution]:
@@ -143,7 +140,7 @@ class ResidualConvolution(Layer):
             spec: the packing of x, or, if the block is not causal, the lengths of its sentences.
             cache: earlier positions.
         """
-        lengths = None if self.convolution.causal else spec.kv_lengths  # in a decoder: of the memory
+        lengths = None if self.convolution.causal else spec.kv_lengths  # a decoder's kv_lengths are those of the memory
         y = self.lower(ops.relu(self.norms[0](x)))
         y = self.convolution(ops.relu(self.norms[1](y)), spec.q_packing, lengths, cache)
         return x + self.dropout(self.upper(ops.relu(self.norms[2](y))))
@@ -172,7 +169,7 @@ class ByteNet(EncoderDecoder):
     """Dilated convolutions; the decoder reads the memory at its own position. `model(src_ids, tgt_ids)`: (B, T, V).
 
     There is no attention. The encoder computes `expansion` times as many positions as the source has, and target
-    position t reads the t-th, if there is one.
+    position t reads position t of the encoder, if it exists.
     """
 
     expansion = 1.2  # as in the paper, for English to German

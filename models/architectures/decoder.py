@@ -49,7 +49,8 @@ class LanguageModel(SequenceModel):
 
         Args:
             ids: (B, T+1).
-            others: as for `Transformer.loss`.
+
+        Other arguments: see `Transformer.loss`.
         """
         (ids,) = self.loss_inputs(ids)
         if loss_normalizer is None:
@@ -95,7 +96,7 @@ class LanguageModel(SequenceModel):
         return self.norm(x) if self.norm else x
 
     def attentions(self) -> dict[str, list[Attention]]:
-        """Return the attention of each layer, as the kind "text"."""
+        """Return the attention of each layer, under the key "text"."""
         return {"text": [layer.attention for layer in self.layers]}
 
     def attention_maps(self, ids: Any) -> list[npx.Array]:

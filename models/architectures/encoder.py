@@ -54,7 +54,7 @@ class Encoder(SequenceModel):
 
     Each row of ids (B, S) is BOS, tokens, EOS, padding; a second text may follow, with its own EOS. Labels are
     ids of the output vocabulary; the text has the same vocabulary unless `config.src_vocab_size` is set.
-    `config.pad_id` marks a token without a label. Token types, if there are any, are the number of EOS before a token.
+    `config.pad_id` marks a token without a label. By default, the type of a token is the number of EOS before it.
 
     Args:
         config: a TransformerConfig.
@@ -140,7 +140,7 @@ class Encoder(SequenceModel):
         Args:
             ids: (B, S).
             labels: (B, S), one for each token, or (B, 1), one for each text, which is predicted from its first token
-                through the pooler, if there is one. Padding marks what is not predicted.
+                through the pooler, if there is one. Nothing is predicted where the label is padding.
 
         Other arguments: see `Transformer.loss`.
         """
@@ -234,7 +234,7 @@ class Encoder(SequenceModel):
             row = (lengths != mask.sum(axis=1)).argmax()
             raise ValueError(
                 f"text ids: expected padding ({c.pad_id}) at the end of a row only; "
-                f"got row {row} with padding before its end; try moving it"
+                f"got row {row} with padding before its end; try moving the padding to the end"
             )
         if token_types is None:
             is_eos = ids == c.eos_id

@@ -167,7 +167,8 @@ class EncoderDecoder(SequenceModel):
         if lengths.sum() != src_mask.sum():
             raise ValueError(
                 f"source ids: expected padding ({self.config.pad_id}) at the end of a row only; "
-                f"got row {(lengths != src_mask.sum(axis=1)).argmax()} with padding before its end; try moving it"
+                f"got row {(lengths != src_mask.sum(axis=1)).argmax()} with padding before its end; "
+                "try moving the padding to the end"
             )
         return ids, lengths
 
@@ -257,7 +258,7 @@ class EncoderDecoder(SequenceModel):
         Args:
             kind: "cross" (decoder to source), "encoder" or "decoder" (self-attention).
 
-        Raises ValueError for any other.
+        Raises ValueError for any other kind.
         """
         attentions = self.attentions()
         if kind not in attentions:
@@ -265,7 +266,7 @@ class EncoderDecoder(SequenceModel):
         return self.inspect(src_ids, tgt_ids, (kind,)).maps[kind]
 
     def attentions(self) -> dict[str, list[Attention]]:
-        """Return the attention of each layer that has it, by kind."""
+        """Return the attention layers by kind ("encoder", "decoder", "cross"), without layers that have none."""
         sources = {
             "cross": ("cross_attention", self.decoder),
             "encoder": ("attention", self.encoder),
@@ -317,7 +318,7 @@ class Transformer(EncoderDecoder):
         dtype: dtype of the parameters. Default float32.
 
     Ids are integer arrays: `src_ids` (B, S), each row tokens, EOS, padding; `tgt_ids` (B, T), beginning with BOS.
-        Anything else raises ValueError.
+    Anything else raises ValueError.
     """
 
     def make_encoder(self, c: TransformerConfig) -> list[EncoderLayer]:

@@ -1,10 +1,10 @@
 """The recurrent encoder-decoder: LSTM or GRU layers with residual connections and attention (after Wu et al., 2016).
 
 As in GNMT, the first layer of the encoder reads in both directions, and the output of the first layer of the decoder
-attends to the source; all later layers read its context. There are four differences. The first layer does not read the
-context of the previous position, so training computes the input projections and the attention of all positions at once.
-Attention has several heads, as in the Transformer. Residual connections begin at the second layer. The context is added
-to the output, so even a decoder of one layer uses it.
+attends to the source; all later layers read the resulting context. There are four differences from GNMT. The first
+layer does not read the context of the previous position, so training computes the input projections and the attention
+of all positions at once. Attention has several heads, as in the Transformer. Residual connections begin at the second
+layer. The context is added to the output, so even a decoder of one layer uses it.
 """
 
 from typing import Any

@@ -17,7 +17,7 @@ class Attention(Module):
     Args:
         d_model: width D of inputs and outputs.
         n_heads: number H of heads.
-        d_k, d_v: widths, per head, of the queries and keys, and of the values. Default: D / H.
+        d_k, d_v: width of a head's queries and keys, and width of its values. Default: D / H.
         bias: whether the projections have biases. Default False.
         dropout: rate on the attention weights. Default 0.
         rotary_base: rotate queries and keys by their positions, with this base. Default None: no rotation.
@@ -182,8 +182,8 @@ class CrossAttention(Attention):
 
         Args:
             spec: mask of the memory and packing.
-            cache: the keys and values of the memory, which may then be None. With a cache, x may have k times as many
-                rows as the cache, of one position each; then k neighboring rows of x share a row of the cache.
+            cache: the keys and values of the memory, if they are already computed; `memory` may then be None. If x has
+                k times as many rows as the cache, of one position each, k neighboring rows share a row of the cache.
         """
         q, options = self.query(x), self.options(spec)
         if cache is None and not self.is_merged:

@@ -15,7 +15,7 @@ from models.module import Module, Parameter
 def tap_offsets(width: int, dilation: int, causal: bool) -> list[int]:
     """Return the offsets, in increasing order, of the positions that a convolution reads to compute one position.
 
-    If `causal`, the last offset is 0; otherwise the middle one is, or the one after the middle if their number is even.
+    If `causal`, the last offset is 0; otherwise the middle one is 0, or the one after the middle if `width` is even.
     """
     zero = width - 1 if causal else width // 2
     return [(tap - zero) * dilation for tap in range(width)]
@@ -82,8 +82,8 @@ class Convolution(Module):
     Args:
         d_in, d_out: widths D and F.
         width: number of positions that an output reads.
-        dilation: distance between two neighbors among them. Default 1.
-        causal: whether to read no later positions. Default False: the positions before and after an output are read.
+        dilation: distance between neighboring positions that an output reads. Default 1.
+        causal: whether an output reads only its own and earlier positions. Default False: it also reads later ones.
         separable: whether to sum over the positions for each feature and then apply a matmul over the features, instead
             of one matmul over both. Default False.
         gain: factor on the initialization of the matrix, Xavier uniform. Default 1.
@@ -134,5 +134,5 @@ class Convolution(Module):
         Raises ValueError unless the layer is causal.
         """
         if not self.causal:
-            raise ValueError("convolution: expected a causal one for a cache; got a centered one; try causal=True")
+            raise ValueError("convolution: expected a causal layer for a cache; got a centered one; try causal=True")
         return RowArray(npx.zeros((rows, (self.width - 1) * self.dilation, self.d_in), dtype))

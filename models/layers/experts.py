@@ -33,7 +33,7 @@ class Experts(Module):
     g_i = p_i for k = 1, and p_i divided by the sum of the selected p otherwise.
 
     The balance loss is E sum_i P_i c_i, where P_i is the mean of p_i over tokens and c_i the fraction of tokens whose
-    first choice is expert i (Fedus et al., equation 4). Its minimum, for equal numbers of tokens, is 1.
+    first choice is expert i (Fedus et al., equation 4). It is 1 if the tokens are spread evenly over the experts.
 
     Args:
         d_model: width D.

@@ -38,7 +38,7 @@ class LayerNorm(Norm):
         return neural.dropout_residual_norm(y, x, self.gamma, self.beta, dropout.draw(), self.eps)
 
 
-PLACEMENTS = ("post", "pre", "sandwich", "deepnorm")  # the norms in a `Residual`
+PLACEMENTS = ("post", "pre", "sandwich", "deepnorm")  # of the norm in a `Residual`
 
 
 def deep_norm_factors(stack: str, n_layers: int) -> tuple[float, float]:

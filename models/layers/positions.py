@@ -22,8 +22,8 @@ def end_position(start: Start, x: Any) -> int:
 class Positions(Module):
     """Base class of positional encodings.
 
-    `forward(x, start)` returns x with its positions: x (B, T, D) from position `start` on, or x (N, D) with its packing
-    as `start`.
+    `forward(x, start)` returns x combined with the encodings of its positions. For x (B, T, D), `start` is the first
+    position; for packed x (N, D), it is the packing.
     """
 
     max_length: int | None = None  # number of positions; None for no limit

@@ -20,7 +20,7 @@ def window_margins(window: int, causal: bool) -> tuple[int, int]:
 
 
 def window_mask(n_queries: int, n_keys: int, window: int, causal: bool) -> npx.Array:
-    """Return a boolean (T, S): whether each of the last T of S positions attends to each of them."""
+    """Return a boolean mask (T, S): which of S positions each of the last T of them attends to."""
     before, after = window_margins(window, causal)
     distance = npx.arange(n_keys) - npx.arange(n_keys - n_queries, n_keys)[:, None]
     return (-before <= distance) & (distance <= after)
@@ -34,7 +34,8 @@ class Blocks:
         self.size = window
         self.n = -(-self.length // self.size)
         width = self.size + self.before + self.after  # positions of a block with its margins
-        # A padded sequence has n + extra blocks; block b with its margins is the start of blocks b to b + extra
+        # A padded sequence has n + extra blocks; block b with its margins is the first `width` positions of the blocks
+        # b to b + extra.
         self.parts = [min(self.size, width - start) for start in range(0, width, self.size)]
         self.width = width
 

@@ -86,7 +86,7 @@ def beam_search(
         max_extra: |Y| is at most the number of source tokens plus this. Default 50.
         n_best: number of hypotheses returned, at most `beam`. Default 1.
         early_stopping: stop a sentence as soon as no live hypothesis can enter its `n_best`. Default True. With False
-            the search continues to the length limit and has the same result.
+            the search continues to the length limit; the result is the same.
         full_beam: keep `beam` live hypotheses, as tensor2tensor does. Default False (see below).
         finish_in_beam: with `full_beam`, rank only hypotheses that end among the `beam` most probable continuations, as
             fairseq, transformers and CTranslate2 do. Default False.

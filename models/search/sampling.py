@@ -1,4 +1,4 @@
-"""Sampling: random texts and outputs from the model's distribution, reproducibly for a seed.
+"""Sampling: random texts and outputs from the model's distribution, reproducible with a seed.
 
 `sample` continues texts with a language model; `sample_outputs` samples outputs for sources.
 """
@@ -143,7 +143,7 @@ def sampling_probabilities(
     z = host.take_along_axis(logits, order, axis=1)[:, : top_k or None]
     p = host.exp((z - z[:, :1]) / temperature)
     p /= p.sum(axis=1, keepdims=True)
-    p *= host.cumsum(p, axis=1) - p < top_p  # the more probable tokens do not reach top_p
+    p *= host.cumsum(p, axis=1) - p < top_p  # keep a token if the more probable ones do not reach top_p
     return order, p
 
 

@@ -34,7 +34,7 @@ from npx.cpu.tune import is_configured
 from npx.scoped import Scoped
 from npx.settings import setting
 
-# Bytes of one operand in a block. Small blocks stay in cache; large blocks switch threads less often.
+# Bytes of one operand in a block. Small blocks stay in cache; large blocks are handed to threads less often.
 BLOCK_BYTES = 1 << 19
 INLINE_BYTES = 1 << 19  # for less work, waking a thread costs more time than it saves
 INLINE_FLOPS = 4_000_000  # the corresponding limit for a GEMM
@@ -54,7 +54,7 @@ def block_size(size: int) -> int:
 def small_blocks(rows: int | None = 1, threads: int = 2) -> Iterator[None]:
     """Make every block size `rows` (None: unchanged) and use `threads` threads, for the duration of a `with` statement.
 
-    This is for tests and applies to every thread of the process. Even the smallest arrays are not computed `inline`,
+    This is for tests and applies to every thread of the process. Even the smallest arrays are split among the threads,
     and the first ranges of the threads are interleaved (npx/testing/interleave.py).
     """
     global _forced_rows, _forced_threads
@@ -180,9 +180,9 @@ def parallel_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: 
 
 
 def panel_size(n: int) -> int:
-    """Return how many of the n rows (or columns) of a GEMM one thread computes at a time: a quarter, within bounds.
+    """Return how many of the n rows (or columns) of a GEMM one thread computes at a time.
 
-    Returns n in a process that has not been configured.
+    This is a quarter of n, within the bounds PANEL_ROWS, or n in a process that has not been configured.
     """
     smallest, largest = PANEL_ROWS
     return block_size(min(max(-(-n // 4), smallest), largest) if is_configured() else max(1, n))

@@ -57,8 +57,10 @@ def load_cublas() -> Any:
 class Cublas:
     """A cuBLAS handle that follows the current stream. Its single workspace allows one stream at a time.
 
-    algorithm: the index of the algorithm among those that cuBLASLt recommends for a shape. The default, 0, is
-        deterministic; the fastest one would have to be measured and could differ from run to run.
+    Attributes:
+        algorithm: index of the algorithm to use among those that cuBLASLt recommends for a shape. The default is 0,
+            which selects the same algorithm in every run; the fastest one would have to be measured and could differ
+            from run to run.
     """
 
     def __init__(self, cupy: Any, math_mode: int) -> None:

@@ -3,10 +3,11 @@
     graph = Graph(function, inputs)     # inputs: host arrays, which the function receives as device arrays
     result = graph(new_inputs)          # same shapes and dtypes; launches all kernels and GEMMs at once
 
-The Python function runs only once, during the capture, when nothing is computed. Afterwards the GPU repeats the same
-kernels with the same arguments. The function must therefore not wait for a value and may read host data only through
-its inputs, and all existing arrays that it reads or writes must stay at their addresses. Call the function once without
-a graph first, so that kernels are compiled, tables uploaded and libraries initialized.
+The Python function runs only once, while the graph is captured, and the GPU computes nothing during the capture. Each
+call of the graph then repeats the same kernels with the same arguments. The function must therefore not wait for a
+value and may read host data only through its inputs, and all existing arrays that it reads or writes must stay at their
+addresses. Call the function once without a graph first, so that kernels are compiled, tables uploaded and libraries
+initialized.
 """
 
 import functools

@@ -38,10 +38,12 @@ OPTIONS = ("-std=c++17",)
 def launch(
     source: str, kernel: str, grid: Any, block: Any, args: Any, shared: int = 0, strided: bool = False, **defines: Any
 ) -> None:
-    """Run `kernel` of a file over `grid` blocks of `block` threads, each an int or up to three; an empty grid is valid.
+    """Run a CUDA kernel. An empty grid is valid and launches nothing.
 
     Args:
         source: a file in `kernels/`, or an absolute path.
+        kernel: the name of the kernel in that file.
+        grid, block: number of blocks and of threads per block, each an int or a tuple of up to three.
         args: arrays (passed as pointers), NumPy scalars (passed by value) and None (a null pointer).
         shared: bytes of dynamic shared memory.
         strided: whether the kernel also receives the strides of its arrays; if not, arrays that are not contiguous

@@ -14,8 +14,8 @@ bitwise identical on every rank and in every run, whatever route the messages ta
 array, which is optimal for k ranks; `bytes_sent` counts these bytes.
 
 Only one thread calls MPI (`CommThread`), and it never blocks there: it polls requests and sleeps in between, so a
-waiting rank leaves its core to other processes, receives signals and knows how long it has waited. Every rank monitors
-the next one (`Heartbeat`), so no rank waits forever for a rank that is dead, stopped or stuck.
+waiting rank leaves its core to other processes, can handle signals and knows how long it has waited. Every rank
+monitors the next one (`Heartbeat`), so no rank waits forever for a rank that is dead, stopped or stuck.
 """
 
 from npx.distributed.launcher import join, rank_and_size, world

@@ -18,7 +18,7 @@ from npx.distributed.launcher_cleanup import end_launcher
 from npx.distributed.world import Wait, World
 from npx.settings import setting
 
-FAILURE_WINDOW = 3.0  # time limit in seconds for all ranks that fail with the same error to reach `all_ranks_failed`
+FAILURE_WINDOW = 3.0  # seconds within which ranks that fail with the same error must all call `all_ranks_failed`
 PACKET = 1024  # bytes in the first message of a value; a value that fits needs no second message
 
 
@@ -179,7 +179,7 @@ class MpiWorld(World):
         return self._same_status(1, FAILURE_WINDOW)
 
     def _same_status(self, status: int, seconds: float) -> bool:
-        """Return whether all ranks shut down within `seconds`, with the same status."""
+        """Return whether all ranks report, within `seconds`, that they shut down with this status."""
         task = self.comm_thread.submit(self._gather_status(status), "shutdown")
         return task.wait(seconds) and bool((task.value == status).all())
 
@@ -189,7 +189,7 @@ class MpiWorld(World):
         return statuses
 
     def close(self) -> None:
-        """Shut down together with the other ranks; if they do not within 60 seconds, abort them."""
+        """Shut down together with the other ranks; abort all ranks if some have not finished after 60 seconds."""
         if self.comm_thread.heartbeat is not None:
             self.comm_thread.heartbeat.enabled = False  # from here on, a peer that has finished may exit
         if not self._same_status(0, 60.0):

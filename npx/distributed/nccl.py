@@ -36,7 +36,10 @@ class NcclCollectives:
         return self._start(work)
 
     def _start(self, work: Any) -> Wait:
-        """Run `work` on our stream after the current stream's work so far; the result makes a stream wait for it."""
+        """Run `work` on our own stream, after all work submitted to the current stream so far.
+
+        The returned function makes the stream that is then current wait for `work`.
+        """
         cuda = self.cupy.cuda
         ready, done = cuda.Event(disable_timing=True), cuda.Event()
         ready.record(cuda.get_current_stream())
@@ -77,7 +80,7 @@ class NcclCollectives:
             flat[...] = buffer.astype(flat.dtype)
 
     def _exchange(self, send: list[Any], receive: list[Any]) -> None:
-        """Send `send[r]` to and fill `receive[r]` from every other rank r."""
+        """Send `send[r]` to every other rank r, and receive `receive[r]` from it."""
         byte, stream = self.nccl.NCCL_UINT8, self.stream.ptr
         self.nccl.groupStart()  # without a group, each send would wait for its receiver
         for peer in (r for r in range(self.world.size) if r != self.world.rank):

@@ -65,7 +65,7 @@ class World:
         """Set how long a rank may wait for another in a collective before the run ends; None means forever."""
 
     def all_ranks_failed(self) -> bool:
-        """Return whether all ranks call this now, as they do when the same error occurs on every rank."""
+        """Return whether all ranks call this at about the same time, as they do if all fail with the same error."""
         return True
 
     def abort(self, status: int) -> None:

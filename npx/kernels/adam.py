@@ -54,7 +54,7 @@ def adam(p: Array, g: Array, m: Array, v: Array, coefficients: AdamStep, low: Ar
         p = p - lr (mhat / (sqrt(vhat) + eps) + weight_decay p)
 
     Args:
-        low: an array (n,) of a lower precision that receives a copy of p.
+        low: a lower-precision array (n,) that receives a rounded copy of p.
     """
     scale, rate1, rate2, step_size, eps, decay = coefficients
     g = scale * g

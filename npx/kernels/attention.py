@@ -153,7 +153,7 @@ class SentenceBlock(NamedTuple):
 
 
 def sentence_blocks(spec: AttentionSpec, batch: int, row_bytes: int) -> list[SentenceBlock]:
-    """Split the batch into blocks of sentences, each of which has `row_bytes` bytes of scores."""
+    """Split the batch into blocks of sentences. The scores of one sentence take `row_bytes` bytes."""
     step = block_rows(batch, row_bytes)
 
     def rows(packing: Packing | None, i: int, j: int) -> SentenceRows:
@@ -209,7 +209,7 @@ def attention_grad_numpy(
     g: Array, q: Array, k: Array, v: Array, p: Array, blocks: list[SentenceBlock], saved_dropout: SavedDropout,
     spec: AttentionSpec, out: Arrays | None = None, bias: bool = False,
 ) -> Arrays:  # fmt: skip
-    """One block of sentences at a time."""
+    """Compute one block of sentences at a time."""
     gq, gk, gv = out or (np.empty(q.shape, g.dtype), np.empty(k.shape, g.dtype), np.empty(v.shape, g.dtype))
     (drop, keep), scale = saved_dropout, q.shape[-1] ** -0.5
     gz = np.zeros(p.shape, g.dtype) if bias else None
@@ -274,9 +274,10 @@ def attention_cuda(
 
 @attention_grad.fast("cupy", "float32", "float16", "bfloat16")
 def attention_grad_cuda(g: Array, *saved: Any, out: Arrays | None = None, bias: bool = False) -> Arrays:
-    """Let one block per tile of positions compute gq of its queries, then gk and gv of its keys. Deterministic.
+    """Launch one block per tile of positions, which computes gq of its queries, then gk and gv of its keys.
 
-    For a sentence that fits one tile, the usual case, the scores are computed once for all three gradients.
+    The result is deterministic. For a sentence that fits into one tile, the usual case, the scores are computed once
+    for all three gradients.
     """
     if isinstance(saved[0], SavedByReference):
         gradients = attention_grad.reference(g.astype(np.float32), *saved[0].values, bias=bias)
@@ -311,7 +312,9 @@ def launch_attention(
     kernel: str, inputs: Arrays, grads: Arrays, dense: Arrays, rows: tuple[Array | None, ...], spec: AttentionSpec,
     drop: Drop | None,
 ) -> None:  # fmt: skip
-    """Launch a kernel of attention.cu over tiles of queries or, for gradients, of queries or keys, whichever are more.
+    """Launch a kernel of attention.cu with one block per tile of queries.
+
+    For gradients, the tiles are those of the queries or of the keys, whichever are more numerous.
 
     Args:
         inputs: q, k, v, of any strides.
@@ -350,11 +353,13 @@ def launch_attention(
 
 
 def tile_size(length: int, row_bytes: int) -> int:
-    """Return the positions per tile of attention.cu: a multiple of 16, at most 64 or `length` rounded up, that fits.
+    """Return the number of positions per tile of attention.cu: the largest multiple of 16 that fits in shared memory.
+
+    It is at most 64 and at most `length`, rounded up to a multiple of 16.
 
     Args:
-        row_bytes: shared memory of one position in the gradient's four tiles. Each of its rows is padded by 16 bytes;
-            dropout and sums take another 18.
+        row_bytes: bytes of shared memory that one position takes in the gradient's four tiles. Added to these are 16
+            bytes of padding in each tile and 18 bytes for dropout and sums.
     """
     fitting = SHARED_BYTES // (row_bytes + 4 * 16 + 18) // 16 * 16
     return max(16, min(64, fitting, -(-length // 16) * 16))

@@ -25,8 +25,8 @@ class AttentionSpec(NamedTuple):
         kv_lengths: integers (B,); the queries of sentence b attend only to keys before kv_lengths[b].
         bias: constants broadcastable to (B, H, T, S) that are added to the scores; -inf masks a key.
         rotary_base: queries and keys are rotated by their positions with this base, usually 10000 (`rotate`).
-        q_packing, kv_packing: packing of the queries and of the keys and values. T and S above are then the lengths of
-            the longest sentences, and kv_lengths has no effect.
+        q_packing, kv_packing: packing of the queries, and packing of the keys and values. For packed inputs, T and S
+            above are the lengths of the longest sentences, and kv_lengths has no effect.
     """
 
     causal: bool = False
@@ -43,7 +43,7 @@ class AttentionSpec(NamedTuple):
 
 
 def mask_bias(mask: Array | None) -> Array | None:
-    """Convert a boolean mask, True = may be attended to, to a float32 bias of 0 and -inf."""
+    """Convert a boolean mask (True: the key may be attended to) to a float32 bias of 0 and -inf."""
     return None if mask is None else array_module(mask).where(mask, 0, -np.inf).astype(np.float32)
 
 

@@ -199,7 +199,8 @@ def linear_cross_entropy_numpy(
 
     so q is never stored. If m is the largest logit of a row within a panel, the panel's part of softmax(z) is
     f exp(z - m) with one factor f = exp(m - logsumexp(z)) per row, which scales rows of x and gx instead of logits.
-    Only the maximum, the exponentials and their sum are computed on the logits, in cache, right after their matmul.
+    Right after a panel's matmul, while its logits are in cache, their maximum, their exponentials and the sum of the
+    exponentials are computed; no other pass over the logits is needed.
     """
     on, off = smoothing.target_weights(len(w))
     real = np.flatnonzero(targets != smoothing.pad_id)
@@ -272,7 +273,8 @@ def gradients_in_panels(
     Each panel's result overwrites its exponentials in the buffer.
 
     Args:
-        initial: two vectors (V,) and (D,); gw is overwritten, starting from minus their outer product.
+        initial: two vectors (V,) and (D,), or None. If given, gw is not added to but overwritten with the result minus
+            their outer product.
     """
 
     def body(i: int, j: int) -> Array:
@@ -331,7 +333,7 @@ def linear_cross_entropy_cuda(
 ) -> Output:
     """Compute chunks of rows in one buffer for logits and their gradient; gw accumulates in float32.
 
-    Padding is included with a zero gradient: skipping it would make the host wait for the number of rows.
+    Rows of padding are computed too, with a zero gradient: to skip them, the host would have to wait for their number.
     """
     xp = array_module(x)
     x, targets = contiguous(x), contiguous(targets)

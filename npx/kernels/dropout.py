@@ -65,7 +65,7 @@ def dropout_grad(g: Array, drop: Drop | None, keep: Array | None) -> Array:
 
 @dropout_grad.fast("numpy", "float32", "float64")
 def dropout_grad_numpy(g: Array, drop: Drop | None, keep: Array | None) -> Array:
-    """Compute blocks of the flat array; multiplying by a bool array is several times faster than `where`."""
+    """Compute one block of the flat array at a time; multiplying by a bool array is much faster than `where`."""
     if drop is None or keep is None:
         return g
     gx = np.empty(g.shape, g.dtype)

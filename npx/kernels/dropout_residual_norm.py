@@ -34,7 +34,9 @@ def dropout_residual_norm_grad(
     keep: Array | None,
     accumulate_into: GradientTargets = NO_TARGETS,
 ) -> tuple[Array, Array, Array, Array]:
-    """Gradients (gx, gresidual, ggamma, gbeta): gresidual is the layer norm's, and gx is dropout's gradient of it.
+    """Gradients (gx, gresidual, ggamma, gbeta) of `dropout_residual_norm`.
+
+    gresidual is the gradient of the layer norm's input, and gx is `dropout_grad` of gresidual.
 
     Args:
         accumulate_into: arrays that ggamma and gbeta are added to, or None for new arrays.

@@ -46,8 +46,8 @@ def embedding_grad(
     Args:
         accumulate_into: an array that gtable is added to, if not None.
 
-    Sums follow the order of the positions, so they are deterministic. The rows of g are scaled, because the table has
-    far more rows.
+    Sums follow the order of the positions, so they are deterministic. The scale is applied to g, which has far fewer
+    rows than gtable.
     """
     xp = array_module(g)
     g = dropout_grad.reference(g, drop, keep)

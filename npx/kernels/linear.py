@@ -15,7 +15,7 @@ Gradients = tuple[Array, Array, Array | None]
 
 @kernel
 def linear(x: Array, w: Array, b: Array | None = None, activation: str = "") -> Output:
-    """y = x w + b, then max(0, y) if `activation` is "relu" and not "". x (N, I); w (I, O); b (O,) or None; y (N, O).
+    """y = x w + b, or max(0, x w + b) if `activation` is "relu". x (N, I); w (I, O); b (O,) or None; y (N, O).
 
     Saved: x, w, y if there is a ReLU, and whether there is a bias.
     """

@@ -55,7 +55,7 @@ class Packing(NamedTuple):
         return Packing(from_host(self.starts), from_host(self.flat_index), self.max_length)
 
     def select(self, i: int, j: int) -> tuple[slice, "Packing"]:
-        """Return the rows of sentences i to j - 1 and their packing; for a packing on the host."""
+        """Return the rows of sentences i to j - 1 and their packing. This packing must be on the host."""
         starts = self.starts[i : j + 1]
         rows, max_length = slice(int(starts[0]), int(starts[-1])), int((starts[1:] - starts[:-1]).max())
         sentence, position = np.divmod(self.flat_index[rows], max(1, self.max_length))

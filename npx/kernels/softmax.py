@@ -84,7 +84,7 @@ def softmax_numpy(x: Array, mask: Array | None = None) -> tuple[Array, Array]:
     return y, y
 
 
-softmax_grad.fast("numpy", "float32", "float64")(softmax_grad.reference)  # `softmax_grad` makes few passes
+softmax_grad.fast("numpy", "float32", "float64")(softmax_grad.reference)  # the reference needs few passes
 
 
 def block_threads(n: int) -> int:

@@ -12,8 +12,9 @@ def top_k(logits: Array, k: int, never: tuple[int, ...] = ()) -> tuple[Array, Ar
     """Return the k largest values of log softmax(logits) in each row and their column indices; ties go to the lower
     column.
 
-    logits (R, V); values (R, k) and columns (R, k) int64, in descending order, k at most V. The columns `never` count
-    in the softmax but are never chosen. Where fewer than k columns remain, values are -inf and columns meaningless.
+    logits (R, V), with k at most V; values (R, k) in descending order; columns (R, k) int64. The softmax includes the
+    columns in `never`, but they are never chosen. If fewer than k columns remain, the missing values are -inf and their
+    columns are meaningless.
     """
     xp = array_module(logits)
     z = logits - logits.max(axis=1, keepdims=True)

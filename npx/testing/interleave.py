@@ -46,10 +46,9 @@ class Turns:
                 self.changed.notify_all()
 
     def enter(self, i: int) -> bool:
-        """Wait until every thread has a range, then for the turn of range i; return False if every thread already has
-        one.
+        """Wait until every thread has a range, then until it is the turn of range i.
 
-        The last range has the first turn.
+        Returns False, without waiting, if every thread already has a range. The last range has the first turn.
         """
         with self.changed:
             if not self.n_missing:

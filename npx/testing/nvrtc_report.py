@@ -75,7 +75,7 @@ def load_nvrtc() -> ctypes.CDLL:
         except OSError:
             continue
     raise CompileError(
-        "nvrtc: expected libnvrtc, which compiles CUDA kernels; found none; try pip install nvidia-cuda-nvrtc"
+        "nvrtc: the library libnvrtc, which compiles CUDA kernels, is missing; try pip install nvidia-cuda-nvrtc"
     )
 
 

@@ -24,7 +24,7 @@ def clean_registry(monkeypatch):
 
 
 def put(gradient, total):
-    """Add the gradient to `total` and return that, or return a copy."""
+    """Add the gradient to `total`, if given, and return `total`; otherwise return a copy of the gradient."""
     if total is None:
         return gradient.copy()
     total += gradient
@@ -222,7 +222,7 @@ def test_which_kernels_accumulate():
 @pytest.mark.parametrize(("mode", "number_type"), MODES)
 @pytest.mark.parametrize("name", INTO)
 def test_a_kernel_adds_its_gradient_to_existing_sums(name, mode, number_type):
-    """To sums of its own dtype and of float32, for some or all of the gradients."""
+    """The sums have the kernel's dtype or float32; some or all gradients have one."""
     kernel, number_type = npx.KERNELS[name], dtype(number_type)
     for index, call in enumerate(edge_calls(name, number_type)):
         if call.options.get("grad") is False:
@@ -271,7 +271,7 @@ def test_a_kernel_adds_its_gradient_to_existing_sums(name, mode, number_type):
 @pytest.mark.parametrize("mode", ["fast", "reference", "emulate"])
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_gradients_in_a_flat_buffer_equal_separate_ones(mode, norm):
-    """After one backward, and twice as large after two; with tied weights."""
+    """They are equal after one backward pass and twice as large after two, also with tied weights."""
     src, tgt = batch([[3, 4, 5, 4], [6]], [[7, 8], [9, 10, 3]])
     config = models.TransformerConfig(**SMALL | {"norm": norm, "dropout": 0.1, "attention_bias": True})
     gradients = []
@@ -293,7 +293,7 @@ def test_gradients_in_a_flat_buffer_equal_separate_ones(mode, norm):
 
 
 def test_matmuls_write_directly_to_an_existing_gradient(monkeypatch):
-    """The engine adds nothing itself."""
+    """The engine itself performs no addition."""
     w = Tensor(np.random.default_rng(0).normal(size=(4, 5)), requires_grad=True)
     w.grad = buffer = np.zeros((4, 5))
     fail = lambda *args: pytest.fail("added by the engine")  # noqa: E731

@@ -247,7 +247,7 @@ def test_backward_after_a_change_of_the_weights_raises(change):
     else:
         module.load_state_dict({"weight": np.zeros(3)})
     with pytest.raises(
-        RuntimeError, match="expected unchanged weights since 'multiply' was computed.*try calling backward"
+        RuntimeError, match="expected the weights with which 'multiply' was computed.*try calling backward"
     ):
         loss.backward()
     (w * w).sum().backward()

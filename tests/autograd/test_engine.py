@@ -234,7 +234,7 @@ def test_only_leaves_with_requires_grad_get_a_gradient():
 
 
 def test_none_from_a_vjp_cuts_the_path():
-    """The nodes behind it are not visited."""
+    """The earlier nodes on that path are not visited."""
 
     @differentiable
     def stop(x):
@@ -275,7 +275,7 @@ def test_numbers_and_lists_become_float32_and_arrays_are_not_copied():
 
 @pytest.mark.parametrize("take", [np.asarray, lambda x: np.concatenate([x, x]), lambda x: np.mean([x, x]), np.exp])
 def test_numpy_functions_reject_tensors(take):
-    """They would lose the gradient silently."""
+    """NumPy functions would lose the gradient silently."""
     with pytest.raises(TypeError, match="Tensor|ufunc"):
         take(leaf(1.0, 2.0))
 

@@ -13,7 +13,7 @@ from models.architectures.decoder import LanguageModel
 
 
 def deep(layers=12, **options):
-    """Return a language model of so many layers and a batch of text."""
+    """Return a language model with this number of layers, and a batch of text."""
     sizes = {"d_model": 32, "d_ff": 128, "n_heads": 4, "vocab_size": 50, "dropout": 0.1} | options
     with npx.keyed(1, 0):
         model = LanguageModel(TransformerConfig(n_layers=layers, architecture="decoder", **sizes))

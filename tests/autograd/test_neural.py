@@ -159,7 +159,7 @@ def value_and_gradients(operation, arrays, options):
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
 def test_fused_equals_composed(name, dtype, data):
-    """In values, gradients and dtype, without writing to an input or to the incoming gradient."""
+    """Values, gradients and dtypes are equal, and neither an input nor the incoming gradient is written to."""
     arrays, options = draw_case(name, data)
     assert name in neural.COMPOSITIONS, f"operation {name!r} has no composition in autograd/neural.py"
     arrays = [a.astype(dtype) if a.dtype.kind == "f" else a for a in arrays]

@@ -1,5 +1,6 @@
-"""The small operations (autograd/operations.py): values equal NumPy's, inputs are not modified, ties. Gradients:
-tests/cases."""
+"""The small operations (autograd/operations.py): values equal NumPy's, inputs are not modified, ties are broken.
+
+Their gradients are checked on the cases in tests/cases."""
 
 import numpy as np
 import pytest

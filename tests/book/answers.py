@@ -1,7 +1,8 @@
-"""Answers that learners give: for each exercise two right ones, and wrong ones as edits of these.
+"""Answers such as learners give: for each exercise two right ones, and wrong ones as edits of these.
 
-They were written from the chapters and blanks alone. Later, hints were added for many that had none, so the fraction
-that gets a hint says little about other answers. An edit is (name, index of the right answer, text, replacement).
+They were written from the chapters and blanks alone. Later, hints were added for many answers that had no hint, so the
+fraction of these answers that get a hint says little about other answers. An edit is (name, index of the right answer,
+text, replacement).
 """
 
 from collections.abc import Iterator

@@ -8,6 +8,6 @@ from npx.dispatch import REMATERIALIZED_BYTES
 
 @pytest.fixture(scope="module")
 def default_rematerialization():
-    """Save what a learner's process saves, which chapters print; the other tests recompute more."""
+    """Save the arrays that a learner's process saves, because chapters print them; the other tests recompute more."""
     with npx.rematerialize_above(REMATERIALIZED_BYTES):
         yield

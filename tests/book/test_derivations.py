@@ -38,7 +38,7 @@ def test_the_page_has_every_line_as_it_stands_here():
 
 
 def test_the_best_step_is_the_cube_root_of_eps():
-    """Its cost, f'''/6 h^2 + eps |f| / h, is least where h^3 = 3 eps |f| / |f'''|."""
+    """The error of a step h, f'''/6 h^2 + eps |f| / h, is smallest where h^3 = 3 eps |f| / |f'''|."""
     f, third, eps = 2.0, 12.0, 2.2e-16
     steps = np.exp(np.linspace(np.log(1e-7), np.log(1e-3), 200_001))
     cost = third / 6 * steps**2 + eps * f / steps

@@ -42,7 +42,7 @@ def test_blank_is_reported_as_unfinished(exercise):
 
 
 def interface(path):
-    """Return what a blank and its solution share: docstrings, imports, signatures and constants."""
+    """Return the parts that a blank and its solution share: docstrings, imports, signatures and constants."""
     parts = []
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef):
@@ -126,7 +126,7 @@ def test_other_right_answers_pass(tmp_path):
 
 
 def test_other_wrong_answers_fail_with_a_specific_message(tmp_path):
-    """At least 90 in 100 get a hint; the others are told which form of a result was expected."""
+    """At least 90 in 100 get a hint; for the others, the message says which form of a result was expected."""
     hints = 0
     for number, answer in enumerate(answers.wrong_answers()):
         exercise, path = write_answer(tmp_path, answer.source, ALL[answer.exercise - 1].name)

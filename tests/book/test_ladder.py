@@ -1,4 +1,4 @@
-"""The versions of docs/ladder.md are one function, and stand in the page in their order."""
+"""The versions in docs/ladder.md compute the same function, and the page shows them in their order."""
 
 import re
 

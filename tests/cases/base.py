@@ -64,7 +64,7 @@ class Call:
         float32, domain, dtype, directions, modes: as for `check_operation` and `check_layer`.
         layer: the layer to call.
         gradient: options of a kernel's gradient.
-        derive: whether to derive inputs from this edge, as from the first.
+        derive: whether to derive inputs from this edge; they are always derived from the first edge.
         equivalents: functions of the inputs, by name, with the same value and the same gradient of every parameter.
     """
 
@@ -104,7 +104,7 @@ def check(entry: str, data: Any, start: int = 0) -> None:
 
 
 def check_edges(entry: str, start: int = 0) -> None:
-    """Check the hand-picked calls; the first, an ordinary one from which others may be derived, comes last.
+    """Check the hand-picked calls; the first one, from which others may be derived, is checked last.
 
     Args:
         start: the number of calls to postpone until after the others.

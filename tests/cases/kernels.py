@@ -1,6 +1,6 @@
 """Cases of the kernels (npx/kernels): functions that build the arguments of a call from the choices of a `Draw`.
 
-A case ensures that arguments fit together. For each size or option it states the choices of every kind of draw:
+A case ensures that the arguments fit together. For each size or option it states the choices of every kind of `Draw`:
 
     Hypothesis  small arrays of any memory layout, in float32 or float64    fast versions against references, mutants
     Edges       all combinations of the `edges`, one after another          the same, and CUDA kernels in the emulator

@@ -76,7 +76,7 @@ def equivalents(layer, padding=True):
     """Return functions by name that equal a model's logits or loss.
 
     Args:
-        padding: whether padding changes nothing.
+        padding: whether the result is independent of padding.
     """
     if type(layer) is Logits:
         return {"small operations": composed(layer)}
@@ -112,10 +112,10 @@ def model_calls(draw, architecture):
 
 
 def model_edges(architecture):
-    """One layer for each norm and kind of positions, two layers for each block, in random directions.
+    """Yield models of one layer for each norm and kind of positions, and of two layers for each block.
 
-    They alternate between the loss and the logits. Then the loss of one layer by every entry. The cheap calls come
-    first, so that most bugs are found in a model of one layer.
+    They are checked in random directions, the loss and the logits alternately. A last call checks every entry of the
+    gradient of the loss of one layer. The cheap calls come first, so that most bugs are found in a model of one layer.
     """
 
     def calls():

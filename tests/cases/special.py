@@ -1,8 +1,8 @@
 """Special values of the arguments of kernels, tried in addition to the combinations of `Edges` (kernels.py).
 
 They reveal bugs that ordinary numbers hide: empty arrays, everything masked or padded, rates of 0 and 1, ties, numbers
-whose exponential overflows, offsets that cancel. `SPECIAL[name](d)` yields calls with numbers that d draws. 16-bit
-floats skip numbers beyond their range.
+whose exponential overflows, offsets that cancel. `SPECIAL[name](d)` yields calls with numbers that the `Draw` d
+chooses. Numbers beyond the range of 16-bit floats are not tried with these dtypes.
 """
 
 import numpy as np
@@ -28,7 +28,7 @@ def constant(d, value, *shape):
 
 
 def overflow_size(d):
-    """Return a number whose exponential overflows, and underflows if negated, but that keeps the digits of sums."""
+    """Return a number large enough that its exponential overflows, but small enough that sums keep their digits."""
     return 1e4 if d.dtype == "float64" else 120.0
 
 

@@ -1,8 +1,9 @@
 """The thirteen derivations of docs/derivations.md: each line is a function, and neighbors agree to 1e-12.
 
-The first line of each is the definition: for every input entry, by how much sum(g * f) moves, from a step along the
-imaginary axis. For a function that is analytic, Im f(x + ih) / h has no difference that could cancel, and h may be
-1e-30: so it is right to the last digit. The last line is the kernel, or the operation, of this project.
+The first line of each derivation is the definition: the derivative of sum(g * f) with respect to every input entry,
+from a step along the imaginary axis. For an analytic function, Im f(x + ih) / h contains no difference in which digits
+could cancel, so h may be 1e-30, and the result is correct to the last digit. The last line is the kernel, or the
+operation, of this project.
 """
 
 from tests.derivations import basics, layers, training

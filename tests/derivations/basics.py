@@ -1,4 +1,4 @@
-"""Derivations 1 to 4: what is stretched is summed, products, softmax, and the loss."""
+"""Derivations 1 to 4: broadcasting, products, softmax, and the loss."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Derivations 5 to 9: what a layer is made of."""
+"""Derivations 5 to 9: the parts of a layer."""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ def normed(x, gamma, beta, eps=1e-6):
 
 
 def statistics(x, eps=1e-6):
-    """xhat and 1 / sqrt(var + eps)."""
+    """Return xhat and 1 / sqrt(var + eps)."""
     rstd = 1 / np.sqrt(x.var(axis=-1, keepdims=True) + eps)
     return (x - x.mean(axis=-1, keepdims=True)) * rstd, rstd
 
@@ -76,7 +76,7 @@ def weights(q, k, mask):
 
 
 def kept(drop):
-    """What dropout multiplies the weights of one head with."""
+    """Return the factors by which dropout multiplies the weights of one head."""
     return drop.keep_mask((1, 1, 3, 3))[0, 0] * drop.scale
 
 

@@ -1,4 +1,4 @@
-"""What a derivation is made of: lines that are functions, what they are called with, and the definition of a slope."""
+"""The parts of a derivation: lines, which are functions, their random inputs, and the definition of a derivative."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ DRAWN: dict[str, Callable[[Any], tuple[Any, ...]]] = {}
 
 
 def line(title: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enter a function as the next line of a derivation."""
+    """Register a function as the next line of a derivation."""
 
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
         DERIVATIONS.setdefault(title, []).append(function)
@@ -20,7 +20,7 @@ def line(title: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def drawn(title: str) -> Callable[[Callable[[Any], tuple[Any, ...]]], Callable[..., Any]]:
-    """Enter a function that draws what the lines of a derivation are called with."""
+    """Register a function that draws the arguments for the lines of a derivation."""
 
     def enter(function: Callable[[Any], tuple[Any, ...]]) -> Callable[..., Any]:
         DRAWN[title] = function

@@ -1,4 +1,4 @@
-"""Derivations 10 to 13: ties, Adam, a loss over more than memory holds, and the measure of them all."""
+"""Derivations 10 to 13: ties, Adam, a loss whose logits exceed the memory, and numerical derivatives."""
 
 import numpy as np
 

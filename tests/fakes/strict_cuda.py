@@ -25,8 +25,11 @@ SPLIT = 64  # this cuBLAS splits sums of at least this many terms in two
 class Cublas(types.ModuleType):
     """A fake of `cupy_backends.cuda.libs.cublas`: the documented gemmEx on raw memory, computed by NumPy.
 
-    calls: (columns, rows, sum, transposed, leading dimensions, dtypes) of each GEMM. If the math mode allows it, a long
-    sum is split in two, whose parts are rounded to the output's dtype before they are added.
+    If the math mode allows it, a long sum is split into two parts, which are rounded to the output's dtype before they
+    are added.
+
+    Attributes:
+        calls: (columns, rows, sum, transposed, leading dimensions, dtypes) of each GEMM.
     """
 
     TYPES = {0: "float32", 1: "float64", 2: "float16", 14: "bfloat16"}
@@ -72,7 +75,7 @@ class Cublas(types.ModuleType):
 
 
 def load_cublas():
-    """Return the library's functions as ctypes finds them; the workspace must be set after the stream."""
+    """Return a fake of the library that ctypes loads. It checks that the workspace is set after the stream."""
     current = {"stream": None, "workspace": None}
 
     def library_function(name, function):
@@ -108,9 +111,11 @@ def load_cublas():
 
 
 class CublasLt:
-    """A fake of cuBLASLt: descriptors are dictionaries; a GEMM is cuBLAS's, then bias and ReLU, rounded once.
+    """A fake of cuBLASLt: descriptors are dictionaries; a GEMM adds the bias, applies ReLU and rounds once.
 
-    calls: (epilogue, algorithm) of each GEMM; asked: number of requests for algorithms.
+    Attributes:
+        calls: (epilogue, algorithm) of each GEMM.
+        asked: number of requests for algorithms.
     """
 
     SIZES = {"MatmulDesc": {3: 4, 4: 4, 7: 4, 8: 8}, "MatmulPreference": {1: 8, 3: 4, 5: 4, 6: 4, 7: 4, 8: 4}}

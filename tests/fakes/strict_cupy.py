@@ -1,9 +1,9 @@
 """A strict fake of CuPy: its arrays wrap NumPy arrays and reject whatever a GPU array rejects.
 
-In the spirit of array_api_strict, code that works here is explicit about the device of its arrays. Rejected are
+In the spirit of array_api_strict, code that works here is explicit about the device of its arrays. The fake rejects
 operations between a device array and a NumPy array, NumPy functions that CuPy lacks, and every conversion except `get`.
-Operations that make the host wait for the device (get, item, float, bool, iteration, a boolean index, unique, nonzero)
-are recorded.
+It records operations that make the host wait for the device (get, item, float, bool, iteration, a boolean index,
+unique, nonzero).
 
     with device() as cupy:              # npx.use_device("cuda") with this module instead of CuPy
         x = npx.ones((2, 3))            # a strict array; kernels run as references
@@ -50,7 +50,7 @@ def wrap(x):
 
 
 def refuse(name, kwargs):
-    """Raise TypeError for an argument that the function has in NumPy but not in CuPy."""
+    """Raise TypeError for an argument that NumPy's function accepts but CuPy's does not."""
     missing = kwargs.keys() & {"initial", "order", "stable"} or (name != "copyto" and kwargs.keys() & {"where"})
     if missing or kwargs.get("kind") not in (None, "stable"):
         raise TypeError(f"{name} of a device array with {kwargs}")

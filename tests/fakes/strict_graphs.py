@@ -1,8 +1,9 @@
 """Fake streams, memory pools and CUDA graphs: captured work is recorded and runs when the graph is launched.
 
-It rejects what a capture rejects (waiting, CuPy's cuBLAS, cuBLAS without its own workspace), and what a capture accepts
-but computes wrongly (uploads, whose host memory is freed later, and arrays outside the graph's pool). A launch
-checks that all arrays from before the capture still exist, and overwrites the pool so that no value survives a launch.
+The fake rejects operations that a real capture rejects (waiting, CuPy's cuBLAS, cuBLAS without its own workspace). It
+also rejects operations that a real capture accepts but that would give wrong results later (uploads, whose host memory
+is freed, and arrays outside the graph's pool). A launch checks that all arrays from before the capture still exist, and
+overwrites the pool so that no value survives a launch.
 """
 
 import functools
@@ -85,7 +86,12 @@ def using_allocator(allocator):
 
 
 class Graph:
-    """Recorded work. `own`: arrays created by it; `before`: weak references to the existing arrays that it uses."""
+    """Recorded work.
+
+    Attributes:
+        own: arrays that the work creates.
+        before: weak references to the existing arrays that it uses.
+    """
 
     def __init__(self):
         self.work, self.own, self.before, self.broken = [], [], {}, False

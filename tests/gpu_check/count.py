@@ -19,8 +19,8 @@ from tests.gpu_check.sizes import GPU
 def counted(shape: Namespace = GPU.shapes["base, 25k + 25k"], engine: str = "ours", steps: int = 0) -> dict[str, Any]:
     """Return calls, bytes and operations of our kernels, of matmuls and of CuPy's own kernels in one step.
 
-    The result's `host_ms` is the CPU time of Python for one step without CUDA, the minimum of `steps`; it is meaningful
-    for small shapes only.
+    `host_ms` in the result is the CPU time that Python needs for one step without CUDA, the minimum over `steps` steps;
+    it is meaningful for small shapes only.
 
     Args:
         engine: "ours", or "ours-graph", which counts the calls outside the graph.

@@ -60,7 +60,7 @@ def milliseconds(function: Callable[[], Any], repeats: int) -> float:
 
 
 def host_microseconds(function: Callable[[], Any], calls: int = 200) -> float:
-    """Return the host microseconds per call, few enough calls to fit the device queue; the minimum of five runs."""
+    """Return the host microseconds per call: the minimum of five runs, whose calls fit into the device queue."""
     runs = []
     for _ in range(5):
         npx.synchronize()
@@ -156,7 +156,7 @@ def products(sizes: Sizes) -> Results:
 
 
 def products_by_cublaslt(sizes: Sizes) -> Results:
-    """Measure them with the fastest of the algorithms that cuBLASLt recommends.
+    """Measure the same matmuls with the fastest of the algorithms that cuBLASLt recommends.
 
     `choice` is the index of the fastest of `choices` algorithms; `first_ms` is the time of the first, the one in use.
     """

@@ -27,7 +27,7 @@ class Sizes:
         repeats: calls per measurement.
         steps: consecutive training steps per measurement.
         window: kernels that get events in one step (benchmarks/launches.py).
-        rounds: how often a step is profiled.
+        rounds: number of times that a step is profiled.
         updates: steps of the short training.
         model, rows: the configuration and the number of sentences of the tested step.
         precisions: those compared with and without CUDA graphs.

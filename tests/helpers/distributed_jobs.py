@@ -1,6 +1,7 @@
 """The program that test_distributed.py launches: `mpirun -n 4 python -m tests.helpers.distributed_jobs JOBS.json`.
 
-Each job runs on as many of the ranks as it requests, with their own communicator, so that one launch serves all jobs.
+Each job runs on the number of ranks that it requests, with a communicator of these ranks, so that one launch serves all
+jobs.
 """
 
 import faulthandler
@@ -36,7 +37,7 @@ def needs_mpi():
 
 
 def command(size, *arguments):
-    """Return the command that launches `size` processes of this Python, if necessary more than there are cores."""
+    """Return the command that launches `size` processes of this Python, even if there are fewer cores."""
     return [MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", str(size), sys.executable, *map(str, arguments)]
 
 

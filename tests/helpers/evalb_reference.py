@@ -1,4 +1,4 @@
-"""A reference implementation of EVALB for tests: it reads lines by character and compares all pairs of brackets.
+"""A reference implementation of EVALB for tests: it reads lines character by character and compares all brackets.
 
 It follows EVALB's algorithm and shares no code with train/tasks/parsing/evalb.py.
 """

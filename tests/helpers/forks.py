@@ -63,11 +63,11 @@ class Fork:
         signal.pidfd_send_signal(self._watched, number)
 
     def ended(self, timeout=0.0):
-        """Return whether it ends within `timeout` seconds."""
+        """Return whether the child ends within `timeout` seconds."""
         return bool(select.select([self._watched], [], [], timeout)[0])
 
     def wait(self, timeout=120.0):
-        """Return its exit status, negative for a signal. After `timeout` seconds kill it and raise AssertionError."""
+        """Return the child's exit status, negative for a signal; after `timeout` seconds, kill it and raise AssertionError."""
         late = not self.ended(timeout)
         if late:
             self.kill(signal.SIGKILL)

@@ -136,7 +136,7 @@ def write_npz(folder, tensors, settings=(), **decoder):
     """Write the tensors of transformers' Marian, whose last token is padding, as Marian's own model.npz.
 
     Args:
-        settings: changes of its settings; a value of None removes one.
+        settings: changes of the settings in the file; a value of None removes a setting.
         decoder: content of decoder.yml.
     """
     import yaml
@@ -160,7 +160,7 @@ def write_npz(folder, tensors, settings=(), **decoder):
 
 
 def npz_array(name, array):
-    """Return Marian's name of a tensor, and its array there."""
+    """Return the name and the array that a tensor has in Marian's own format."""
     tables = {"model.shared.weight": "Wemb", "model.encoder.embed_tokens.weight": "encoder_Wemb"}
     tables |= {"model.decoder.embed_tokens.weight": "decoder_Wemb", "lm_head.weight": "decoder_ff_logit_out_Wt"}
     if name in tables:

@@ -1,4 +1,4 @@
-"""Laws of the encoder-decoders of other layers (rnn, convs2s, bytenet) and of restricted self-attention."""
+"""Laws of the encoder-decoders with other layers (rnn, convs2s, bytenet) and of restricted self-attention."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Defects of other implementations of the paper: one test each that ours does not have it.
+"""Defects of other implementations of the paper. For each, one test checks that our implementation does not have it.
 
 The general laws behind them are tested in the other files.
 """
@@ -140,7 +140,7 @@ def test_padding_does_not_count_in_the_loss():
 
 
 def test_masks_do_not_leak():
-    """No value at a padded or changed_target position, however large, influences an output."""
+    """No value at a padded or later position, however large, influences an output."""
     m = model().eval()
     memory, spec = m.encode(SRC)
     hidden = m.decode(TGT[:, :-1], memory, spec).data
@@ -173,7 +173,7 @@ def test_a_sentence_of_padding_only_gives_finite_values():
 
 
 def test_the_schedule_advances_once_an_update():
-    """Not once for each parameter or micro-batch."""
+    """It does not advance once for each parameter or micro-batch."""
     m = model()
     adam, schedule = Adam(m), NoamSchedule(8, warmup_steps=4)
     rates = []

@@ -90,7 +90,7 @@ def test_the_loss_is_that_of_the_logits_without_padding(config, seed):
 
 @given(config=configs(n_layers=1, layer_norm_eps=1e-2), seed=SEEDS)
 def test_gradient_of_a_complete_model(config, seed):
-    """Along random directions in the space of all parameters."""
+    """The gradient is compared along random directions in the space of all parameters."""
     model, ids = build(config, seed), np.random.default_rng(seed).integers(1, V, (2, 5))
     flat = FlatParameters(model)
     model.loss(ids).backward()

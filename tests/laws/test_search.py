@@ -116,7 +116,7 @@ def full_beam_search(model, row, beam, alpha, penalty, limit, finish_in_beam):
     """Return the best tokens by the rule of tensor2tensor's beam_search, with lists, until the limit.
 
     Args:
-        finish_in_beam: by the rule of transformers, by which only those that end among the `beam` best have finished.
+        finish_in_beam: use the rule of transformers: only hypotheses that end among the `beam` best are finished.
     """
     live, finished = [([], 0.0)], []
     for length in range(1, limit + 1):

@@ -63,7 +63,7 @@ def test_padding_and_batch_composition_change_nothing(config, seed, n, extra):
 
 @given(config=configs(), seed=SEEDS, data=st.data())
 def test_cached_decoding_equals_full_decoding(config, seed, data):
-    """With rows that are repeated, reordered and dropped, whether or not the sources have equally many rows."""
+    """Rows are repeated, reordered and dropped; the sources have equal or different numbers of rows."""
     model, rng = build(config, seed).eval(), np.random.default_rng(seed)
     src = padded([s + [EOS] for s in sentences(rng, 3)])
     _, state = model.start(src)
@@ -192,7 +192,7 @@ def test_fused_operations_are_used_for_the_default_parts(place, normalization, a
 @settings(max_examples=8)
 @given(config=configs(n_layers=1, layer_norm_eps=1e-2), seed=SEEDS, over=st.sampled_from(SMOOTHING_CLASSES))
 def test_gradient_of_a_complete_model(config, seed, over):
-    """Along random directions in the space of all parameters."""
+    """The gradient is compared along random directions in the space of all parameters."""
     model, rng = build(config, seed), np.random.default_rng(seed)
     src, tgt = batch(sentences(rng, 3), sentences(rng, 3))
     names = [name for name, _ in model.named_parameters()]

@@ -28,7 +28,7 @@ def model_and_batch(seed, **changes):
 @given(SEEDS, st.sampled_from([1, 7, 1 << 22]), st.sampled_from([0.0, 0.1]), st.sampled_from([None, 7]))
 @settings(max_examples=8, deadline=None)
 def test_rdrop_adds_the_symmetric_divergence_of_two_passes(seed, chunk, smoothing, n_outputs):
-    """Against a plain computation from the logits of the two passes."""
+    """The loss is compared with a plain computation from the logits of the two passes."""
     model, src, tgt = model_and_batch(seed, n_outputs=n_outputs)
     tgt[tgt >= 7] = 5  # ids that every model predicts
     with npx.keyed(1, 2):

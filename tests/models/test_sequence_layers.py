@@ -1,4 +1,4 @@
-"""Recurrent layers, convolutions and restricted attention next to their definitions, and to PyTorch's where present."""
+"""Recurrent layers, convolutions and restricted attention, compared with their definitions and with PyTorch's."""
 
 import numpy as np
 import pytest
@@ -152,7 +152,7 @@ def test_memory_of_restricted_attention_is_linear_in_the_length():
         (lambda: models.LSTM(0, 4), "LSTM: expected widths of at least 1; got 0 and 4; try 512"),
         (lambda: models.Convolution(3, 4, 0), "convolution: expected a width of at least 1; got 0; try width=3"),
         (lambda: models.Convolution(3, 4, 3, 0), "convolution: expected a dilation of at least 1; got 0; try dilat"),
-        (lambda: models.Convolution(3, 4, 3).new_cache(1, "f"), "convolution: expected a causal one for a cache; got"),
+        (lambda: models.Convolution(3, 4, 3).new_cache(1, "f"), "convolution: expected a causal layer for a cache"),
         (lambda: models.LSTM(3, 4, reverse=True).new_cache(1, "f"), "recurrent: expected a layer that reads forward;"),
         (lambda: models.RestrictedSelfAttention(4, 2, window=0), "attention_window: expected at least 1; got 0; try 8"),
     ],

@@ -1,7 +1,7 @@
 """Deliberately wrong gradients, one per typical bug, that the gradient checker must detect.
 
-`base.py` defines a mutant; the other modules contain the bugs, by what they are planted in. `python -m tests.mutants`
-measures the search for each and updates docs/mutants.md.
+`base.py` defines a mutant; each of the other modules contains the bugs that are planted in one kind of code. `python -m
+tests.mutants` measures the search for each bug and updates docs/mutants.md.
 """
 
 from tests.mutants import (

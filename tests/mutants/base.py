@@ -1,7 +1,7 @@
 """A mutant, how it is installed, and how the checker searches for it.
 
 Each `Mutant` replaces part of an operation, a kernel, a layer or a model. The search uses the case that tests/cases
-registers for that entry, the same one as test_registry_checks.py; no mutant has a case of its own.
+registers for that entry, which is also the one that test_registry_checks.py uses; no mutant has a case of its own.
 """
 
 import re

@@ -458,7 +458,7 @@ operation(
 
 
 def first_of_stretched_axes(g, like):
-    """`unbroadcast` that, when axes were added, takes the first entry of stretched axes instead of the sum."""
+    """Do what `unbroadcast` does but, if axes were added, take the first entry of stretched axes instead of the sum."""
     if not hasattr(like, "shape") or g.ndim == like.ndim:
         return unbroadcast(g, like)
     g = g.sum(axis=tuple(range(g.ndim - like.ndim)))

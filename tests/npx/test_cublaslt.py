@@ -25,7 +25,7 @@ def use_cublaslt(monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 def test_cublaslt_equals_cublas(dtype, monkeypatch):
-    """With contiguous and strided rows and columns, and new, overwritten and accumulated outputs."""
+    """Rows and columns are contiguous or strided; outputs are new, overwritten or accumulated."""
     rng, dtype = np.random.default_rng(0), dtype_named(dtype)
     a, b = rng.normal(size=(6, 70)).astype(dtype), rng.normal(size=(70, 5)).astype(dtype)
 
@@ -70,7 +70,7 @@ def test_bias_and_relu_are_fused(dtype):
 
 @needs_gxx
 def test_a_bias_may_have_any_alignment():
-    """As parameters in a flat buffer have: an algorithm is requested for the alignment of its address."""
+    """A bias in a flat buffer may be unaligned; the algorithm is requested for the alignment of its address."""
     rng = np.random.default_rng(1)
     numbers = [rng.normal(size=shape).astype("float32") for shape in ((5, 16), (16, 24), (30,))]
     with device(cuda=True):

@@ -113,7 +113,7 @@ def test_equals_the_reference_in_float64(name, dtype):
 
 @pytest.mark.parametrize("name", ON_CUDA)
 def test_check_mode_passes(name):
-    """For forward and gradient, each version with what it saved itself."""
+    """Forward and gradient are compared; each version of the gradient gets what its own forward version saved."""
     for call in calls(name, "float32"):
         evaluate(name, call, "check" if ON_GPU else "emulate+check")
 
@@ -121,7 +121,7 @@ def test_check_mode_passes(name):
 @pytest.mark.parametrize("dtype", DTYPES if ON_GPU else DTYPES[:2])  # the order is that of the indices, not of numbers
 @pytest.mark.parametrize("name", ON_CUDA)
 def test_thread_order_changes_no_bit(name, dtype):
-    """Three orders in the emulator, or three runs on a GPU."""
+    """The results of three orders in the emulator, or of three runs on a GPU, are equal bit for bit."""
     for call in calls(name, dtype):
         results = []
         for order in emulator.ORDERS:
@@ -165,7 +165,7 @@ def test_results_have_the_dtype_of_the_inputs(name, dtype):
 @pytest.mark.parametrize("shape", [(64,), (3, 31), (5, 2, 9)])
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_the_dropout_mask_equals_that_of_the_cpu(shape, rate):
-    """Bit for bit, in the flat order of the array, whether or not a row begins at a multiple of 16."""
+    """The masks are equal bit for bit in the flat order of the array, wherever a row begins."""
     ones = np.ones(shape, "float32")
     drop = npx.Drop(rate, KEY)
     expected = drop.keep_mask(shape) * np.float32(drop.scale)
@@ -239,7 +239,7 @@ def test_fully_masked_rows_are_zeros():
 
 
 def test_nan_propagates_through_every_kernel():
-    """So that a training notices it in the loss."""
+    """A training run then notices it in the loss."""
     x = np.ones((2, 33), "float32")
     x[1, 7] = np.nan
     ones = np.ones(33, "float32")

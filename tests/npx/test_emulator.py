@@ -348,7 +348,7 @@ def test_limits_of_a_launch(tmp_path):
 
 
 def test_emulate_mode_runs_cuda_versions_and_the_check_compares_gradients_alone(monkeypatch):
-    """What a version saves is its own affair: here x itself, and not what the reference saves."""
+    """A version may save other values than the reference; here it saves x itself."""
     monkeypatch.setattr(npx.dispatch, "KERNELS", npx.registry.Registry("kernel"))
 
     @npx.kernel

@@ -71,7 +71,7 @@ def test_fast_version_equals_reference(name, dtype, data):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_and_its_gradient_have_the_same_versions(name):
-    """Because only its own gradient can use what a version saves."""
+    """Only the gradient's version for the same key can use what a forward version saves."""
     kernel = KERNELS[name]
     assert kernel.grad is None or kernel.grad.versions.keys() == kernel.versions.keys()
     assert kernel.grad is None or (kernel.grad.name == f"{name}_grad" and getattr(npx, f"{name}_grad") is kernel.grad)

@@ -1,4 +1,4 @@
-"""Packing (npx/kernels/packing.py): every version computes packed sentences like single ones."""
+"""Packing (npx/kernels/packing.py): every version computes packed sentences as if each were computed separately."""
 
 import numpy as np
 import pytest

@@ -18,7 +18,7 @@ small = pytest.mark.parametrize("size, threads", [(size, threads) for size in SI
 @small
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 7, 20])
 def test_every_row_once_and_results_in_order(number, size, threads):
-    """And on as many threads as there are blocks, with nothing run inline."""
+    """As many threads as there are blocks take part, and nothing runs inline."""
     workers, seen = set(), []
 
     def body(i, j):
@@ -45,7 +45,7 @@ def test_blocks_cover_every_row_once_in_order(number, row_bytes, threads):
 
 @given(number=st.integers(1, 300), row_bytes=st.integers(1, 100))
 def test_large_work_gets_an_even_number_of_blocks_of_bounded_size(number, row_bytes):
-    """So that two threads compute the same number of blocks, unless the rows do not divide into them."""
+    """Two threads then compute the same number of blocks, unless there are too few rows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row_blocks, "BLOCK_BYTES", 200)
         patch.setattr(row_blocks, "INLINE_BYTES", 1000)
@@ -93,7 +93,7 @@ def test_nested_ranges_do_not_deadlock(threads, monkeypatch):
 @small
 @given(shape=st.lists(st.integers(0, 5), min_size=1, max_size=3), dtype=st.sampled_from(["float32", "float64"]))
 def test_elementwise_equals_the_formula_on_complete_arrays(size, threads, shape, dtype):
-    """Also for a view that is not contiguous, and with every value computed once."""
+    """This includes views that are not contiguous; every value is computed once."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(*shape[:-1], 2 * shape[-1])).astype(dtype)[..., 1::2]
     y, seen = rng.normal(size=shape).astype(dtype), []
@@ -111,7 +111,7 @@ def test_elementwise_equals_the_formula_on_complete_arrays(size, threads, shape,
 
 @pytest.mark.parametrize("shape", [(2, 3), (3,), ()])
 def test_elementwise_computes_16_bit_floats_in_float32(shape):
-    """The result has the dtype of the first array, also without blocks (shape (), or any shape on a GPU)."""
+    """The result has the dtype of the first array, even without blocks (shape (), or any shape on a GPU)."""
     x, seen = np.full(shape, 300, np.float16), []
 
     def formula(x, small):
@@ -243,7 +243,7 @@ def test_a_race_fails_in_every_run(threads, shared, attempt):
 
 @pytest.mark.parametrize("attempt", range(5))
 def test_the_last_of_the_first_blocks_ends_first(attempt):
-    """So that dependence on the order of completion is detected too."""
+    """A result that depends on the order of completion is then detected too."""
     ended = []
     with npx.small_blocks(2, threads=3):
         row_blocks.parallel_ranges(lambda i, j: ended.append(i), 6, 2)

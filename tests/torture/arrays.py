@@ -23,9 +23,12 @@ class Handler(ctypes.Structure):
 
 
 class FailingAllocations:
-    """Lets allocation number `first` of this process fail, counted from now on; `count` is their number so far.
+    """Makes allocation number `first` of this process fail, counted from now on.
 
-    Arrays that exist keep their handler. The new one serves the process until it ends.
+    Existing arrays keep their handler. The new one is used until the process ends.
+
+    Attributes:
+        count: number of allocations so far.
     """
 
     def __init__(self, first):

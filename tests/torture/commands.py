@@ -111,7 +111,7 @@ def programs(workspace):
 
 
 def kill_at(program, at):
-    """Run a program that is killed before its call number `at` that changes a file; 0: not. Returns status, calls."""
+    """Run a program and kill it before its call number `at` that changes a file; 0: never. Returns status and calls."""
     calls = 0
 
     def answer(call):

@@ -1,4 +1,4 @@
-"""What a power loss may leave of a folder, from the recorded calls of a program.
+"""The contents that a folder may have after a power loss, derived from the recorded calls of a program.
 
 `record` notes every change and every fsync; `crash_states` builds the folders that a crash may leave. The disk may have
 
@@ -234,9 +234,9 @@ def spread(items, count):
 def crash_states(log, rng, samples=64) -> Iterator[tuple[list[str], dict[str, bytes | None]]]:
     """Yield (marks reached, files) for each distinct state after a crash at any point of a log.
 
-    With at most 6 pending changes all subsets are built. With more of them: every prefix, all but one, only one, only
-    the entries or the data, and `samples` random subsets. Every write is torn, after all other changes and after
-    the earlier ones only.
+    With at most 6 pending changes, all subsets are built. With more changes, these subsets are built: every prefix, all
+    changes but one, a single change, only the changes of entries or only those of data, and `samples` random subsets.
+    Every write is torn twice: after all other changes, and after the earlier ones only.
     """
     tree, pending, marks, seen = dict(log.before), [], [], set()
     unread = set()

@@ -1,12 +1,13 @@
-"""Trainings on two and three ranks, one of which is killed or stopped, or whose launcher is signalled as by Slurm.
+"""Training on two and three ranks, where one rank is killed or stopped, or the launcher gets signals as from Slurm.
 
     python -m tests.torture.distributed 36
 
-The tasks, `train.shard` and the numbers of ranks take turns. SIGKILL and SIGSTOP go to a rank; the run must end within
-30 seconds with a nonzero exit status and a line that names the rank. SIGUSR1 and SIGTERM go to mpirun, and both to the
-script of docs/distributed.md, which passes them on as SIGUSR1; these runs must end with a checkpoint, and all but the
-second with one of the last update. One process must then resume each run to the weights of an uninterrupted run
-(float64, to 1e-9). Prints one line per run; the exit status is 1 if a run fails.
+The runs alternate between the tasks, values of `train.shard` and numbers of ranks. After SIGKILL or SIGSTOP to a rank,
+the run must end within 30 seconds with a nonzero exit status and a line that names the rank. SIGUSR1 and SIGTERM are
+sent to mpirun, and to the script of docs/distributed.md, which passes both on as SIGUSR1. These runs must end with a
+checkpoint, which must be that of the last update except after SIGTERM to mpirun. A single process must then be able to
+resume each run and reach the weights of an uninterrupted run (float64, to 1e-9). Prints one line per run; the exit
+status is 1 if a run fails.
 """
 
 import os

@@ -1,11 +1,11 @@
-"""Failing calls: the n-th call of a training and an average fails, and then one of the recovery.
+"""Failing calls: the n-th call of a training and an average fails, and then a call of the recovery.
 
-Calls are system calls on their files, memory from the kernel, and the memory of NumPy's arrays. A case is right if the
-program ends with status 0 and the result of an undisturbed run, or with status 1 or 2 and one line on stderr; if no
-intact checkpoint is lost; and if the same command, with --resume, then gives the result of the undisturbed run. There
-are two exceptions. Memory that a compiled library does not get may abort the program, which then counts as killed. And
-an update whose arrays do not fit is repeated with halves of its batches, hence with other dropout masks: metrics.jsonl
-says so, and only the result of that run differs.
+The calls are system calls on the files of the program, requests for memory from the kernel, and allocations of NumPy's
+arrays. A case is right if the program ends with status 0 and the result of an undisturbed run, or with status 1 or 2
+and one line on stderr; if no intact checkpoint is lost; and if the same command, with --resume, then gives the result
+of the undisturbed run. There are two exceptions. A compiled library that gets no memory may abort the program, which
+then counts as killed. And an update whose arrays do not fit is repeated with halves of its batches, hence with other
+dropout masks: metrics.jsonl says so, and only the result of that run differs.
 """
 
 import ctypes
@@ -50,7 +50,7 @@ class Program:
     It trains a tokenizer in a process of its own, or, much faster, uses the file `tokenizer`.
 
     Args:
-        kinds: of system calls that are seen and may fail.
+        kinds: the kinds of system calls that are observed and may fail.
     """
 
     def __init__(self, folder, tokenizer=None, kinds=KINDS):
@@ -169,7 +169,7 @@ class Program:
 
 
 class Faults:
-    """Lets calls of programs fail, one per attempt, and counts the outcomes."""
+    """Makes calls of programs fail, one per attempt, and counts the outcomes."""
 
     def __init__(self, report, seed):
         self.report, self.rng = report, random.Random(seed)
@@ -220,7 +220,7 @@ def faults(workspace, scale=1.0, seed=5, repeats=1, arrays=100, kinds=KINDS):
     not.
 
     Args:
-        kinds: of the calls that fail.
+        kinds: the kinds of calls that fail.
     """
     learning, result = Program(workspace.folder / "faults-tokenizer", kinds=kinds), Faults(workspace.report, seed)
     program = Program(workspace.folder / "faults", learning.tokenizer, kinds)

@@ -113,7 +113,7 @@ def kills(workspace, count, seed=0):
 
 
 def stops(workspace, count, number, twice, seed=1):
-    """Send a signal at a random time, `twice` a second one within 50 ms; the run must end in time and be resumable."""
+    """Send a signal at a random time and, if `twice`, a second one within 50 ms; the run must end and be resumable."""
     rng, right, longest = random.Random(seed), 0, 0.0
     for trial in range(count):
         out = workspace.new_run()

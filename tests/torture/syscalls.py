@@ -1,4 +1,4 @@
-"""The system calls of a forked program, seen and answered by this process before the kernel executes them.
+"""The system calls of a forked program, which this process observes and answers before the kernel executes them.
 
     status = supervise(call, folder, lambda call: errno.EIO if call.kind == "fsync" else 0)
 

@@ -309,7 +309,7 @@ def test_damaged_checkpoints_do_not_count_when_pruning(tmp_path):
 
 
 def test_an_old_checkpoint_that_cannot_be_read_is_not_pruned_before_keep_last_others_exist(tmp_path):
-    """The disk may have returned a passing error."""
+    """The disk may have returned a temporary error."""
     first = save(tmp_path, 1)
     state = (first / "state.json").rename(tmp_path / "state.json")
     for step in (2, 3, 4):
@@ -328,7 +328,7 @@ def test_a_checkpoint_replaces_one_of_the_same_step(tmp_path):
 @pytest.mark.parametrize("before", range(1, 5))
 @pytest.mark.parametrize("name", ["step-5", "averaged"])
 def test_a_kill_while_a_checkpoint_is_replaced_leaves_a_complete_one(run, monkeypatch, name, before):
-    """SIGKILL before each call that renames or removes a folder: the old or the new weights are weights, never none."""
+    """After SIGKILL before any call that renames or removes a folder, the old or the new weights are complete."""
     folder, calls = RunFolder(run), []
     shutil.copytree(folder.step(10), target := folder.checkpoints / name)
     state = {key: storage.read_state(folder.step(10))[key] for key in storage.IDENTITY} | {"step": 5}

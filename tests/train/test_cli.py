@@ -192,7 +192,7 @@ def test_info_prints_the_figures_of_the_presets_own_language_pair(capsys):
 
 
 def test_info_counts_the_updates_after_the_last_log_line(run, tmp_path, capfd):
-    """Also if the run is shorter than one interval and has no log line."""
+    """This includes a run that is shorter than one interval and has no log line."""
     out = tmp_path / "run"
     shutil.copytree(run, out)
     totals = read_state(RunFolder(out).steps()[-1])["run"]

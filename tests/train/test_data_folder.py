@@ -74,7 +74,7 @@ def test_another_run_with_the_tokenizer_of_the_folder_uses_its_arrays(own, tmp_p
 
 
 def test_token_arrays_of_another_tokenizer_are_not_overwritten(own, text, tmp_path, capfd):
-    """A run cannot replace the arrays of a folder that was made again from other text."""
+    """A run cannot replace the arrays in a folder that was prepared again from other text."""
     folder, out = tmp_path / "copy", tmp_path / "run"
     shutil.copytree(own, folder)
     assert train(folder, out) == 0
@@ -92,7 +92,7 @@ def test_token_arrays_of_another_tokenizer_are_not_overwritten(own, text, tmp_pa
         "--set=data.valid_tgt=",
     ]
     assert main(["train", *resume]) == 2
-    assert "data.prepared: expected token arrays of the run's tokenizer" in capfd.readouterr().err
+    assert "data.prepared: expected token arrays made with this run's tokenizer" in capfd.readouterr().err
     assert {path: path.read_bytes() for path in (folder / "prepared").rglob("*") if path.is_file()} == before
 
 

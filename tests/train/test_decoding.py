@@ -131,8 +131,8 @@ def test_sequences_beyond_the_models_limit_are_named():
     ("arguments", "message"),
     [
         (["--top-k", "3"], "--top-k: expected --samples as well; got only --top-k; try adding --samples 1"),
-        (["--samples", "2", "--beam", "3"], "--beam: expected beam search or samples; got --samples too; try"),
-        (["--samples", "2", "--n-best", "3"], "--n-best: expected beam search or samples"),
+        (["--samples", "2", "--beam", "3"], "--beam: expected beam search; got --samples, to which it does"),
+        (["--samples", "2", "--n-best", "3"], "--n-best: expected beam search; got --samples"),
         (["--samples", "0"], "--samples: expected"),
         (["--constrain", "none"], "none: expected a text file"),
     ],

@@ -206,7 +206,7 @@ def test_a_failed_rank_ends_the_run_with_one_line_and_the_run_can_resume(text, t
 
 @given(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 1), st.booleans()), min_size=1, max_size=4))
 def test_an_update_takes_the_time_of_the_slowest_rank_and_the_least_wait_is_the_networks(others):
-    """Each of `others`: the seconds of an update, the fraction of it spent waiting, and whether a signal arrived."""
+    """`others` holds, for each rank, the seconds of an update, the fraction spent waiting, and whether a signal came."""
     world, signals = npx.distributed.World(), Signals(single_process=False)
     reports = [(seconds, seconds * fraction, signal, []) for seconds, fraction, signal in others]
     world.gather = lambda report: [report, *reports]
@@ -371,7 +371,7 @@ def updated(world, precision, ema_decay, shard, start, gradients):
 @settings(max_examples=6)
 @given(st.data(), st.sampled_from(["float32", "bf16", "fp16"]), st.integers(2, 4), st.booleans())
 def test_sharded_and_unsharded_ranks_update_like_one_process(data, precision, size, small):
-    """Also when sharding and the number of ranks change between updates; all sums are exact, so bits are compared."""
+    """Sharding and the number of ranks may change between updates. All sums are exact, so bits are compared."""
     if precision == "bf16":
         pytest.importorskip("ml_dtypes", reason="bfloat16 in NumPy needs ml_dtypes")
     other, decay = data.draw(st.integers(1, 4)), data.draw(st.sampled_from([0.0, 0.5]))

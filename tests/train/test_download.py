@@ -114,7 +114,7 @@ def test_a_download_completes_despite_server_failures(tmp_path, plan, ranges):
 
 def test_a_failed_download_is_resumed(tmp_path, monkeypatch):
     monkeypatch.setattr(fetching.time, "sleep", lambda seconds: None)
-    message = r"a.bin: expected to download it; got .*; try the same command again"
+    message = r"a.bin: the download failed \(.*\); try the same command again"
     with served({"a.bin": BYTES}, "breaks", *["nothing"] * 5) as (url, ranges_requested):
         with pytest.raises(UserError, match=message) as error:
             fetch_all([ARCHIVE], tmp_path, url)
@@ -154,7 +154,7 @@ def test_a_failed_download_names_all_missing_files(tmp_path):
     text = str(error.value)
     assert "\n" not in text and f"into {tmp_path}: b.tgz (MD5 {'0' * 32}); c.tgz (no published hash)" in text
     assert "a.bin" not in text
-    with served({}) as (url, _), pytest.raises(UserError, match=r"b.tgz: expected to download it; got 'Not Found'"):
+    with served({}) as (url, _), pytest.raises(UserError, match=r"b.tgz: the download failed \('Not Found'\)"):
         fetch_all(others, tmp_path, url)
 
 
@@ -280,7 +280,7 @@ def test_an_interrupted_preparation_is_continued(corpus, tmp_path, monkeypatch, 
 
 @pytest.mark.parametrize("file", ["train.src", "valid.tgt", "tokenizer.json", "prepared/train/src.tokens"])
 def test_a_changed_output_file_is_made_again(tmp_path, file):
-    """One flipped letter, with the same size: the manifest never states a hash that is not the file's."""
+    """One letter is changed, which keeps the size. The manifest never states a hash that the file does not have."""
     for side in ("src", "tgt"):
         (tmp_path / side).write_bytes(text(f"{side} {line}" for line in LINES))
     command = ["data", "own", "--out", str(tmp_path / "out"), "--vocab-size", "290", "--quiet"]
@@ -301,8 +301,8 @@ def change(dataset_, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train": (Pair("one.tgz", "x/train.en", "x/nothing"),)}, "one.tgz: expected x/nothing in it; got no"),
-        ({"vocab_size": 9000}, r"expected text for 9,000 tokens; got text for only \d+ .*; try --vocab-size \d+"),
+        ({"train": (Pair("one.tgz", "x/train.en", "x/nothing"),)}, "one.tgz: expected it to contain x/nothing"),
+        ({"vocab_size": 9000}, r"expected enough text for 9,000 tokens; got enough for \d+ .*; try --vocab-size \d+"),
         ({"train": (Pair("odd.tgz", "a", "b"),)}, "a, b: expected equal numbers of lines.*; got 3 and 1"),
         ({"train": (Pair("odd.tgz", "b", "a"),)}, "b, a: expected equal numbers of lines.*; got 1 and 3"),
         ({"train": (Pair("odd.tgz", "latin", "b"),)}, "odd.tgz:latin, line 2: expected UTF-8 text; got byte 0xe4"),
@@ -373,7 +373,7 @@ def test_evenly_spaced_lines(max_lines, total, chunk):
 
 
 def test_other_folders_and_input_files_are_not_modified(tmp_path, capfd):
-    """A run, other text files and the input (by any name) keep their content."""
+    """Runs, other text files and the input files, whatever their names, keep their content."""
     user_text = {"train.src": text(ALL), "train.tgt": text(line[::-1] for line in ALL)}
     folders = {"mine": user_text, "run": {"tokenizer.json": b"{}", "config.toml": b""}, "text": {"train.en": b"mine\n"}}
     for name, files in folders.items():
@@ -399,7 +399,7 @@ def test_other_folders_and_input_files_are_not_modified(tmp_path, capfd):
 
 
 def test_data_own_records_its_sources_and_accounts_for_every_pair(tmp_path, capfd):
-    """Also for pairs that cleaning keeps and that are too long in tokens."""
+    """This includes pairs that cleaning keeps but that have too many tokens."""
     paths = {side: tmp_path / side for side in ("src", "tgt")}
     for path, step in zip(paths.values(), (1, -1), strict=True):
         path.write_bytes(text(line[::step] for line in [*ALL, "a b c d e f g h i j k l m n o p q r s t u v w x y z"]))

@@ -54,7 +54,7 @@ def copy(uninterrupted, tmp_path):
         (["info", "base", "--device", "x"], '--device: expected one of "cpu", "cuda"; got x; try c'),
         (["info", "RUN", "--vocab-size", "5"], "--vocab-size: expected a preset; got the run "),
         (["plan", "RUN", "--vocab-size", "5"], "--vocab-size: expected a preset; got the run "),
-        (["data", "own", "--out", "D", "--train-src=x", "--train-tgt=x", "--mirror=b"], "expected no --mirror, as"),
+        (["data", "own", "--out", "D", "--train-src=x", "--train-tgt=x", "--mirror=b"], "--mirror b has no effect"),
         (["data", "ownn", "--out", "D"], "got 'ownn'; try own"),
         (["info", "runs/x"], "got neither; try the --out of a training"),
         (["plan", "runs/x"], "got neither; try the --out of a training"),

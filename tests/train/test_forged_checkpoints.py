@@ -1,4 +1,4 @@
-"""Checkpoints whose checksums are right and whose arrays no training wrote."""
+"""Checkpoints with valid checksums but with arrays that no training has written."""
 
 import re
 import shutil

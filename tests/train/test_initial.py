@@ -138,7 +138,7 @@ def test_the_command_takes_tokenizer_and_configuration_from_the_run(text, source
     for path, status in ((tmp_path / "a", 0), ("", 0), (source, 2)):
         changed = ["--set", f"train.init={path}"]
         assert main(["train", "--resume", "--quiet", *changed, "--out", str(tmp_path / "b")]) == status
-    assert "which a resumed run does not read; try a new run with --out" in capsys.readouterr().err
+    assert "but only a new run reads train.init; try a new run with --out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("patterns", "n_frozen"), [("", 0), ("encoder.*", None), ("embedding.weight", 300 * 128)])

@@ -352,12 +352,12 @@ def test_labels_that_the_training_text_lacks_are_named(folder, tmp_path, capfd):
     command = ["train", f"{folder}/small.toml", "--set", "data.task=tagging", "--out", str(tmp_path / "run"), "--quiet"]
     assert main([*command, *files]) == 2
     message = capfd.readouterr().err
-    assert "odd.tags, line 2: expected a label of the training text; got 'NNS'; try NN" in message
+    assert "odd.tags, line 2: expected a label that the training text has; got 'NNS'; try NN" in message
     assert not (tmp_path / "run").exists()
 
 
 def test_a_tagger_learns_from_a_file_of_words_and_a_file_of_tags(folder, runs, tmp_path, capfd):
-    """The result is that of one file of tagged words."""
+    """The result is the same as with one file of tagged words."""
     for part in ("train", "valid"):
         lines = (folder / f"{part}.txt").read_text().splitlines()
         (tmp_path / part).write_text("".join(" ".join(TAG_OF[word] for word in line.split()) + "\n" for line in lines))
@@ -387,7 +387,7 @@ def test_a_tagger_learns_from_a_file_of_words_and_a_file_of_tags(folder, runs, t
             f"short: expected {n} lines, one for each sentence of {folder}/valid.txt; got 1;",
         ),
         (f"--valid-tags={tmp_path}/valid", f"line 1: expected 5 tags, one for each word of {folder}/valid.txt; got 1;"),
-        ("--valid-tagged=", "data.valid_tags: expected it with data.valid_tagged, the words; got"),
+        ("--valid-tagged=", "data.valid_tags: expected data.valid_tagged, the words, as well; got"),
     ):
         assert main([*command, str(tmp_path / "other"), *files, changed]) == 2
         assert message in capfd.readouterr().err and not (tmp_path / "other").exists()

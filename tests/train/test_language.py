@@ -201,7 +201,7 @@ def test_the_heads_of_a_language_model_are_drawn(trained_run, tmp_path, capsys):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (("--prompt", "Être"), "prompt: expected characters of the training text; got 'Ê'; try another"),
+        (("--prompt", "Être"), "prompt: expected only characters of the training text; got 'Ê'; try"),
         (("--top-p", "1.5"), "--top-p: expected a number above 0 to 1; got 1.5"),
         (("--temperature", "-1"), "--temperature: expected a number from 0 to 1e6; got -1.0"),
         (("--tokens", "0"), "--tokens: expected a whole number from 1 to 10000000; got 0"),

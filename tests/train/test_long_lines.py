@@ -25,7 +25,7 @@ MESSAGE = "line 3: expected at most 1,048,576 bytes; got a longer line; try one 
 
 @contextmanager
 def memory_below(mib):
-    """Fail if the block allocates more than this at any moment."""
+    """Fail if more than this amount of memory is allocated at any moment in the block."""
     tracemalloc.start()
     try:
         yield

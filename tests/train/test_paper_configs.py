@@ -90,7 +90,7 @@ def test_a_variant_changes_only_its_keys(variant):
 
 
 def test_version_1_is_post_norm_with_dropout_on_sublayer_outputs_only():
-    """As in its first public commit; pre-norm, other dropout and a higher rate are of version 2."""
+    """This is as in its first public commit; pre-norm, other dropout and a higher rate belong to version 2."""
     model, t = shaped(f"model.variant={V1}").config, config_of(f"model.variant={V1}").train
     assert (model.norm, model.attention_dropout, model.activation_dropout) == ("post", 0, 0)
     assert (t.warmup_steps, t.lr_scale, model.layer_norm_eps) == (4000, 1.0, 1e-6)
@@ -100,7 +100,7 @@ def test_version_1_is_post_norm_with_dropout_on_sublayer_outputs_only():
 
 
 def test_the_former_variant_keeps_its_six_details_and_rates():
-    """Runs of earlier versions have it."""
+    """Runs of earlier versions of this project use this variant."""
     model, t = shaped("model.variant=tensor2tensor").config, config_of("model.variant=tensor2tensor").train
     assert (model.norm, model.positions, model.position_rates) == ("pre", "sinusoidal_halves", "paper")
     assert (model.attention_dropout, model.activation_dropout) == (0.1, 0.1)

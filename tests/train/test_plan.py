@@ -91,7 +91,7 @@ def test_hours_and_cost_of_a_training(capsys):
     ("arguments", "message"),
     [
         (["bas", "--tokens-per-second", "1"], "expected a run folder or a preset; got neither; try base"),
-        (["base"], "missing --tokens-per-second"),
+        (["base"], "measured on one GPU, is missing"),
         (["base", "--gpus", "0,x", "--tokens-per-second", "1"], "--gpus: expected numbers from 1"),
         (["base", "--set", "model.n_layers=12"], "--set: expected a key of [train]; got model.n_layers=12; try "),
         (["base", "--price", "-1", "--tokens-per-second", "1"], "--price: expected"),

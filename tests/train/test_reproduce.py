@@ -144,7 +144,7 @@ def test_tasks_report_their_errors(jobs, capfd):
 
 @given(st.floats(0, 3), st.integers(1, 4))
 def test_a_claim_is_unclear_within_two_standard_errors(gap, trainings):
-    """base is `gap` standard errors of a difference better than A-h1, in both measures."""
+    """In both measures, base is better than A-h1 by `gap` standard errors of a difference."""
     error = math.sqrt(2 / trainings)  # the standard error of a difference between two means, for deviations of 1
     rows = {"base": gap * error, "A-h1": 0.0}
     results = {
@@ -239,7 +239,7 @@ def test_the_papers_results_agree_with_themselves(rows, factor, more):
 
 
 def test_ties_are_counted_apart():
-    """Rows that are equal here agree with no order of the paper."""
+    """Rows with equal results here do not agree with any order of the paper."""
     rows = {"base": 0.0, "A-h1": 0.0, "A-h4": 1.0}  # the paper: 25.8, 24.9, 25.5
     results = {
         row: {"perplexity": 5.0, "bleu": bleu, "parameters": 1, "averaged": {"perplexity": 5.0, "bleu": bleu},
@@ -316,7 +316,7 @@ def test_table_2_has_the_papers_rows_and_both_costs(trained, texts, tmp_path, ca
 
 
 def test_table_2_counts_the_updates_after_the_last_log_line(trained, texts, tmp_path):
-    """The cost is that of all updates, also of a run that is shorter than one interval of log lines."""
+    """The cost covers all updates, even of a run that is shorter than one interval of log lines."""
     out = tmp_path / "run"
     shutil.copytree(trained, out)
     state = read_state(RunFolder(out).steps()[-1])["run"]

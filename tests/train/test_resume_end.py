@@ -24,7 +24,7 @@ def test_a_run_with_no_step_left_stays_unchanged(uninterrupted, tmp_path, capfd,
     err = capfd.readouterr().err
     beyond = f", beyond train.max_steps = {max_steps}" if max_steps < 12 else ""
     assert err.count("after step 12") == 1, "one line says that the run has ended"
-    assert f"{out}: nothing left to do, as the run ended after step 12{beyond}; " in err
+    assert f"{out}: nothing left to do, because the run ended after step 12{beyond}; " in err
     assert "--set train.max_steps=N with N > 12 continues" in err
     assert contents(out) == before
 
@@ -67,7 +67,8 @@ def test_a_run_that_stopped_early_says_how_it_continues_and_does(text, tmp_path,
     before = contents(out)
     assert main(["train", "--resume", "--out", str(out)]) == 0
     assert (
-        f"nothing left to do, as the run ended by early stopping after step 3 of 12; {advice}" in capfd.readouterr().err
+        f"nothing left to do, because the run ended by early stopping after step 3 of 12; {advice}"
+        in capfd.readouterr().err
     )
     assert contents(out) == before
     assert main(["info", str(out)]) == 0 and " in 3 of 12 updates\n" in capfd.readouterr().out

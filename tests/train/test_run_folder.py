@@ -92,7 +92,7 @@ def test_of_two_concurrent_starts_one_fails_and_removes_nothing(text, tmp_path, 
 
 @pytest.mark.parametrize("child_holds_it", [False, True])
 def test_a_killed_process_holds_no_lock(text, tmp_path, child_holds_it):
-    """Also if a forked child of it still has the lock file open for a moment."""
+    """This holds even if a forked child of the process still has the lock file open for a moment."""
     (tmp_path / "run").mkdir()
     program = "import os, sys, time; from train.run.lock import lock_folder; from pathlib import Path\n"
     program += "with lock_folder(Path(sys.argv[1]), 'test'):\n"

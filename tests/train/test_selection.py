@@ -1,4 +1,4 @@
-"""Which weights a training selects: best checkpoints by any metric, early stopping, and the moving average."""
+"""The weights that a training selects: best checkpoints by any metric, early stopping, and the moving average."""
 
 from dataclasses import asdict
 
@@ -165,14 +165,14 @@ def test_patience_needs_validations(text, tmp_path):
     values["data"] |= {"valid_src": "", "valid_tgt": ""}
     with pytest.raises(UserError) as error:
         train(RunConfig.from_dict(values), tmp_path / "a", progress=False)
-    assert "train.patience: expected a validation text, whose loss stops the training" in one_line(error)
+    assert "train.patience: expected a validation text, whose loss ends the training" in one_line(error)
     assert str(error.value).endswith("try --valid-src F, or train.patience = 0") and not (tmp_path / "a").exists()
     values["train"]["patience"] = 0
     assert train(RunConfig.from_dict(values), tmp_path / "a", progress=False).step == 12
     for patience, too_late in ((1, False), (2, True)):
         run(text, tmp_path / str(patience), max_steps=9, validate_every=4, patience=patience)
         log = (tmp_path / str(patience) / "log.txt").read_text(encoding="utf-8")
-        warning = f"warning: train.patience = {patience} cannot stop this training of 9 steps, as it needs validations"
+        warning = f"warning: train.patience = {patience} cannot stop this training of 9 steps, because it needs valid"
         assert (warning in log) == too_late
 
 

@@ -1,4 +1,4 @@
-"""`reproduce table1`: the counts and measurements of layers, and a folder that resumes."""
+"""`reproduce table1`: the counts and measurements of layers, and continuing an interrupted table."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Laws of the training loop: resuming equals not stopping, and micro-batches equal one batch of their union."""
+"""Laws of the training loop: a resumed run equals an uninterrupted one, and micro-batches equal one large batch."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Run and data folders that another user, another program or a slip of the hand has changed."""
+"""Run and data folders that have been changed by another user, by another program or by mistake."""
 
 import json
 import os

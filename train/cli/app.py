@@ -110,7 +110,7 @@ def open_input(path: Path | None) -> Iterator[Iterator[str | None]]:
 
 @contextmanager
 def line_progress(verb: str, input: Path | None, output: Path | None, enabled: bool = True) -> Iterator[Any]:
-    """Show how many lines of `input` have been "translated" (the verb); yield the Work to advance.
+    """Show how many lines of `input` are done, as in "translated 3 lines" (`verb`); yield the Work to advance.
 
     Nothing is redrawn on a terminal that shows the results or that the user types into.
     """

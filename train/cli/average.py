@@ -20,13 +20,12 @@ def average(
         bool, typer.Option("--best", help="Average the best checkpoints (train.keep_best) instead.")
     ] = False,
 ) -> None:
-    """Average the weights of the newest or best checkpoints; commands that load the run use the average from then
-    on."""
+    """Average the weights of the newest or best checkpoints. Commands that load the run then use the average."""
     from train.run.average import average_checkpoints
     from train.run.checkpoint import read_state
 
     if best and last is not None:
-        raise UserError("--last: expected the newest or the best checkpoints; got --best too; try one of them")
+        raise UserError("--last: expected the newest or the best checkpoints; got --best too; try only one of them")
     path = average_checkpoints(run, last or 5, best)
     steps = ", ".join(f"{step:,}" for step in read_state(path)["averaged_steps"])
     print(f"averaged the weights after steps {steps}", file=sys.stderr)

@@ -60,7 +60,7 @@ def classify(
     task: Any = task_of(read_state(find_checkpoint(model)))
     if task.name not in TASKS:
         raise UserError(
-            f"{model}: expected a model of the task {' or '.join(TASKS)}; got one of {task.name}; try another"
+            f"{model}: expected a model of the task {' or '.join(TASKS)}; got one of {task.name}; try another run"
         )
     if top is not None and task.name == "tagging":
         raise UserError("--top: expected a classifier; got a tagger; try --json, which prints probabilities")

@@ -81,10 +81,10 @@ def data(
             )
         valid = (Pair("", valid_src, valid_tgt),) if valid_src else ()
         if mirror:
-            raise UserError(f"data own: expected no --mirror, as nothing is downloaded; got {mirror}; try without it")
+            raise UserError(f"data own: --mirror {mirror} has no effect, because nothing is downloaded; try without it")
         corpus = Dataset("src", "tgt", (), (Pair("", train_src, train_tgt),), valid)
     elif any(files):
-        raise UserError(f"data {name}: expected no text files, because it downloads them; got some; try data own")
+        raise UserError(f"data {name}: text files are not accepted, because it downloads its own; try data own")
     else:
         corpus = dataset(name)
     rules = Rules(max_words, max_ratio, not keep_scripts, not keep_duplicates)

@@ -111,7 +111,7 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
     if model.examples != "pairs":
         if kind or overrides:
             name, got = "kind" if kind else next(iter(overrides)), MODELS[model.examples]
-            raise UserError(f"--{name}: expected an encoder-decoder model; got {got}; try without it")
+            raise UserError(f"--{name}: expected an encoder-decoder model; got {got}; try without this option")
         inspect_one = inspect_text if model.examples == "text" else inspect_encoder
         draw_heads(inspect_one(model, tokenizer, sentence), sentence, out, origin, ["text"])
         return

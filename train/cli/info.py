@@ -65,7 +65,7 @@ def info(
         print(run_config.dump(), end="")
         return
     if measure and tokens_per_second:
-        raise UserError("info: expected --measure or --tokens-per-second; got both; try one of them")
+        raise UserError("info: expected --measure or --tokens-per-second; got both; try only one of them")
     origin = "as given"
     if measure:
         from train.experiments.speed import measure_speed
@@ -97,9 +97,9 @@ def no_model_error(what: str) -> UserError:
 
 
 def check_preset_only(vocab_size: int | None, run: str) -> None:
-    """Raise UserError if --vocab-size is given for a run, which has a vocabulary."""
+    """Raise UserError if --vocab-size is given for a run, whose vocabulary already exists."""
     if vocab_size is not None:
-        raise UserError(f"--vocab-size: expected a preset; got the run {run}, which has a vocabulary; try without it")
+        raise UserError(f"--vocab-size: expected a preset; got the run {run}, which has its own; try without it")
 
 
 def describe(shape: Any, config: Any, updates: int | None = None) -> Iterator[str]:

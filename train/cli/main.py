@@ -108,8 +108,8 @@ def report_internal_error() -> int:
 def report_exit(status: int, line: str, details: str = "") -> int:
     """Print `details` and `line` once and return `status`.
 
-    If all ranks fail with the same error, only rank 0 prints it. If a single rank fails, it prints its name and aborts
-    the others.
+    If all ranks fail with the same error, only rank 0 prints it. If a single rank fails, it also prints its name and
+    aborts the others.
     """
     world = npx.distributed.world()
     prints = world.rank == 0 and npx.distributed.rank_and_size()[0] == 0

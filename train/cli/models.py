@@ -1,4 +1,4 @@
-"""Loading the model, or the ensemble of models, that `translate` and `score --pairs` use."""
+"""Loading of the model, or the ensemble of models, that `translate` and `score --pairs` use."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,6 +24,6 @@ def load_models(
         if tokenizer.digest != tokenizers[0].digest:
             raise UserError(
                 f"--model: expected runs with the same tokenizer; got different ones in {run} and {runs[0]}; try "
-                f"training it with --set data.tokenizer={runs[0] / 'tokenizer.json'}"
+                f"training the model with --set data.tokenizer={runs[0] / 'tokenizer.json'}"
             )
     return (members[0] if len(members) == 1 else Ensemble(members)), tokenizers[0], configs[0]

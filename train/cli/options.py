@@ -20,14 +20,14 @@ SEEDS, VOCABULARY = "[0, 4294967295]", "[5, 16777216]"
 
 
 def number_option(kind: type, interval: str, **settings: Any) -> Any:
-    """Return a typer option for a number in an interval; `settings` are typer's."""
+    """Return a typer option for a number in an interval; `settings` are passed to `typer.Option`."""
     return checked_option(Range(kind, interval), **settings)
 
 
 def search_option(key: str, **settings: Any) -> Any:
     """Return a typer option that overrides a key of [search].
 
-    The help text is the key's, unless `settings` contains one.
+    The help text is that of the key, unless `settings` contains one.
     """
     from models.fields import range_of
     from train.run.config import keys_of
@@ -94,7 +94,10 @@ BatchTokens = Annotated[int | None, search_option("batch_tokens", help="Source t
 
 
 def search_options(run_search: dict[str, Any], n_best: int, **overrides: Any) -> dict[str, Any]:
-    """Return a run's [search] table with the `overrides` that are not None, `n_best`, and warnings sent to stderr."""
+    """Return the options of a search: a run's [search] table, the `overrides` that are not None, and `n_best`.
+
+    Warnings of the search go to standard error.
+    """
     search = run_search | {name: value for name, value in overrides.items() if value is not None}
     if n_best > search["beam"]:
         raise UserError(
@@ -106,11 +109,11 @@ def search_options(run_search: dict[str, Any], n_best: int, **overrides: Any) ->
 def check_single_input(input: Path | None, gold: Path | None) -> None:
     """Raise UserError if a command receives both --input and --gold."""
     if input is not None and gold is not None:
-        raise UserError(f"--gold: expected --input or --gold; got both ({input}, {gold}); try one of them")
+        raise UserError(f"--gold: expected --input or --gold; got both ({input}, {gold}); try only one")
 
 
 def ignore_warning(text: str) -> None:
-    """Drop a warning."""
+    """Do nothing: the warning handler of --quiet."""
 
 
 def warn(text: str) -> None:

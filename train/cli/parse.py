@@ -70,7 +70,7 @@ def parse(
     use_device(device)
     check_single_input(input, gold)
     if lexicon is not None and free:
-        raise UserError("--lexicon: expected a constrained search; got --free; try one of them")
+        raise UserError("--lexicon: expected a constrained search; got --free too; try only one of them")
     if svg is not None:
         check_path(svg, (".svg",))
     trees = list(read_clean_trees(gold)) if gold is not None else []
@@ -98,7 +98,7 @@ def parse(
         warn(f"parsed {work.result()}, with {checkpoints[0]}")
     if svg is not None:
         if written.first_tree is None:
-            raise UserError("--svg: expected a sentence to draw; got an empty input; try without --svg")
+            raise UserError("--svg: the input has no sentence to draw; try an input with words, or without --svg")
         with open_output(svg) as file:
             file.write(draw_tree(written.first_tree, *attention_over_words(network, tokenizer, written.first_tree)))
     warn("\n".join(summarize(parses, report)) if gold is not None else str(written))

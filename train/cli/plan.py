@@ -80,7 +80,7 @@ def plan(
         raise no_model_error(what)
     if not tokens_per_second:
         raise UserError(
-            "plan: missing --tokens-per-second, measured on one GPU; try npx-transformer info PRESET --measure"
+            "plan: --tokens-per-second, measured on one GPU, is missing; try npx-transformer info PRESET --measure"
         )
     nominal = LINKS[link]
     used = nominal._replace(

@@ -73,7 +73,7 @@ def score(
             "--metric": metric,
         }
         if conflicts := [name for name, value in options.items() if value]:
-            raise UserError(f"score: expected --pairs without {conflicts[0]}; got both; try one of them")
+            raise UserError(f"score: expected --pairs without {conflicts[0]}; got both; try only one of them")
         if not model:
             raise UserError("score: expected --pairs and --model together; got --pairs alone; try --model RUN")
         use_device(device)

@@ -1,4 +1,4 @@
-"""Standard streams for a command that runs in a pipeline: closed streams and readers that exit early are handled.
+"""Standard streams of a command in a pipeline, which may be closed or have a reader that exits early.
 
 `main` enters `guard_standard_streams` once. A stream that was closed before the program started becomes the null
 device, so a file opened later never takes its descriptor. Errors on standard error are ignored. If the reader of
@@ -71,7 +71,7 @@ def guard_standard_streams() -> Iterator[None]:
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))
     stdout, stderr = sys.stdout, sys.stderr
-    for stream in (stdout, stderr):  # shows a character that the terminal cannot encode as \\xfc, as stderr does
+    for stream in (stdout, stderr):  # show a character that the terminal cannot encode as an escape such as \\xfc
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     sys.stdout, sys.stderr = GuardedStream(stdout, raise_broken_output), GuardedStream(stderr, lambda error: None)
@@ -84,7 +84,7 @@ def guard_standard_streams() -> Iterator[None]:
 
 
 def stream_lines(file: BinaryIO, name: str, max_line_bytes: int) -> Iterator[str | None]:
-    r"""Yield the lines of UTF-8 text as they arrive, without their end ("\n" or "\r\n") and a byte order mark.
+    r"""Yield the lines of UTF-8 text as they arrive, without line ends ("\n" or "\r\n") and byte order mark.
 
     Yields None when the input pauses after a line. Raises UserError, with the line number, for invalid UTF-8 and for a
     line longer than `max_line_bytes`.

@@ -106,7 +106,7 @@ def train(
     changes = [*(settings or ()), *(f"data.{name}={to_toml(path)}" for name, path in paths.items())]
     if init is not None:
         if resume:
-            raise UserError("--init: expected a new run; got --resume; try it without --init")
+            raise UserError("--init: expected a new run; got --resume; try --resume without --init")
         changes = [f"train.init={to_toml(str(init))}", *changes]
     if init_only is not None:
         changes.append(f"train.init_only={to_toml(init_only)}")
@@ -125,7 +125,7 @@ def train(
     has_texts = any(getattr(run_config.data, name) for name in task.files["train"])
     if resume and not has_texts and (out / "config.toml").exists():
         raise UserError(
-            f"--resume: expected the run's text files; got {config}, which names none; try omitting {config}, as "
+            f"--resume: expected the run's text files; {config} names none; try omitting {config}, because "
             f"{out / 'config.toml'} is the configuration of the run"
         )
     run_training(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")
@@ -168,7 +168,7 @@ def use_data_folder(
     for name in texts:
         if name in keys:
             option = f"--{name.replace('_', '-')}"
-            raise UserError(f"--data: expected {folder} or {option}; got both; try one of them")
+            raise UserError(f"--data: expected {folder} or {option}; got both; try only one of them")
     original = read({}).data
     if original.task != "translation":
         raise UserError(f"--data: expected the task translation; got {original.task}; try the options of that task")
@@ -190,7 +190,7 @@ def use_data_folder(
             f'{config.data.vocab_size}; try another folder, or data.tokenizer = "bpe", which trains a new tokenizer'
         )
     is_same = all(getattr(config.data, name) == value for name, value in keys.items()) and not texts
-    if config.data.prepared == keys.get("prepared") and not is_same:  # writes new token arrays to the run
+    if config.data.prepared == keys.get("prepared") and not is_same:  # write new token arrays to the run folder
         config = replace(config, data=replace(config.data, prepared=""))
     if not config.data.valid_src:
         notes.append(
@@ -200,7 +200,7 @@ def use_data_folder(
 
 
 def read_config(config: str | None, changes: list[str], out: Path, resume: bool, init: Path | None = None) -> Any:
-    """Return the configuration from a file or a preset or, if neither is given, from the resumed run or from `init`.
+    """Return the configuration of a file or preset or, if none is given, that of the resumed run or of `init`.
 
     With `init`, its tokenizer is used unless the file or `changes` name another one.
     """

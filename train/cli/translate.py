@@ -96,8 +96,8 @@ def translate(
     world = join_ranks()
     if world.size > 1 and input in (None, STDIO):
         raise UserError(
-            f"translate: expected --input FILE with {world.size} ranks, as mpirun does not forward the end of standard "
-            "input; got standard input; try --input FILE"
+            f"translate: expected --input FILE with {world.size} ranks, because mpirun does not forward the end of "
+            "standard input; got standard input; try --input FILE"
         )
     with ExitStack() as stack:
         lines: Iterator[str | None] = iter(())
@@ -147,7 +147,7 @@ def check_sampling_options(sampling: dict[str, Any], search: dict[str, Any]) -> 
         raise UserError(f"--{name}: expected --samples as well; got only --{name}; try adding --samples 1")
     if sampling and search:
         name = next(iter(search)).replace("_", "-")
-        raise UserError(f"--{name}: expected beam search or samples; got --samples too; try one of them")
+        raise UserError(f"--{name}: expected beam search; got --samples, to which it does not apply; try only one")
 
 
 def without_none(**options: Any) -> dict[str, Any]:

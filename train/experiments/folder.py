@@ -1,4 +1,4 @@
-"""The output folder of a table, which only the same command with the same settings can continue."""
+"""The output folder of a table. Only the same command with the same settings can continue it."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -15,13 +15,15 @@ SHOWN = ("scale", "steps", "settings")  # settings whose values a message shows;
 def open_table_folder(out: Path, settings: Mapping[str, Any], mark: str = "settings.json") -> None:
     """Create the folder, or check that it belongs to this command and has the same settings.
 
-    The settings that all rows share are stored in the file `mark`; new ones are added to it. Raises UserError for any
-    other folder and for different settings.
+    The file `mark` holds the settings that all rows share; settings that it does not have yet are added. Raises
+    UserError for any other folder and for different settings.
     """
     stored = open_own_folder(out, mark) or {}
     for name, value in settings.items():
         if stored.get(name, value) != value:
-            expected, got = (f"{name} = {stored[name]}", value) if name in SHOWN else (f"the same {name}", "others")
+            expected, got = (
+                (f"{name} = {stored[name]}", value) if name in SHOWN else (f"the same {name}", "different ones")
+            )
             raise UserError(f"{out}: expected {expected}, as in its finished rows; got {got}; try a new --out")
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / mark, {**stored, **settings})

@@ -43,7 +43,7 @@ Pair = tuple[list[int], list[int]]  # ids of source and target, without BOS and 
 
 
 def copy(rng: np.random.Generator, length: int) -> Pair:
-    """Return a random sequence of letters twice, as source and target."""
+    """Return a random sequence of letters both as source and as target."""
     letters = rng.integers(FIRST, FIRST + LETTERS, length).tolist()
     return letters, letters
 
@@ -55,7 +55,10 @@ def reverse(rng: np.random.Generator, length: int) -> Pair:
 
 
 def number_words(rng: np.random.Generator, length: int) -> Pair:
-    """Return `length` digits and commas, and the numbers of one or two digits in English: 42,7 -> forty two, seven."""
+    """Return `length` digits and commas, and the numbers that they form in English: 42,7 -> forty two, seven.
+
+    Each number has one or two digits.
+    """
     source: list[int] = []
     target: list[int] = []
     while len(source) < length:

@@ -1,4 +1,4 @@
-"""Estimates of the time and cost of training on k GPUs, from the measured compute time of one and a model of the links.
+"""Estimates of the time and cost of training on k GPUs, from the speed of one GPU and a model of the links.
 
 The gradient is reduced in B buckets of 16 MiB, one after the other (train/learn/parallel/reducer.py). For a bucket of m
 bytes over k ranks, with b bytes per second in each direction and a latency of l seconds, each rank sends every part to
@@ -6,12 +6,12 @@ the rank that sums it, and each sum goes to all ranks:
 
     bucket   2 (k - 1) / k  m / b  +  2 l
     step     accumulate t + max(B buckets - 2/3 t (1 - 1 / (B - L)), L buckets) + 2 l
-    shard    a bucket costs half, for the parts only; after the update the weights are gathered for the other half
+    shard    a bucket costs half, because only parts are sent; after the update, gathering the weights costs the rest
 
 t is the compute time of a micro-batch, of which the backward pass takes 2/3 (the time that a sharded update saves is
-ignored). Buckets are reduced during the backward pass as soon as the first is ready. The last L buckets are ready only
-when it ends: all that contain a part of the embedding matrix, and at least one. The term 2 l is the exchange of losses,
-norms and timings between ranks.
+ignored). Buckets are reduced during the backward pass, as soon as each is ready. The last L buckets, those with a part
+of the embedding matrix and at least one, are ready only when the backward pass ends. The term 2 l is the time in which
+the ranks exchange losses, norms and timings.
 
 For comparison, the table shows the faster of the two usual algorithms for an all-reduce of n bytes:
 

@@ -58,7 +58,7 @@ def run_tasks(tasks: Tasks, jobs: int) -> Iterator[tuple[str, str]]:
 
 
 def error_of(task: Callable[[], object]) -> str:
-    """Run a task and return its error on one line, or "". An error that is not the user's prints its traceback."""
+    """Run a task and return its error on one line, or "". Prints the traceback of any error but a UserError."""
     try:
         task()
     except UserError as error:
@@ -86,7 +86,7 @@ def run_in_process(task: Callable[[], object], threads: int, device: str, sender
 
 
 def received(connection: Any, process: Any) -> str:
-    """Return the error that a process has sent before its end, or how it ended without one."""
+    """Return the error that a process has sent or, if it ended without sending one, how it ended."""
     try:
         error = connection.recv()
     except EOFError:

@@ -37,7 +37,7 @@ from train.learn.optimizer import Adam
 
 WINDOW, WIDTH = 16, 3  # r of restricted self-attention, and k of the convolutions
 HEAD = 64  # width of an attention head
-MIN_SECONDS = 0.3  # seconds for which a measurement is repeated at least, if MAX_REPEATS allows
+MIN_SECONDS = 0.3  # minimum seconds for which a measurement is repeated, unless MAX_REPEATS is reached earlier
 MAX_REPEATS = 20  # maximum number of repetitions of a measurement
 SAMPLES = 32  # random inputs over which gradients are averaged
 VOCABULARY, COPY_WIDTH, COPY_BATCH = 8, 32, 16  # vocabulary of the copying task
@@ -77,9 +77,9 @@ class Kind:
     Attributes:
         layer: makes a complete layer of width d, for stacks.
         mixing: makes the part that is measured.
-        multiplications: their number in a forward pass over n positions.
+        multiplications: the number of multiplications in a forward pass over n positions.
         complexity, sequential, path: the paper's entries, as text.
-        exponents: the exponents of n and d in them.
+        exponents: the exponents of n and d in `complexity`.
     """
 
     layer: Callable[[int], Module]
@@ -282,7 +282,7 @@ def layers_to_reach(kind: Kind, distance: int) -> int:
 
 
 def path_length(kind: Kind, distance: int) -> int:
-    """Return the number of steps that a signal takes over that distance: layers times the recurrent steps in each."""
+    """Return the number of steps in which a signal crosses that distance: layers times recurrent steps per layer."""
     one, two, all_positions = (graph_depth(kind, n) for n in (1, 2, distance + 1))
     steps = 1 + (all_positions - one) // (two - one) if two > one else 1
     return layers_to_reach(kind, distance) * steps

@@ -84,7 +84,7 @@ def training_cost(path: Path) -> dict[str, Any]:
     """
     run = RunFolder(path)
     if (totals := newest_totals(run)) is None:
-        got = "got only averaged weights; try another run"
+        got = "got one with averaged weights only; try another run"
         raise UserError(f"{path}: expected a run with a checkpoint of a step, which counts its tokens; {got}")
     config = run.load_config()
     shape = model_config(read_state(find_checkpoint(path)))

@@ -92,10 +92,10 @@ def run_table3(
         texts: the [data] keys train_src, train_tgt, valid_src and valid_tgt with their files; all are required.
         scale: key of SCALES.
         rows: rows to train; none for all.
-        steps: updates of base; default: the scale's.
+        steps: updates of base; default: as the scale says.
         settings: configuration changes of every row, as for --set.
         progress: print the progress of each training; with several jobs, only that it starts.
-        seeds: trainings of each row, with train.seed, train.seed + 1, ...; default: the scale's.
+        seeds: trainings of each row, with train.seed, train.seed + 1, ...; default: as the scale says.
         jobs: trainings at a time, each in its own process.
 
     A training that fails is reported and retried by the next call; the others continue. Raises UserError for invalid
@@ -129,7 +129,7 @@ def run_table3(
         run = RunFolder(out / "rows" / name)
         if not read_sealed(run.path / RESULT):
             tasks[name] = partial(run_row, row, run, config, progress and jobs == 1, f"row {number} of {len(names)}")
-    if tasks:  # once, before several processes need it
+    if tasks:  # prepare the text once, before several processes need it
         config = row_config("base", scale, steps, texts, shared)
         with Display(progress) as display:
             prepare_corpora(RunFolder(out), config, files, TASK.load_tokenizer(config.data.tokenizer), display)

@@ -135,7 +135,7 @@ def from_bert(weights: Mapping[str, Any], c: TransformerConfig, order: Any, name
 
 
 def candidates(name: str) -> tuple[str, ...]:
-    """Return the names that a tensor may have."""
+    """Return the names that a tensor may have in a BERT file, in the order in which they are tried."""
     stem, _, ending = name.rpartition(".")
     return (name, stem + OLDER_NAMES[f".{ending}"]) if stem.endswith("LayerNorm") else (name,)
 
@@ -150,13 +150,13 @@ def read_tokenizer(folder: Path) -> tuple[AffixTokenizer, Any]:
     for token in (*SPECIALS.values(), UNKNOWN):
         if token not in vocabulary:
             raise UserError(
-                f"{folder}: expected {token} in the vocabulary; it is missing; try the files of a BERT model"
+                f"{folder}: expected a vocabulary with {token}; got one without it; try the files of a BERT model"
             )
     special = [vocabulary[token] for token in SPECIALS.values()]
     order = np.array([*special, *(i for i in range(len(vocabulary)) if i not in {*special})])
     names = sorted(vocabulary, key=vocabulary.__getitem__)
     if [vocabulary[token] for token in names] != [*range(len(names))]:
-        raise UserError(f"{folder}: expected each id of the vocabulary once; got others; try {REMEDY}")
+        raise UserError(f"{folder}: expected each id of the vocabulary once; got missing or repeated ids; try {REMEDY}")
     numbers = {names[i]: number for number, i in enumerate(order.tolist())}
     added = [{**token, "id": numbers[token["content"]]} for token in spec["added_tokens"]]
     content = {**spec, "model": {**spec["model"], "vocab": numbers}, "added_tokens": added, "post_processor": None}
@@ -177,7 +177,7 @@ def read_spec(folder: Path) -> dict[str, Any]:
             or not isinstance(added, list)
             or not all(isinstance(token, dict) and token.get("content") in model["vocab"] for token in added)
         ):
-            raise UserError(f"{folder / TOKENIZER}: expected a WordPiece tokenizer; got another; try {REMEDY}")
+            raise UserError(f"{folder / TOKENIZER}: expected a WordPiece tokenizer; got another kind; try {REMEDY}")
         return dict(spec)
     settings = read_object(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
     names = [line.rstrip("\n") for line in read_all_lines(folder / VOCABULARY)]

@@ -25,8 +25,7 @@ def write_ctranslate2(model: Any, tokenizer: Any, config: RunConfig, folder: Pat
         from ctranslate2.specs import TransformerSpec, common_spec
     except ImportError:
         raise UserError(
-            "export: expected the package ctranslate2; it is not installed; try "
-            f"{pip_install('formats')}, or --to huggingface"
+            f"export: the package ctranslate2 is not installed; try {pip_install('formats')}, or --to huggingface"
         ) from None
     c = model.config
     converted = marian_model(model, tokenizer, "ctranslate2", ("post", "pre"))
@@ -37,7 +36,7 @@ def write_ctranslate2(model: Any, tokenizer: Any, config: RunConfig, folder: Pat
         (c.n_layers, c.n_layers), c.n_heads, pre_norm=c.norm == "pre", activation=activation
     )
     set_weights(spec, converted, c)
-    # CTranslate2 has no use for a token that is never read or predicted.
+    # Padding is left out, because CTranslate2 neither reads nor predicts it.
     source, target = (names[:-1] if is_pad_last(converted) else names for names in converted.vocabularies)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)

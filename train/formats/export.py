@@ -1,4 +1,4 @@
-"""Export of runs: the available formats, and output folders that are complete or absent."""
+"""Export of runs: the available formats, and the atomic writing of output folders."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
     Args:
         run: the run folder, or one checkpoint folder.
         target: a name in TARGETS.
-        out: the folder to write, which must not exist or be empty; it is complete or absent.
+        out: the folder to write, which must be missing or empty; it is written completely or not at all.
         dtype: dtype of the weights, one of DTYPES.
         on_warning: called with warnings about the run.
 
@@ -103,7 +103,8 @@ def check_range(tensors: Mapping[str, Any], dtype: str) -> None:
 def unsupported_fields(c: TransformerConfig, allowed: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str]]:
     """Yield the fields of a model whose values a target does not support, and the supported values in words.
 
-    A field that is neither in `allowed` nor in UNCHECKED must have its default, so a new option raises an error.
+    A field that is neither in `allowed` nor in UNCHECKED must have its default. A field that is added to the
+    configuration later is therefore rejected until it is listed.
     """
     for field in fields(c):
         values = allowed.get(field.name, (field.default,))
@@ -118,7 +119,7 @@ def check_supported(
     """Raise UserError, naming the first of the `unsupported_fields`."""
     for name, words in unsupported_fields(c, allowed):
         raise UserError(
-            f"export: expected model.{name} {words}, which {target} can represent; got {getattr(c, name)}; "
+            f"export: expected model.{name} {words}, because {target} supports nothing else; got {getattr(c, name)}; "
             f"try {attempt}"
         )
 

@@ -103,7 +103,7 @@ def read_gpt2(
 def from_gpt2(weights: Mapping[str, Any], c: TransformerConfig, name: str) -> dict[str, Any]:
     """Return our parameters in float32.
 
-    Raises UserError, naming the tensor and the file `name`, for one that does not fit.
+    Raises UserError, naming the tensor and the file `name`, for a tensor that does not fit.
     """
     shapes = {parameter: p.shape for parameter, p in c.outline().named_parameters()}
     tensors = Tensors(weights, name)

@@ -1,4 +1,4 @@
-"""Read Hugging Face folders, and write run folders."""
+"""Reading of Hugging Face folders, and writing of run folders."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -105,7 +105,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """Return the content of a JSON file with an object. Raises UserError for anything else."""
     content = read_json(path, "settings of a model")
     if not isinstance(content, dict):
-        raise UserError(f"{path}: expected a JSON object; got {type(content).__name__}; try the original file")
+        raise UserError(f"{path}: expected a JSON object; got a {type(content).__name__}; try the original file")
     return content
 
 
@@ -154,7 +154,7 @@ def read_sentencepiece(folder: Path, pad: int, eos: int) -> PairTokenizer:
         vocabulary = read_object(folder / file)
         if UNKNOWN not in vocabulary:
             raise UserError(
-                f"{folder / file}: expected {UNKNOWN} in the vocabulary; it is missing; try the original file"
+                f"{folder / file}: expected a vocabulary with {UNKNOWN}; got one without it; try the original file"
             )
         special = SpecialIds(pad, pad, eos, vocabulary[UNKNOWN])
         sides.append(SentencePieceTokenizer(content, vocabulary, special, str(folder / model)))
@@ -180,7 +180,7 @@ def suppressed_ids(settings: Mapping[str, Any], tokenizer: TextTokenizer, path: 
     words = [*sequences, *([token] for token in tokens)] if is_list else []
     if not is_list or not all(isinstance(word, list) and len(word) == 1 and type(word[0]) is int for word in words):
         raise UserError(
-            f"{path}: bad_words_ids: expected single tokens; got sequences of several; try without this setting"
+            f"{path}: bad_words_ids: expected single tokens; got sequences of tokens; try removing this setting"
         )
     never = {tokenizer.pad_id, tokenizer.bos_id}
     return tuple(dict.fromkeys(word[0] for word in words if word[0] not in never))
@@ -194,7 +194,7 @@ def warn_of_settings(settings: Mapping[str, Any], path: Path, on_warning: Callab
 
 
 def search_settings(settings: Mapping[str, Any], path: Path, on_warning: Callable[[str], object]) -> dict[str, Any]:
-    """Return the [search] table that searches as transformers does with these generation settings."""
+    """Return the [search] table with which our search does what transformers does with these generation settings."""
     warn_of_settings(settings, path, on_warning)
     beam, alpha = settings.get("num_beams") or 1, settings.get("length_penalty")
     return {

@@ -16,7 +16,7 @@ from train.formats.export import sinusoids_of
 from train.formats.settings import read_activation, read_value
 from train.formats.weights import Tensors
 
-EPSILON = 1e-5  # epsilon of its layer norms
+EPSILON = 1e-5  # epsilon of the layer norms in transformers' Marian
 SHARED = "model.shared.weight"
 SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 OUTPUT, BIAS = "lm_head.weight", "final_logits_bias"
@@ -53,7 +53,7 @@ def layer_parameters(c: TransformerConfig) -> Iterator[Mapped]:
             yield from linear(f"{ours}.feed_forward.inner", f"{theirs}.fc1")
             yield from linear(f"{ours}.feed_forward.outer", f"{theirs}.fc2")
             yield from norm(f"{ours}.feed_forward_residual.norm", f"{theirs}.final_layer_norm")
-        if c.norm == "pre":  # not in transformers; CTranslate2 has it
+        if c.norm == "pre":  # only CTranslate2 has this norm, not transformers
             yield from norm(f"{side}_norm", f"model.{side}.layer_norm")
 
 
@@ -169,9 +169,9 @@ def from_marian(weights: Mapping[str, Any], c: TransformerConfig, name: str) -> 
 def to_marian(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int) -> dict[str, Any]:
     """Return the tensors of a Marian model equivalent to our model, for at most `n_positions` positions.
 
-    A permutation of the D columns turns interleaved sinusoids into Marian's. Anything else that is added to the first
-    layer's input, such as the embedding of `bos_id`, becomes part of the tables of positions. Biases that our model
-    does not have are zeros.
+    A permutation of the D columns turns interleaved sinusoids into Marian's. Other differences in the first layer's
+    input, such as the embedding of `bos_id`, become part of the tables of positions. Biases that our model does not
+    have are zeros.
     """
     order = column_order(c)
     shapes = {mapped.ours: mapped for mapped in layer_parameters(c)}
@@ -198,8 +198,10 @@ def to_marian(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int) -
 
 
 def column_order(c: TransformerConfig) -> Any:
-    """Return our column for each of Marian's D columns: for interleaved sinusoids, the even columns before the odd
-    ones."""
+    """Return, for each of Marian's D columns, the index of our column.
+
+    For interleaved sinusoids, the even columns come before the odd ones.
+    """
     columns = np.arange(c.d_model)
     return np.concatenate([columns[::2], columns[1::2]]) if c.positions == "sinusoidal" else columns
 
@@ -217,7 +219,7 @@ def permute_columns(name: str, array: Any, order: Any) -> Any:
 
 
 def position_tables(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int, order: Any) -> dict[str, Any]:
-    """Return the tables of positions of both sides, or none if both are Marian's."""
+    """Return the tables of positions of encoder and decoder, or no table if both equal Marian's sinusoids."""
     marian = sinusoid_table(n_positions, c.d_model)
     scale = np.float32(c.d_model**0.5 if c.scale_embedding else 1)
     result = {}

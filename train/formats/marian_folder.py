@@ -26,7 +26,7 @@ from train.text.pair_tokenizer import PairTokenizer
 from train.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from train.text.tokenizer import SPECIALS, Tokenizer
 
-MAX_POSITIONS = 1024  # sinusoids have no limit, but the format requires one
+MAX_POSITIONS = 1024  # sinusoids have no maximum length, but the format requires one
 MAX_EPSILON = (
     2e-5  # limit for the norms' epsilon: transformers uses 1e-5 instead, which changes variances by at most that much
 )

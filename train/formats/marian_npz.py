@@ -24,7 +24,7 @@ from train.text.sentencepiece_tokenizer import SentencePieceTokenizer, load_engi
 from train.text.tokenizer import SpecialIds
 
 SETTINGS, DECODER = "special:model.yml", "decoder.yml"
-EPSILON = 1e-6  # epsilon of its layer norms
+EPSILON = 1e-6  # epsilon of the layer norms of Marian itself
 PAD, EOS = "<pad>", "</s>"
 ACTIVATIONS = {"swish": "silu", "relu": "relu"}
 NAMES = {
@@ -54,7 +54,7 @@ def find_npz(folder: Path) -> Path | None:
     """Return the .npz file of a folder, or None. Raises UserError if there are several."""
     files = sorted(folder.glob("*.npz"))
     if len(files) > 1:
-        raise UserError(f"{folder}: expected one .npz file; got {len(files)}; try a folder with one of them")
+        raise UserError(f"{folder}: expected one .npz file; got {len(files)}; try a folder with only one of them")
     return files[0] if files else None
 
 
@@ -66,7 +66,7 @@ def read_npz(path: Path, on_warning: Callable[[str], object]) -> Imported:
     """
     arrays = read_arrays(path)
     if SETTINGS not in arrays:
-        raise UserError(f"{path}: expected {SETTINGS}, as Marian writes it; it is missing; try a model of Marian")
+        raise UserError(f"{path}: {SETTINGS}, which Marian writes, is missing; try a model that Marian has saved")
     text = arrays.pop(SETTINGS).astype(np.uint8).tobytes().rstrip(b"\0").decode("utf-8", "replace")
     config = read_yaml(text, f"{path}: {SETTINGS}")
     keys = read_settings(config, f"{path}: {SETTINGS}")
@@ -127,7 +127,7 @@ def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
             f"n); got {placement}; try another model"
         )
     activation = config.get("transformer-ffn-activation", "swish")
-    if activation not in ACTIVATIONS:  # its gelu is x sigmoid(1.702 x)
+    if activation not in ACTIVATIONS:  # Marian's gelu is not supported: it is x sigmoid(1.702 x)
         raise UserError(
             f"{name}: transformer-ffn-activation: expected {' or '.join(ACTIVATIONS)}; got {activation}; try another "
             "model"
@@ -207,13 +207,11 @@ def with_padding(weights: Mapping[str, Any], n_tokens: tuple[int, int], size: in
 
 
 def read_yaml(text: str, name: str) -> dict[str, Any]:
-    """Return the content of YAML with one mapping, whose scalars stay text. Raises UserError for anything else."""
+    """Return the content of YAML that is one mapping; scalars remain strings. Raises UserError for anything else."""
     try:
         import yaml
     except ImportError:
-        raise UserError(
-            f"{name}: expected the package pyyaml; it is not installed; try {pip_install('formats')}"
-        ) from None
+        raise UserError(f"{name}: the package pyyaml is not installed; try {pip_install('formats')}") from None
     try:
         content = yaml.load(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -254,7 +252,9 @@ def read_tokenizer(folder: Path, settings: Mapping[str, Any], is_shared: bool) -
                 content = stream.read()
         for token in (EOS, UNKNOWN):
             if token not in vocabulary:
-                raise UserError(f"{file}: expected {token} in the vocabulary; it is missing; try the original file")
+                raise UserError(
+                    f"{file}: expected a vocabulary with {token}; got one without it; try the original file"
+                )
         if PAD in vocabulary:
             raise UserError(f"{file}: expected a vocabulary of Marian, without {PAD}; got {PAD}; try another model")
         sides.append((content, vocabulary, file))

@@ -24,9 +24,7 @@ def write_onnx(model: Any, tokenizer: Any, config: RunConfig, folder: Path, dtyp
     try:
         import onnx
     except ImportError:
-        raise UserError(
-            f"export: expected the package onnx; it is not installed; try {pip_install('formats')}"
-        ) from None
+        raise UserError(f"export: the package onnx is not installed; try {pip_install('formats')}") from None
     if dtype != "float32":
         raise UserError(f"--dtype: expected float32 with --to onnx; got {dtype}; try --to ctranslate2")
     check_tokenizer(tokenizer, "onnx")
@@ -123,7 +121,7 @@ class Graph:
         )
 
     def padding_mask(self, mask: str) -> str:
-        """Add the scores' bias (B, 1, 1, S) of a mask (B, S) of ones and zeros."""
+        """Add the bias (B, 1, 1, S) on the scores for a mask (B, S) of ones and zeros."""
         zeros = self.add("Sub", self.number(1.0), self.add("Cast", mask, to=self.onnx.TensorProto.FLOAT))
         return self.add("Mul", self.add("Unsqueeze", zeros, self.shape(1, 2)), self.number(BIAS))
 

@@ -41,7 +41,7 @@ class StorageType(NamedTuple):
 
 
 class Storage:
-    """The values of a storage, which a legacy file has after the pickle that names it."""
+    """The values of a storage. In a legacy file they follow the pickle that names the storage."""
 
     def __init__(self, kind: StorageType, n_values: int) -> None:
         self.dtype, self.is_bfloat16 = np.dtype(DTYPES[kind.name]), kind.name == "BFloat16Storage"
@@ -67,7 +67,7 @@ class StoredTensor(NamedTuple):
         """Return the tensor as a read-only array. Raises ValueError for a view that exceeds the storage."""
         values, last = self.storage.values, self.offset
         if min((*self.shape, *self.strides, self.offset), default=0) < 0 or len(self.shape) != len(self.strides):
-            raise ValueError("a tensor of negative sizes")
+            raise ValueError("a tensor with negative sizes")
         if 0 not in self.shape:
             last += sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
             if last >= len(values):
@@ -162,7 +162,7 @@ class TensorUnpickler(PythonUnpickler):
         kind, storage_type, key, _, n_values = pid[:5]
         is_valid = kind == "storage" and isinstance(storage_type, StorageType) and type(key) is str
         if not (is_valid and type(n_values) is int and 0 <= n_values < MAX_VALUES and pid[5:] in ((), (None,))):
-            raise pickle.UnpicklingError("a storage of other numbers")
+            raise pickle.UnpicklingError("a storage of an unsupported dtype")
         return self.storages.setdefault(key, Storage(storage_type, n_values))
 
 

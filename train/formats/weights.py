@@ -17,7 +17,7 @@ DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8",
 
 
 class Tensors:
-    """The tensors of a file, which are taken one by one, so tensors that are left over can be reported.
+    """The tensors of a file. They are taken one by one, so that tensors that remain at the end can be reported.
 
     Args:
         weights: arrays by name.
@@ -34,7 +34,7 @@ class Tensors:
         got = "no such tensor" if key is None else f"shape {self.weights[key].shape}"
         if key is None or self.weights[key].shape != shape:
             raise UserError(
-                f"{self.name}: {key or candidates[0]}: expected shape {shape}, as the settings say; got {got}; try the "
+                f"{self.name}: {key or candidates[0]}: expected shape {shape}, as in the settings; got {got}; try the "
                 "files of one model"
             )
         with np.errstate(over="ignore"):  # overflow from float64
@@ -68,13 +68,13 @@ def read_weights(folder: Path) -> dict[str, Any]:
             isinstance(name, str) and Path(name).name == name for name in files.values()
         ):
             raise UserError(
-                f"{folder / INDEX}: expected a weight_map of file names; got other content; try the original file"
+                f"{folder / INDEX}: expected a weight_map of file names; got something else; try the original file"
             )
         parts = [read_safetensors(folder / name) for name in sorted({*files.values()})]
         return {name: array for part in parts for name, array in part.items()}
     if (folder / TORCH).exists():
         return read_torch_file(folder / TORCH)
-    raise UserError(f"{folder}: expected {SAFETENSORS} or {TORCH}; got neither; try downloading the weights too")
+    raise UserError(f"{folder}: expected {SAFETENSORS} or {TORCH}; got neither; try downloading the weights as well")
 
 
 def read_safetensors(path: Path) -> dict[str, Any]:

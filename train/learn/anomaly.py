@@ -1,7 +1,7 @@
 """Locate the origin of a NaN or infinity by repeating the computation with every result checked.
 
-Nothing is checked before that, so normal training is not slowed down. The repetition is exact: dropout is keyed by
-(seed, step), and the weights have not changed.
+In normal training no result is checked, so training is not slowed down. The repetition is exact, because dropout is
+keyed by (seed, step) and the weights have not changed.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import npx
 from autograd import AnomalyError, anomaly
 from train.errors import one_line
 
-NO_OPERATION = "none; only a sum of finite values overflows"
+NO_OPERATION = "none; only the sum of finite values overflows"
 
 
 def ignore_nonfinite_warnings() -> AbstractContextManager[None]:

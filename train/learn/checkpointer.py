@@ -39,8 +39,12 @@ SCHEDULE_KEYS = ("schedule", "peak_lr", "warmup_steps", "lr_scale", "max_steps")
 class Checkpointer:
     """Writes and restores the checkpoints of a training run.
 
-    All ranks call every method; rank 0 writes. `newest` is the newest checkpoint. `warnings` are the messages of
-    `restore` and `check_position`, such as one for each damaged checkpoint that was skipped.
+    All ranks call every method; rank 0 writes.
+
+    Attributes:
+        newest: the newest checkpoint.
+        warnings: the messages of `restore` and `check_position`, such as one for each damaged checkpoint that was
+            skipped.
     """
 
     def __init__(
@@ -55,7 +59,7 @@ class Checkpointer:
         self.folder, self.config, self.tokenizer, self.corpus = folder, config, tokenizer, corpus
         self.update, self.report = update, report
         self.world = npx.distributed.world()
-        self.micro_batches = config.train.accumulate * self.world.size  # number per update, over all ranks
+        self.micro_batches = config.train.accumulate * self.world.size  # number of them per update, over all ranks
         self.newest: Path | None = None
         self.newest_seconds = 0.0  # RunState.seconds of the newest checkpoint
         self.retry_time = math.inf  # time.monotonic() at which a failed write is retried
@@ -221,7 +225,7 @@ class Checkpointer:
             return
         if (most := n * max(map(len, batches))) < ranks:
             raise UserError(
-                f"resume: expected at most {most} ranks, as the largest update of {self.newest} has {most} examples; "
+                f"resume: expected at most {most} ranks: the largest update of {self.newest} has {most} examples; "
                 f"got {ranks}; try mpirun -n {most}"
             )
         self.warnings.append(

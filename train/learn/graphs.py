@@ -75,12 +75,13 @@ class Graphs:
         except (RuntimeError, MemoryError, ImportError, AttributeError, OSError) as error:
             reason, self.possible = " ".join(str(error).split()), False
             self.warn(
-                f"train.graphs: expected kernels that a CUDA graph can capture; got '{reason}'; continuing without"
+                f"train.graphs: expected kernels that a CUDA graph can capture; got '{reason}'; "
+                "continuing without graphs"
             )
             return None
 
     def capture(self, inputs: Sequence[np.ndarray]) -> tuple[Graph, int, Any]:
-        """Return the graph for these shapes, its number of dropout keys, and arrays it reads that may be replaced."""
+        """Return the graph for these shapes, its number of dropout keys, and arrays that must be kept alive for it."""
         n_keys = 0
 
         def function(first_key: npx.Array, *inputs: npx.Array) -> npx.Array:

@@ -63,8 +63,8 @@ def initialize(model: SequenceModel, source: str, patterns: str, tokenizer: Text
     Args:
         model: the model, whose parameters are not yet in a flat buffer.
         source: a run, whose averaged, best or newest checkpoint is read, or a checkpoint folder.
-        patterns: the parameters to copy; "" copies all, except the parameters of other labels (`label_parameters`). The
-            source must then have no further parameters, and use them in the same way.
+        patterns: the parameters to copy. "" copies all parameters except those that predict different labels
+            (`label_parameters`); the source must then have no other parameters, and use its parameters in the same way.
         tokenizer: the tokenizer of the new run.
 
     Raises:

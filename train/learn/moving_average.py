@@ -14,11 +14,11 @@ class MovingAverage:
 
         average = d average + (1 - d) weights,    d = min(decay, (1 + n) / (10 + n)) after update n
 
-    The smaller d of the first updates, as in TensorFlow, lets the average forget the initialization.
+    As in TensorFlow, d is smaller in the first updates, so that the average soon forgets the initialization.
 
     Args:
         flat: the weights.
-        gradients: the gradients of `flat`, which send the weights of shards to other ranks.
+        gradients: the gradients of `flat`; they also send the weights of shards to the other ranks.
         decay: the decay, in (0, 1).
     """
 

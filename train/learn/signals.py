@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, SIGUSR1: the first requests a stop after the current step, the second raises KeyboardInterrupt."""
+"""Stop signals, such as Ctrl-C: the first requests a stop after the current step, the second stops at once."""
 
 import _thread
 import os
@@ -19,8 +19,8 @@ class Signals:
     """Records requests to stop.
 
     Args:
-        single_process: a signal to this process stops it. Otherwise the ranks exchange `received` and stop together:
-            each calls `request_stop`.
+        single_process: whether a signal to this process stops it. If not, the ranks exchange `received`, and all of
+            them call `request_stop`, so that they stop together.
     """
 
     def __init__(self, single_process: bool = True) -> None:

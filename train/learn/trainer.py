@@ -121,7 +121,7 @@ class Trainer:
         # the previous run stopped before or during this validation
         if self._is_validation_due() and self._end_reason() != "max_hours":
             self._validate()
-            if self._end_reason():  # no later update has a checkpoint that would include this validation
+            if self._end_reason():  # no later update will write a checkpoint that includes this validation
                 self.checkpoints.save(self.state, required=True)
         while not self._end_reason():
             if self._update():
@@ -284,7 +284,7 @@ class Trainer:
         if t.patience and earliest >= t.max_steps:
             self.report.write_line(
                 f"warning: train.patience = {t.patience:,} cannot stop this training of {plural(t.max_steps, 'step')}, "
-                f"as it needs validations up to step {earliest:,}; try a smaller train.validate_every"
+                f"because it needs validations up to step {earliest:,}; try a smaller train.validate_every"
             )
 
     def _end_reason(self) -> str:
@@ -325,7 +325,10 @@ class Trainer:
         return self._summarize(reason, result)
 
     def _report_unsaved_best(self, result: Mapping[str, float]) -> None:
-        """Report that the last validation is the best, though only those at multiples of validate_every are saved."""
+        """Report that the last validation is the best, although its weights are not saved as the best ones.
+
+        Only validations at multiples of train.validate_every are.
+        """
         s, metric = self.state, self.config.train.best_metric or self.task.selection_metric
         value = result.get(metric)
         if value is not None and copy(s).add_validation(result["loss"], value if metric != "loss" else None):
@@ -358,7 +361,7 @@ class Trainer:
         elif s.step < t.max_steps:
             end += f" of {t.max_steps:,}"
         self.report.show(
-            f"{self.checkpoints.folder.path}: nothing left to do, as {end}; {self._continue_advice()} continues",
+            f"{self.checkpoints.folder.path}: nothing left to do, because {end}; {self._continue_advice()} continues",
             always=True,
         )
         return self._summarize(reason, result)

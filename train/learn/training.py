@@ -179,8 +179,8 @@ def check_shared_arrays(folder: Path, tokenizer: TextTokenizer) -> None:
     meta = read_sealed(folder / "meta.json")
     if isinstance(meta, dict) and meta.get("tokenizer") != tokenizer.digest:
         raise UserError(
-            f"data.prepared: expected token arrays of the run's tokenizer; got those of another one in {folder}, "
-            "which was prepared for another run, or again from other text; "
+            f"data.prepared: expected token arrays made with this run's tokenizer; {folder} has arrays made with a "
+            "different one, for another run or another text; "
             "try --set data.prepared=, which stores the arrays of the current text in the run folder"
         )
 
@@ -196,7 +196,7 @@ def check_selection(config: RunConfig, task: Task, texts: Texts) -> None:
     option = f"--{task.files['valid'][0].replace('_', '-')} F"
     if config.train.patience and "valid" not in texts:
         raise UserError(
-            f"train.patience: expected a validation text, whose {metric or 'loss'} stops the training; it is missing; "
+            f"train.patience: expected a validation text, whose {metric or 'loss'} ends the training; it is missing; "
             f"try {option}, or train.patience = 0"
         )
     if config.train.best_metric is None:
@@ -205,9 +205,7 @@ def check_selection(config: RunConfig, task: Task, texts: Texts) -> None:
         expected = f"{' or '.join(metrics)} for the task {task.name}"
         raise UserError(f"train.best_metric: expected {expected}; got {metric}; try {nearest(metric, metrics)}")
     if "valid" not in texts:
-        raise UserError(
-            f"train.best_metric: expected a validation text, to compute {metric}; it is missing; try {option}"
-        )
+        raise UserError(f"train.best_metric: expected a validation text for {metric}; it is missing; try {option}")
     if metric != "loss" and not config.train.validate_bleu:
         raise UserError(f"train.validate_bleu: expected true, to measure {metric}; got false; try best_metric = loss")
 
@@ -218,8 +216,8 @@ def check_init_unchanged(run: RunFolder, init: str) -> None:
         return
     if os.path.abspath(init) != os.path.abspath(stored := run.load_config().train.init):
         raise UserError(
-            f'train.init: expected "{stored}" as in {run.config_file}; got "{init}", which a resumed run does not '
-            "read; try a new run with --out"
+            f'train.init: expected "{stored}" as in {run.config_file}; got "{init}", but only a new run reads '
+            "train.init; try a new run with --out"
         )
 
 
@@ -239,7 +237,7 @@ def check_model(config: RunConfig, task: Task) -> None:
     for name in ("token_types", "embedding_norm", "pooler", "output_transform"):
         if getattr(shape, name) and shape.architecture != "encoder":
             raise UserError(
-                f"model.{name}: expected it only with the architecture encoder; got it with {shape.architecture}; try "
+                f"model.{name}: expected the architecture encoder for this key; got {shape.architecture}; try "
                 f"leaving {name} out"
             )
     check_regularization(config, task, shape)

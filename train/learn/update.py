@@ -77,8 +77,8 @@ class Update:
         Args:
             batches: this rank's micro-batches.
             step: the number of the update, which keys dropout.
-            share: the part of the update that `batches` is; None means all of it. Loss, norm and gradient cover all
-                ranks; with `train.shard`, the gradient is limited to this rank's shard.
+            share: the part of the update that consists of `batches`; None means the complete update. Loss, norm and
+                gradient are those of all ranks; with `train.shard`, the gradient is limited to this rank's shard.
 
         Raises:
             UserError: The halves do not fit in memory either, or this rank's gradient has already been sent to the
@@ -118,9 +118,7 @@ class Update:
         return sum(loss for _, loss in indexed), math.sqrt(sum(square for _, square in ranks)) / self.scale.value
 
     def _dropout_keys(self, step: int, index: int, batch: Batch) -> AbstractContextManager[None]:
-        """Give micro-batch `index` the dropout masks that it has in a single process, which computes all of them in
-        order.
-        """
+        """Give micro-batch `index` the dropout masks that it would have in a single process."""
         if self.world.size == 1:
             return nullcontext()
         if self.dropout_calls is None:
@@ -206,8 +204,7 @@ class Update:
     def locate_nonfinite(
         self, batches: Sequence[Batch], step: int, debug: bool, share: WorkShare | None = None
     ) -> tuple[list[int], str]:
-        """Return the indices of the micro-batches that a non-finite gradient comes from, and the first non-finite
-        operation.
+        """Return the indices of the micro-batches with a non-finite gradient, and the first non-finite operation.
 
         The operation is searched for only with `debug`, by recomputing the gradient; otherwise it is "".
         """
@@ -237,8 +234,7 @@ class Update:
         self.scale.record_update()
 
     def describe_out_of_memory(self, batches: Sequence[Batch], step: int) -> str:
-        """Return one line that describes the failed computation, the contents of the memory, and settings that need
-        less."""
+        """Return one line on the failed computation, the contents of the memory, and settings that need less memory."""
         t, use = self.settings, npx.memory_use()
         largest = max(batches, key=lambda batch: batch.shape).describe()
         flat, adam = self.flat, self.adam

@@ -48,7 +48,7 @@ class Validation:
         self.failure = None
         self.model.eval()
         try:
-            # The corpus of a user-defined task may not have it.
+            # The corpus of a user-defined task may not have this attribute.
             n_targets = getattr(self.corpus, "n_target_tokens", None)
             with no_grad(), self.display.work("validation", "tokens", n_targets) as work:
                 batches = enumerate(self.task.in_order(self.corpus, self.config.train.batch_tokens))

@@ -76,7 +76,7 @@ class Measure(NamedTuple):
     use: str
     metric: Any
     preprocess: Callable[[str], str] | None = None
-    replacement: tuple[str, str] = ("", "")  # (old, new) in the signature, to name the preprocessing
+    replacement: tuple[str, str] = ("", "")  # (old, new) text in the signature, which names the preprocessing
 
     def lines(self, lines: Sequence[str]) -> Sequence[str]:
         """Return the preprocessed lines."""
@@ -239,7 +239,7 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
     if any("confidence" in row for row in scores):
         console.print("± half width of the 95 % confidence interval (bootstrap)", highlight=False)
     if "p-value" in columns:
-        console.print("p-value: probability of such a difference between systems of equal quality", highlight=False)
+        console.print("p-value: probability of so large a difference between systems of equal quality", highlight=False)
     console.print()
     for row in scores:
         console.print(f"{row['name']}: {row['use']}", soft_wrap=True, highlight=False, markup=False)

@@ -1,4 +1,4 @@
-"""Line length limits of scores, to prevent a score from taking hours or exhausting the memory."""
+"""Limits on the length of scored lines, so that a score neither takes hours nor exhausts the memory."""
 
 from collections.abc import Sequence
 

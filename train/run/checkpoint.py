@@ -6,8 +6,8 @@
                                                     model and run, digests of text and tokenizer, checksums (storage.py)
     RUN/checkpoints/{averaged,best}/{model.safetensors,state.json}
 
-A checkpoint is written into a hidden sibling folder, forced to disk and renamed. A kill or a full disk at any moment
-leaves the last good checkpoint intact. Nothing is pickled.
+A checkpoint is written into a hidden sibling folder, forced to disk and renamed. If the program is killed or the disk
+is full, at any moment, the last complete checkpoint remains intact. Nothing is pickled.
 """
 
 import warnings
@@ -51,7 +51,7 @@ def save_checkpoint(
     """Write checkpoints/step-N with N = state["step"], prune older checkpoints, and return its path.
 
     `model` and `optimizer` map names to arrays. `state` is JSON content with at least step, model (the configuration)
-    and tokenizer_digest. Raises WriteError if the disk is full; earlier checkpoints are intact then.
+    and tokenizer_digest. Raises WriteError if the disk is full; earlier checkpoints then remain intact.
     """
     run = RunFolder(run_dir)
     target = run.step(state["step"])
@@ -118,7 +118,7 @@ def load_newest(
 
 
 def newest_totals(run: RunFolder) -> RunState | None:
-    """Return the totals of a run from its newest readable checkpoint; None without one."""
+    """Return the state of a run from its newest readable checkpoint, or None if there is none."""
     for path in reversed(run.steps()):
         with suppress(UserError, ValueError):
             state = read_state(path)
@@ -129,8 +129,8 @@ def newest_totals(run: RunFolder) -> RunState | None:
 def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
     """Return the configuration with which a run resumes (see `RunConfig.resumed`).
 
-    Raises UserError, naming the key, if `config` differs from the run's configuration. That is read from the newest
-    readable checkpoint, because config.toml may have been edited.
+    Raises UserError, naming the key, if `config` differs from the run's configuration, which is read from the newest
+    readable checkpoint because config.toml may have been edited.
     """
 
     def check(config: RunConfig, original: Mapping[str, Any], source: Path) -> RunConfig:
@@ -218,7 +218,10 @@ def run_files(checkpoint: Path) -> tuple[Path, Path]:
 
 
 def model_config(state: Mapping[str, Any]) -> TransformerConfig:
-    """Return the configuration of a checkpoint's model; keys that its version did not have get their former meaning."""
+    """Return the configuration of a checkpoint's model.
+
+    Keys that did not exist in the version that wrote the checkpoint get the value that corresponds to that version.
+    """
     try:
         return TransformerConfig.from_dict(state["model"])
     except (TypeError, ValueError) as error:
@@ -227,7 +230,7 @@ def model_config(state: Mapping[str, Any]) -> TransformerConfig:
 
 
 def task_of(state: Mapping[str, Any]) -> Task:
-    """Return the task of a checkpoint (translation for versions that did not store it)."""
+    """Return the task of a checkpoint; checkpoints of versions that did not store it are for translation."""
     name = state.get("task", "translation")
     if name not in (*TASKS,):
         got = f"a checkpoint of the task {name!r}"

@@ -119,7 +119,9 @@ class RunConfig:
         with open_for_reading(path, "a configuration file") as file:
             raw = file.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
-            raise UserError(f"{path}: expected at most {MAX_BYTES:,} bytes; got more; try a shorter file")
+            raise UserError(
+                f"{path}: expected a file of at most {MAX_BYTES:,} bytes; got a larger one; try a shorter one"
+            )
         try:
             text = raw.decode("utf-8").removeprefix("\ufeff")
             tables = read_toml(text)
@@ -154,7 +156,7 @@ class RunConfig:
             if table not in SECTIONS or not isinstance(entries, Mapping):
                 line = f"[{owner_of(table) or nearest(table, SECTIONS)}]"
                 hint = line if isinstance(entries, Mapping) else f"{table} below a line {line}"
-                got = f"the table [{table}]" if isinstance(entries, Mapping) else f"{table} outside of them"
+                got = f"the table [{table}]" if isinstance(entries, Mapping) else f"{table} outside of these tables"
                 raise UserError(f"{source}: {table}: expected the tables {', '.join(SECTIONS)}; got {got}; try {hint}")
             for name, value in entries.items():
                 given[table][name] = check(table, find_key(table, name, source), value, source)
@@ -232,9 +234,9 @@ class RunConfig:
     def check_frozen(self, original: Mapping[str, Any], source: Path, command: str = "resume") -> None:
         """Raise UserError, naming the key, if a frozen key differs from `original`, the `frozen()` of the run.
 
-        A key that is missing in `original` has the meaning of the version that did not have it. If the rates of
-        positions are not set here, the run's are used. For the message, `source` is the file of `original`, and
-        `command` requires the keys to be equal.
+        A key that is missing in `original` counts as having the value that corresponds to the version without it. If
+        the rates of positions are not set here, the run's rates are used. In the message, `source` is the file of
+        `original` and `command` is the command that requires equal keys.
         """
         original = complete_frozen(original)
         for name, value in complete_frozen(self.frozen()).items():
@@ -265,9 +267,10 @@ def default_of(table: str, f: Field[Any]) -> Any:
 
 
 def complete_frozen(frozen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `frozen()` of a run, completed by keys that its version did not have, with their former meaning.
+    """Return the `frozen()` of a run with the keys that the run's version did not have.
 
-    Keys of [model] that it did not set get the values of its preset and variant.
+    These get the values that correspond to that version. Keys of [model] that the run did not set get the values of its
+    preset and variant.
     """
     keys = ((table, name, f) for table in SECTIONS for name, f in keys_of(table).items())
     defaults = {f"{table}.{name}": default_of(table, f) for table, name, f in keys if not f.metadata["may_change"]}

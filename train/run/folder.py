@@ -11,9 +11,9 @@
        /metrics.csv, tensorboard/  copies of metrics.jsonl, see run/metric_files.py
        /lock                     while a program writes, see run/lock.py
 
-A folder is *new* if it is missing or empty, *unfinished* if it holds only what a run writes before its first
-checkpoint (training may then start over), and a *run* if it has checkpoints. Any other folder belongs to the user
-and is never written to.
+A folder is *new* if it is missing or empty, *unfinished* if it holds only files that a run writes before its first
+checkpoint (training may then start over), and a *run* if it has checkpoints. Any other folder belongs to the user and
+is never written to.
 """
 
 import os
@@ -97,7 +97,7 @@ class RunFolder:
         return not os.path.lexists(self.path) or (self.path.is_dir() and not self._names())
 
     def is_unfinished(self) -> bool:
-        """Return whether the folder holds only what a run writes before its first checkpoint."""
+        """Return whether the folder holds only files that a run writes before its first checkpoint."""
         if not self.path.is_dir() or self.steps() or existing_folder(self.averaged).exists():
             return False
         return bool(names := self._names()) and all(name in CONTENTS or _is_partial(name) for name in names)
@@ -116,7 +116,7 @@ class RunFolder:
     def already_exists_error(self) -> UserError:
         """Return the error for a path that already holds a run or other files."""
         if self.steps():
-            got, attempt = "an existing run folder", "--resume to continue it, or a new --out"
+            got, attempt = "an existing run folder", "--resume to continue that run, or a new --out"
         else:
             got, attempt = "a folder with other files" if self.path.is_dir() else "a file", "a new --out"
         return UserError(f"{self.path}: expected a new run folder, or --resume; got {got}; try {attempt}")
@@ -157,7 +157,7 @@ class RunFolder:
                     self.path.rmdir()
 
     def commit(self) -> None:
-        """Keep the content of the folder from now on, even if a later step fails."""
+        """Keep the content of the folder even if the `creating` block raises after this call."""
         self._committed = True
 
     def _remove_contents(self) -> None:
@@ -167,9 +167,9 @@ class RunFolder:
                 remove_all([path], shutil.rmtree if path.is_dir() and not path.is_symlink() else os.unlink)
 
     def prepare(self, config: RunConfig, tokenizer: TextTokenizer, keep_config: bool = False) -> None:
-        """Prepare the folder for the first update: config.toml, tokenizer.json, no leftovers of a killed process.
+        """Prepare the folder for the first update: write config.toml and tokenizer.json, and remove leftovers.
 
-        With `keep_config`, an existing config.toml stays.
+        With `keep_config`, an existing config.toml is not overwritten. Leftovers are files of a killed process.
         """
         make_folder(self.checkpoints)
         self.remove_leftovers()

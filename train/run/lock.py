@@ -1,7 +1,7 @@
 """The lock of a run folder: at most one program writes in it at a time.
 
-RUN/lock is an flock on an open file, so the lock ends with the process, no matter how that ends. Over NFS, Linux turns
-it into a lock on the server. The file names its holder, which a second program can then report.
+RUN/lock is an open file that is locked with flock, so the lock ends with the process, however the process ends. Over
+NFS, Linux turns it into a lock on the server. The file names the holder, which a second program can then report.
 """
 
 import json
@@ -64,7 +64,7 @@ def lock_folder(folder: Path, program: str) -> Iterator[FolderLock]:
         _held[key] = holder, descriptor
         try:
             text = {"program": program, "pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%c")}
-            with suppress(OSError):  # on a full disk the lock still holds
+            with suppress(OSError):  # the lock works even if a full disk rejects the text
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, json.dumps(text).encode())
             yield FolderLock(folder, folder_descriptor, descriptor)

@@ -87,7 +87,7 @@ def csv_copy(path: Path, entries: Iterable[Entry]) -> Iterator[Copy]:
 def tensorboard_copy(folder: Path, entries: Iterable[Entry]) -> Iterator[Copy]:
     """Write a TensorBoard event file into the emptied folder; yield the function that adds an entry.
 
-    The numbers of an entry are scalars "train/loss", "valid/bleu", ...
+    The numbers of an entry become scalars named "train/loss", "valid/bleu", ...
     """
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
@@ -122,6 +122,5 @@ def check_tensorboard() -> None:
     """Raise UserError if the library that writes event files is not installed."""
     if importlib.util.find_spec("tensorboard") is None:
         raise UserError(
-            "train.tensorboard: expected the package tensorboard; it is not installed; "
-            f"try {pip_install('tensorboard')}"
+            f"train.tensorboard: the package tensorboard is not installed; try {pip_install('tensorboard')}"
         )

@@ -2,8 +2,8 @@
 found.
 
 There is no portable call that exchanges two folders. So `replace_folder` renames the old folder to a hidden name, then
-the new one
-to its place, and removes the old one last. In between, `existing_folder` finds the old one under the hidden name.
+renames the new one to the target, and removes the old one last. In between, `existing_folder` finds the old one under
+the hidden name.
 """
 
 import os
@@ -47,8 +47,10 @@ def replace_folder(new: str, target: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Rename a folder to a hidden name, then remove it, so a kill never leaves a half-empty folder under the original
-    name."""
+    """Rename a folder to a hidden name, then remove it.
+
+    If the process is killed, no partially removed folder remains under the original name.
+    """
     hidden = hidden_name(path, "old.partial")
     remove_partial(hidden)
     os.replace(path, hidden)

@@ -44,9 +44,9 @@ class RunReport:
 
     @contextmanager
     def open_files(self, state: RunState, validates: bool = False) -> Iterator[None]:
-        """Open the files for a run that continues from `state`; drop lines of metrics.jsonl that are newer.
+        """Open the files for a run that continues from `state`; drop lines of metrics.jsonl that are newer than it.
 
-        With `validates`, the run begins with a validation of this step, which replaces an earlier one.
+        With `validates`, the run begins with a validation of the step of `state`, whose entry replaces an earlier one.
         """
         self.trim(state, validates)
         with (
@@ -96,13 +96,15 @@ class RunReport:
         self.display.write(text)
 
     def advance(self, state: RunState) -> None:
-        """Show the state's step."""
+        """Update the progress display to the step, loss and speed of `state`."""
         self._steps.done = state.step
         self._steps.details = f"loss {state.loss:.3f}  {state.speed:,.0f} tokens/s"
 
     def time_left(self) -> str:
-        """Return the remaining time to max_steps at this process's pace, validation and writing included: "1:02:03
-        left"."""
+        """Return the remaining time to max_steps as text: "1:02:03 left".
+
+        It is estimated from the pace of this process, including validation and writing.
+        """
         return self._steps.time_left()
 
     def sync(self) -> None:
@@ -118,7 +120,7 @@ class RunReport:
         file, lines = self.run.metrics_file, ""
         if not file.exists():
             return
-        # A validation after `validated` belongs to a finished run; its continuation keeps it.
+        # A validation after step `validated` was the last one of a finished run; if the run is continued, it is kept.
         last_validation = state.step - 1 if validates and state.validated < state.step else state.step
         for line, entry in self.run.metric_lines():
             if entry["step"] <= (last_validation if entry["kind"] == "valid" else state.step):

@@ -40,7 +40,7 @@ class RunState:
     in_epoch: int = checked_field(COUNT)  # epoch of the last micro-batch, from 1, for the log
     tokens: int = checked_field(COUNT)  # tokens trained on, without padding
     seconds: float = checked_field(NONNEGATIVE, 0.0)  # seconds in updates, without validation and writing
-    network: float = checked_field(NONNEGATIVE, 0.0)  # the part of them in which every rank waited for the network
+    network: float = checked_field(NONNEGATIVE, 0.0)  # the part of `seconds` in which all ranks waited for the network
     validated: int = checked_field(COUNT)  # step of the last validation
     best_loss: float | None = checked_field(
         (NUMBER, None), None
@@ -48,7 +48,7 @@ class RunState:
     best_score: float | None = checked_field((NUMBER, None), None)  # best score, for tasks with a selection metric
     best_step: int = checked_field(COUNT)  # step of the best validation
     worse: int = checked_field(COUNT)  # number of validations since the best one
-    # Step -> loss or score of the kept checkpoints/best-N, best first; the steps are strings, as keys of JSON are.
+    # Step -> loss or score of the retained checkpoints/best-N, best first; the steps are strings, like all JSON keys.
     ranking: dict[str, float] = field(default_factory=dict, metadata={"kind": dict})
     window_loss: float = checked_field(NUMBER, 0.0)  # sum of loss x target tokens
     window_targets: int = checked_field(COUNT)  # target tokens
@@ -61,7 +61,7 @@ class RunState:
 
     @classmethod
     def read(cls, content: Any, step: int) -> "RunState":
-        """Return the state of the checkpoint of `step`. Raises ValueError, one line, if it is invalid."""
+        """Return the state of the checkpoint of `step`. Raises ValueError (a one-line message) if it is invalid."""
         schema: Schema = {f.name: f.metadata["kind"] for f in fields(cls)}
         if isinstance(content, Mapping):
             content = ADDED_KEYS | dict(content)

@@ -66,21 +66,21 @@ def read_arrays(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, npx
     try:
         listed = state["files"].get(file.name)
         if listed is None or schema_error(listed, FILE):
-            raise damaged_error(file, f"a valid entry for this file in {STATE}; it has no such entry")
+            raise damaged_error(file, f"a valid entry for this file in {STATE}; found no such entry")
         with open_for_reading(file, "a checkpoint's arrays", attempt=REMEDY) as raw:
             if (size := os.fstat(raw.fileno()).st_size) != listed["bytes"]:
                 raise damaged_error(file, f"{listed['bytes']:,} bytes; got {size:,}")
             if (header := int.from_bytes(raw.read(8), "little")) > MAX_HEADER:
                 raise damaged_error(file, f"a header of at most {MAX_HEADER:,} bytes; got {header:,}")
         if state["format"] == 1 and digest(file) != listed.get("sha256"):
-            raise damaged_error(file, "bytes that match their SHA-256; got changed ones")
+            raise damaged_error(file, "content that matches its SHA-256; got changed content")
         with safe_open(file, framework="np") as tensors:
             identity = json.loads((tensors.metadata() or {}).get("npx_transformer", "null"))
             if identity != {key: state[key] for key in IDENTITY}:
                 raise damaged_error(file, f"the arrays that belong to {STATE}; got those of another checkpoint")
             names = list(tensors.keys())
             if state["format"] > 1 and {*names} != {*listed.get("tensors", ())}:
-                raise damaged_error(file, f"the arrays that {STATE} lists; got others")
+                raise damaged_error(file, f"the arrays that {STATE} lists; got different ones")
             for name in names:
                 array = tensors.get_tensor(name)
                 if str(array.dtype) not in DTYPES:

@@ -69,8 +69,8 @@ def decode_stream(
         options: keyword arguments of `search_lines`.
 
     The options are checked immediately, before the first line is read. Raises ValueError for an invalid option. Raises
-    UserError for unequal numbers of lines and prefixes, for a prefix that is too long for the model, and for a model
-    that cannot be aligned.
+    UserError for unequal numbers of lines and prefixes, for a prefix that is too long for the model, and if alignments
+    are requested from a model without attention to the source.
     """
     if sampling is not None:
         check_sampling(**{name: value for name, value in sampling.items() if name != "seed"})
@@ -117,7 +117,7 @@ def empty_translation() -> ScoredTranslation:
 
 
 def _replace_line_ends(text: str) -> str:
-    """Replace line ends by spaces, to keep line i of the output the translation of line i."""
+    """Replace line ends by spaces, so that line i of the output is the translation of line i of the input."""
     return text.replace("\r", " ").replace("\n", " ")
 
 
@@ -131,7 +131,7 @@ def _check_count(lines: Iterable[str | None], n_prefixes: int) -> Iterator[str |
     if n_lines != n_prefixes:
         raise UserError(
             f"prefixes: expected one for each line of the input; got {n_prefixes:,} for {n_lines:,} lines; "
-            "try empty lines where a translation is free"
+            "try an empty line for each line without a prefix"
         )
 
 

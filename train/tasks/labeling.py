@@ -85,7 +85,7 @@ def embed_lines(
     batch_tokens: int = BATCH_TOKENS,
     on_progress: Progress = lambda n_lines: None,
 ) -> Iterator[npx.Array]:
-    """Yield a vector (D,) for each line: "mean" or "first" token (`Encoder.pooled`). Arguments as for `label_lines`."""
+    """Yield a vector (D,) for each line, computed by `Encoder.pooled`. Other arguments: see `label_lines`."""
 
     def encode(texts: Sequence[str]) -> tuple[Rows, list[Any]]:
         return encode_texts(tokenizer.source, [line.split("\t") for line in texts]), [None for _ in texts]

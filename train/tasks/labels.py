@@ -277,7 +277,7 @@ class Tagging(LabeledTask):
             if tags := getattr(data, f"{part}_tags"):
                 if part not in texts:
                     raise UserError(
-                        f"data.{part}_tags: expected it with data.{part}_tagged, the words; got {tags} alone; "
+                        f"data.{part}_tags: expected data.{part}_tagged, the words, as well; got only {tags}; "
                         f"try --{part}-tagged F"
                     )
                 check_tag_lines(texts[part][0], tags)

@@ -68,7 +68,7 @@ def continue_text(model: Any, tokenizer: Any, prompt: str, n_tokens: int, window
     ids = tokenizer.encode(prompt or "\n")
     if unknown := [c for c in dict.fromkeys(prompt) if tokenizer.special.unk_id in tokenizer.encode(c)]:
         raise UserError(
-            f"prompt: expected characters of the training text; got {', '.join(map(repr, unknown[:5]))}; "
+            f"prompt: expected only characters of the training text; got {', '.join(map(repr, unknown[:5]))}; "
             "try another prompt"
         )
     return tokenizer.decode(sample(model, [ids], n_tokens, window=window, **options)[0])

@@ -105,8 +105,8 @@ def search_lines(
             after about four batches and at a pause.
         on_progress: called after every batch with the number of lines it has finished.
         on_warning: called with a message; defaults to Python's warnings.
-        world: the ranks that share the work. All of them call this function; rank 0 reads `lines`, rank r searches
-            every batch i with i = r modulo the number of ranks, and all yield the same results.
+        world: the ranks that share the work. All of them call this function. Rank 0 reads `lines`, batch i is searched
+            by rank i modulo the number of ranks, and all ranks yield the same results.
         search: options of `beam_search`: beam, alpha, penalty, max_extra and n_best.
 
     Raises ValueError for an invalid option, before the first line is read.
@@ -183,8 +183,8 @@ def encode_lines(
 def length_batches(lengths: Sequence[int], batch_tokens: int, min_tokens: int = MIN_TOKENS) -> Iterator[list[int]]:
     """Divide the indices of `lengths` (in tokens) into batches of similar length, longest first.
 
-    A batch of n sentences costs n times its longest length (at least `min_tokens`): at most `batch_tokens` unless n =
-    1.
+    The cost of a batch is the number of its sentences times the length of the longest one, which counts as at least
+    `min_tokens`. It is at most `batch_tokens`, unless the batch has a single sentence.
     """
     batch: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
@@ -208,8 +208,9 @@ def pad_sources(sources: Sequence[Sequence[int]], config: Any) -> npx.Array:
 def format_hypotheses(hypotheses: Sequence[tuple[Any, ...]], index: int, n_best: int = 1) -> str:
     """Format the output for line `index` (from 0), without a trailing newline.
 
-    Each hypothesis is (text, score, further fields as text). The result is the best text, or for n_best > 1 lines
-    `index ||| text ||| score` as Moses writes them, in both cases with the further fields separated by ` ||| `.
+    Each hypothesis is (text, score, further fields as text). The result is the best text or, for n_best > 1, a line
+    `index ||| text ||| score` for each hypothesis, as Moses writes them. The further fields are appended to each line,
+    separated by ` ||| `.
     """
     if n_best == 1:
         text, _, *fields = hypotheses[0]

@@ -52,7 +52,7 @@ class Corpus(Protocol):
         """A JSON value that identifies the text, or None if it cannot be identified."""
 
     def describe(self) -> str:
-        """Return the size of the text and of the part that was left out, for the log."""
+        """Describe, for the log, the size of the text and of the part that was left out."""
 
 
 class Batch(Protocol):

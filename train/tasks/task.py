@@ -81,8 +81,7 @@ class Task(Generic[C, B]):
         return Tokenizer.train(files, data.tokenizer, data.vocab_size, data.pretokenizer, parallel=len(files) > 1)
 
     def fit_tokenizer(self, tokenizer: Any, data: Any, files: Sequence[str]) -> Any:
-        """Return the tokenizer for a new run on the training text, given the existing one that its configuration
-        names."""
+        """Adapt an existing tokenizer, which the configuration of a new run names, to the training text."""
         return tokenizer
 
     def has_separate_vocabularies(self, data: Any) -> bool:
@@ -128,12 +127,17 @@ class Task(Generic[C, B]):
         raise NotImplementedError
 
     def describe_examples(self, corpus: C, examples: Any) -> str:
-        """Return the positions in the text of a batch's examples, given its key in the epoch, for a message."""
+        """Describe, for a message, where in the text the examples of a batch are.
+
+        `examples` is the key of the batch, as `BatchSource.epoch` returns it.
+        """
         return plural(len(examples), "example")
 
     def n_predictions(self, tokens: int, config: Any) -> int:
-        """Return the number of tokens or labels that an update with `tokens` on each side predicts, to compute its
-        cost."""
+        """Return the number of tokens or labels that an update predicts, from which its cost is computed.
+
+        `tokens` is the number of tokens of the update on each side.
+        """
         return tokens
 
     def evaluation(self, config: Any, tokenizer: Any, corpus: C) -> Evaluation | None:

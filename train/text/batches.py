@@ -55,20 +55,20 @@ class Batch:
 
 
 class Batches:
-    """Batches of similar length, each with at most `batch_tokens` tokens per side, padding included.
+    """Batches of pairs of similar length, each with at most `batch_tokens` tokens per side, padding included.
 
-    For a batch of n pairs whose longest sentence on either side has length L, n L <= batch_tokens.
+    A batch of n pairs whose longest sentence, on either side, has length L satisfies n L <= batch_tokens.
 
     The pairs of an epoch are shuffled and divided into pools; each pool is sorted by length and cut into batches; the
     batches of all pools are shuffled. The result depends only on (seed, epoch). The versions of `order` differ in the
     pools and in the sorting:
 
         2   One pool, or two if the number of batches is in HALVED: for these sizes few pairs have equal lengths, and
-        the padding of two pools is still small. Pairs are sorted by the longer side L, which limits the batch. Those
-            of equal L are sorted by |source| - |target|, ascending for even L and descending for odd L, so that both
-            lengths change little from each pair to the next. Unless the text fills less than two batches, the first
-            batch of a pool has a random fraction of the token budget, which shifts all later boundaries.
-        1   Many small pools, sorted by the longer side, then by the source.
+            the padding of two pools is still small. Pairs are sorted by the length L of the longer side, which limits
+            the batch. Pairs of equal L are sorted by |source| - |target|, ascending for even L and descending for odd
+            L, so that both lengths change little from each pair to the next. If the text fills at least two batches,
+            the first batch of a pool has a random fraction of the token budget, which shifts all later boundaries.
+        1   Many small pools, sorted by the length of the longer side, then by that of the source.
 
     benchmarks/padding.py measures the padding, and how often two pairs that share a batch do so in the next epoch.
     """
@@ -115,7 +115,7 @@ class Batches:
         return list(self._cut(*self._by_source(np.arange(len(self.corpus), dtype=np.uint32))))
 
     def _by_source(self, pool: IntArray) -> tuple[IntArray, IntArray]:
-        """Sort a pool stably by the longer side, then by the source; return it and the lengths of the longer side."""
+        """Sort a pool stably by the length of the longer side, then of the source; return it and the longer lengths."""
         src = self.corpus.src_lengths[pool].astype(np.uint64)
         longer = np.maximum(src, self.corpus.tgt_lengths[pool])
         keys = (longer << np.uint64(48)) | (src << np.uint64(32)) | np.arange(len(pool), dtype=np.uint64)
@@ -123,7 +123,7 @@ class Batches:
         return pool[keys & np.uint64(0xFFFFFFFF)], (keys >> np.uint64(48)).astype(np.int64)
 
     def _by_difference(self, pool: IntArray) -> tuple[IntArray, IntArray]:
-        """Sort a pool stably by the longer side, then by +-(source - target); return what `_by_source` returns."""
+        """Sort a pool as order 2 does (see `Batches`); return what `_by_source` returns."""
         src = self.corpus.src_lengths[pool].astype(np.int64)
         tgt = self.corpus.tgt_lengths[pool].astype(np.int64)
         longer = np.maximum(src, tgt)
@@ -136,7 +136,7 @@ class Batches:
         """Yield the batches of a sorted pool, whose pairs have the ascending `lengths` of their longer sides.
 
         Args:
-            first_tokens: the most tokens of the first batch, unless it has one pair; 0 means `batch_tokens`.
+            first_tokens: maximum number of tokens of the first batch, unless it has one pair; 0 means `batch_tokens`.
         """
         start, budget = 0, first_tokens or self.batch_tokens
         while start < len(pool):  # the largest n with n * (length of the longest sentence) <= budget
@@ -157,7 +157,7 @@ class Batches:
         return Batch(corpus.padded(0, indices), corpus.padded(1, indices, bos=True), corpus.special.pad_id)
 
 
-# The epoch of a batch and its index within the epoch; for one of n parts of a batch, also the part and n.
+# The epoch of a batch and its index within the epoch; for one of n parts of a batch, also the index of the part and n.
 Position = tuple[int, int] | tuple[int, int, int, int]
 
 

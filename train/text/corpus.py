@@ -25,7 +25,7 @@ from train.text.pair_tokenizer import PairTokenizer
 from train.text.prepared import read_prepared, token_dtype, write_prepared
 from train.text.tokenizer import DEFAULT_IDS, SpecialIds, Tokenizer
 
-FORMAT = 2  # version of the prepared files; increment it when their content changes, and old files are prepared again
+FORMAT = 2  # version of the prepared files; if their content changes, increment it so that old files are prepared again
 MAX_LENGTH = 65_535  # lengths are stored as uint16
 SIDES = ("src", "tgt")
 _NAMES = [f"{side}.{kind}" for side in SIDES for kind in ("tokens", "offsets")] + ["left-out"]
@@ -43,10 +43,10 @@ def prepare(
 ) -> "Corpus":
     """Encode two files whose lines translate each other into the folder `out_dir`, and open the result.
 
-    A pair is skipped (and counted) if a side is empty or longer than `max_length` tokens, end token included.
-    If `out_dir` already holds the result for the same text, tokenizer and `max_length`, it is reused.
-    `meta.json` is written last, so an interrupted preparation is never taken for a complete one. `on_progress` receives
-    the number of pairs read so far.
+    A pair is skipped (and counted) if a side is empty or longer than `max_length` tokens, end token included. A folder
+    that already holds the result for the same text, tokenizer and `max_length` is reused. `meta.json` is written last,
+    so an interrupted preparation is never mistaken for a complete one. `on_progress` receives the number of pairs read
+    so far.
 
     Raises `UserError` for unreadable files, for different numbers of lines, if no pair remains, and if `out_dir` cannot
     be written.
@@ -180,7 +180,7 @@ class Corpus:
 
     @classmethod
     def from_pairs(cls, pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> "Corpus":
-        """Hold pairs of token id sequences (without special ids) in memory."""
+        """Return an in-memory corpus of pairs of token id sequences without special ids."""
         sides = list(zip(*pairs, strict=True)) or [(), ()]
         offsets = [np.concatenate([[0], np.cumsum([len(ids) for ids in side], dtype=np.int64)]) for side in sides]
         return cls([np.array(list(chain.from_iterable(side)), np.uint32) for side in sides], offsets)
@@ -250,7 +250,7 @@ class Corpus:
 
 
 def _lengths(offsets: IntArray, block: int = 1 << 20) -> NDArray[np.uint16]:
-    """Return lengths with the end token, (pairs,), block by block, which keeps the int64 offsets on disk."""
+    """Return the lengths (pairs,) with the end token; works block by block, so that the int64 offsets stay on disk."""
     lengths = np.empty(len(offsets) - 1, np.uint16)
     for i in range(0, len(lengths), block):
         exact = np.diff(offsets[i : i + block + 1]) + 1

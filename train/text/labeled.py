@@ -27,7 +27,7 @@ from train.text.tokenizer import DEFAULT_IDS, SPECIALS, Tokenizer, tokenizer_spe
 MAX_LABELS = 10_000
 SHOWN = 60  # number of characters of a line that a message shows
 MASK_RATE = 0.15
-MASKED, REPLACED = 0.8, 0.1  # fractions of the predicted tokens that are masked and that are replaced; the others stay
+MASKED, REPLACED = 0.8, 0.1  # fractions of the predicted tokens that are masked or replaced; the rest is unchanged
 
 
 class Labeled(NamedTuple):
@@ -121,9 +121,8 @@ def check_tag_lines(words_path: str, tags_path: str) -> None:
 def make_label_tokenizer(path: object, labels: Iterable[str]) -> Tokenizer:
     """Return a tokenizer that encodes each label as one id, in alphabetical order after the special ids.
 
-    Raises UserError for fewer than two labels, too many, or a label with the name of a special token. `path` is the
-    file
-    of the labels, for messages.
+    Raises UserError for fewer than two labels, for too many, and for a label with the name of a special token. `path`
+    is the file of the labels, for messages.
     """
     names: set[str] = set()
     for label in labels:
@@ -166,7 +165,7 @@ class LabelIds:
             label = example.labels[unknown][:SHOWN]
             line = example.line if self.parallel else example.line + unknown
             raise UserError(
-                f"{self.path}, line {line}: expected a label of the training text; got {label!r}; "
+                f"{self.path}, line {line}: expected a label that the training text has; got {label!r}; "
                 f"try {nearest(label, self.ids)}"
             )
         return [self.ids[label] for label in example.labels]
@@ -359,9 +358,9 @@ class MaskedBatches:
     """Batches of texts in which random words are masked, anew in each epoch (Devlin et al., 2019, section 3.1).
 
     A fraction `rate` of the tokens of each text is predicted. Of these, 80 % are replaced by `<unk>`, which never
-    occurs in text made of byte-level subwords, 10 % by a random token, and 10 % stay. The choice depends only on (seed,
-    epoch, text). All tokens of a word are chosen together (BERT's whole-word masking), except that the last word may be
-    cut off to make the number of predictions known in advance.
+    occurs in text made of byte-level subwords, 10 % are replaced by a random token, and 10 % are unchanged. The choice
+    depends only on (seed, epoch, text). All tokens of a word are chosen together (BERT's whole-word masking), except
+    that the last word may be cut off so that the number of predictions is known in advance.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ T = TypeVar("T")
 CHUNK_LINES = 8192
 CHUNK_BYTES = 1 << 20  # bytes of a chunk of lines; the tokenizers need up to 400 bytes of memory for each
 MAX_LINE_BYTES = 1 << 20  # maximum bytes of a line, in every reader
-PIECE_BYTES = 1 << 16  # bytes of a piece of a line, where lines may have any length
+PIECE_BYTES = 1 << 16  # bytes of a piece of a line, for text whose lines may have any length
 _WORDS = re.compile(r".*\S(?= )", re.DOTALL)  # up to the last single space, or the first of a run of spaces
 
 
@@ -47,7 +47,7 @@ def limited_lines(file: IO[bytes], name: object) -> Iterator[bytes]:
 
 
 def long_line_error(name: object, number: int, max_bytes: int) -> UserError:
-    """Return the error for line `number` of a text."""
+    """Return the error for a line that has more than `max_bytes` bytes."""
     return UserError(
         f"{name}, line {number}: expected at most {max_bytes:,} bytes; got a longer line; try one sentence per line"
     )
@@ -104,7 +104,7 @@ def decoded_chunks(
     on_bytes: Callable[[bytes], object] | None = None,
     allow_pipe: bool = False,
 ) -> Generator[list[str], None, None]:
-    """Yield lists of decoded lines, or of pieces of lines, with their line ends, as `divide` yields them."""
+    """Yield lists of the lines that `divide` yields, or of pieces of lines, decoded, with their line ends."""
     path = Path(path)
     with open_for_reading(path, "a text file", allow_pipe) as file:
         is_first, number = True, 1  # number of the line in which the next chunk begins

@@ -14,7 +14,7 @@ from train.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from train.text.tokenizer import REMEDY, Tokenizer
 
 SIDES = ("source", "target")
-SHARED = "shared"  # key of a file whose sides segment text differently, but share the ids of subwords
+SHARED = "shared"  # key in the file of two tokenizers that segment text differently, but share the ids of subwords
 AnyTokenizer = Tokenizer | SentencePieceTokenizer
 
 
@@ -23,7 +23,7 @@ class PairTokenizer:
 
     Its file is a JSON object whose keys "source" and "target" each hold a Hugging Face tokenizer.json or a
     SentencePiece tokenizer. It is used like a `Tokenizer`: `encode_batch` takes sources and `decode_batch` target ids.
-    `source` and `target` are the two tokenizers, which every `Tokenizer` has too.
+    Its attributes `source` and `target` are the two tokenizers; a `Tokenizer` has the same attributes.
 
     Args:
         source, target: the tokenizers. Raises UserError unless their special ids are equal.

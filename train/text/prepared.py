@@ -25,7 +25,7 @@ def write_prepared(
     """Write the files `names` and meta.json, whose content `write_files` returns after writing the open files.
 
     meta.json is written last and holds the checksums of the other files, so an interrupted or mixed-up preparation is
-    never taken for a complete one. Raises UserError if the folder cannot be written.
+    never mistaken for a complete one. Raises UserError if the folder cannot be written.
     """
     try:
         make_folder(out_dir)

@@ -1,5 +1,4 @@
-"""Tokenizers of other programs that segment text with SentencePiece and take the ids of the pieces from a separate
-vocabulary.
+"""Tokenizers of other programs that segment text with SentencePiece and map the pieces to ids by a separate vocabulary.
 
 The library `sentencepiece` (extra `formats`) segments the text. The models were trained with it, so its pieces are
 identical by construction, while conversions to `tokenizers` differ for some texts (docs/formats.md).
@@ -17,9 +16,9 @@ from train.files import write_text
 from train.text.tokenizer import SPACE, SpecialIds
 
 TYPE = "SentencePiece"  # type of the "model" in tokenizer.json
-# Around the code of the target language, which begins the source of a multilingual model: ">>deu<< A dog runs.".
+# Marks around the language code with which the source of a multilingual model begins: ">>deu<< A dog runs.".
 CODE = ">>", "<<"
-BATCH = 1  # number of threads; a batch is too small for more
+BATCH = 1  # number of threads; a batch is too small to profit from more
 
 
 class SentencePieceTokenizer:
@@ -139,9 +138,7 @@ def load_engine(model: bytes, name: str) -> Any:
     try:
         from sentencepiece import SentencePieceProcessor
     except ImportError:
-        raise UserError(
-            f"{name}: expected the library sentencepiece; it is not installed; try {pip_install('formats')}"
-        ) from None
+        raise UserError(f"{name}: the library sentencepiece is not installed; try {pip_install('formats')}") from None
     try:
         return SentencePieceProcessor(model_proto=model)
     except RuntimeError as error:

@@ -220,7 +220,7 @@ class Tokenizer:
         return self.encode_batch([text])[0]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of a sequence of ids; special ids are dropped, invalid UTF-8 becomes U+FFFD."""
+        """Return the text of a sequence of ids without special ids; invalid UTF-8 becomes U+FFFD."""
         return self.decode_batch([ids])[0]
 
     def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
@@ -319,7 +319,7 @@ def _train_merges(spec: dict[str, Any], settings: dict[str, Any], lines: Iterabl
             with suppress(BrokenPipeError):  # otherwise closing it below would replace this exception
                 process.stdin.close()
             raise
-    # the second and third are messages of the dynamic linker
+    # the second and third patterns match messages of the dynamic linker
     if process.returncode > 0 and not re.search("MemoryError|annot (map|allocate)|failed to map", error):
         raise RuntimeError(f"bpe_process.py: {error}")
     raise UserError(

@@ -23,8 +23,9 @@ Call = Callable[[list[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 class ForeignOperation:
     """A function of another framework as an operation on Tensors.
 
-    Subclasses define `evaluate`. Arguments that are not Tensors are passed on, arrays as the framework's own type.
-    Several outputs are concatenated to one vector, so one random incoming gradient checks all of them.
+    Subclasses define `evaluate`. Arguments that are not Tensors are passed on unchanged, except that arrays become the
+    framework's own type. Several outputs are concatenated to one vector, so one random incoming gradient checks all of
+    them.
 
     Args:
         functions: the user's functions, whose closures and globals may hold state.
@@ -87,7 +88,7 @@ class ForeignOperation:
     def split(self, g: Array, outputs: list[Array]) -> list[Array | None]:
         """Return the gradient of each output, in the memory layout of g.
 
-        An output whose gradient is 0 while the gradients of others are not counts as unused in the loss.
+        If an output has the gradient 0 and another one does not, the first counts as unused in the loss.
         """
         if len(outputs) == 1:
             return [g]

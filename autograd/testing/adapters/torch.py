@@ -23,8 +23,8 @@ def from_torch(function: Any, device: str | None = None) -> "TorchOperation":
         device: where the function runs, such as "cuda". Default: the device of the module's parameters, else the CPU.
 
     The backward pass receives gradients in every memory layout that PyTorch produces: contiguous, transposed, with
-    gaps, and expanded. An output whose gradient is 0 while others' is not counts as unused. Random numbers are drawn
-    from a fixed seed.
+    gaps, and expanded. If an output has the gradient 0 and another one does not, the first counts as unused. Random
+    numbers are drawn from a fixed seed.
     """
     torch = import_framework("torch", "from_torch")
     if isinstance(function, type) and issubclass(function, torch.autograd.Function):
@@ -270,8 +270,10 @@ class TorchLayer(TorchOperation):
 
     @contextmanager
     def tensors_replaced(self, state: dict[str, Any]) -> Iterator[None]:
-        """Within the block, replace the parameters and buffers of the module, like `torch.func.functional_call`, but
-        faster."""
+        """Replace the parameters and buffers of the module within the block.
+
+        Does the same as `torch.func.functional_call` in less time.
+        """
         originals = [store[key] for store, key, _ in self.slots]
         for store, key, name in self.slots:
             store[key] = state[name]

@@ -1,1 +1,1 @@
-"""A CUDA emulator: `emulator.py` compiles and launches kernels, the headers emulate CUDA in C++."""
+"""A CUDA emulator: `emulator.py` compiles and launches kernels, and the headers emulate CUDA in C++."""

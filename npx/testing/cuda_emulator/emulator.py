@@ -85,7 +85,8 @@ class _Launch(ctypes.Structure):
 
 @contextmanager
 def thread_order(order: str) -> Iterator[None]:
-    """Within the `with` statement, run the CUDA threads of a block in this order: "forward", "reverse" or "random".
+    """Run the CUDA threads of a block in this order, "forward", "reverse" or "random", within the `with` statement.
+
     Raises ValueError for any other order.
     """
     global _order
@@ -103,7 +104,7 @@ def compiler() -> str:
     """Return the path and the version of g++. Raises EmulatorError if it is missing."""
     path = shutil.which("g++")
     if path is None:
-        raise EmulatorError("emulator: expected g++ to compile CUDA kernels; found none; try apt install g++")
+        raise EmulatorError("emulator: g++, which compiles the CUDA kernels, is not installed; try apt install g++")
     version = subprocess.run([path, "--version"], capture_output=True, text=True).stdout.splitlines()[0]
     if "clang" in version.lower():
         raise EmulatorError(f"emulator: expected GNU g++; {path} is {version}; try installing GCC")

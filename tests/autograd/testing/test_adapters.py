@@ -1,4 +1,4 @@
-"""Functions of NumPy, PyTorch, JAX and CuPy as operations of the checker, by what reaches their backward pass."""
+"""Functions of NumPy, PyTorch, JAX and CuPy as operations of the checker, and what their backward passes receive."""
 
 import subprocess
 import sys
@@ -74,7 +74,7 @@ def test_unfit_gradients_are_reported(backward, text):
 
 
 class Square:
-    """Saves in attributes, as layers of a course do."""
+    """Saves values in attributes, as the layers in many courses do."""
 
     def forward(self, x):
         self.x = x
@@ -180,7 +180,7 @@ def test_inputs_are_guessed():
 
 
 def test_cupy_functions_receive_every_memory_layout(monkeypatch):
-    """With NumPy in place of CuPy."""
+    """NumPy takes the place of CuPy."""
     names = ("asarray", "ascontiguousarray", "broadcast_to", "repeat")
     fake = types.SimpleNamespace(asnumpy=np.array, **{name: getattr(np, name) for name in names})
     monkeypatch.setitem(sys.modules, "cupy", fake)

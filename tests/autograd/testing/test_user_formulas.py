@@ -1,7 +1,7 @@
 """Functions with a hand-written gradient, as users of NumPy, PyTorch and JAX write them: right ones pass, wrong fail.
 
-A few run daily, a third of the others in the slow tests; `python -m tests.user_code.foreign pair` checks them all, with
-many seeds.
+The fast tests check a few of them, and the slow tests a third of the others. `python -m tests.user_code.foreign pair`
+checks them all, with many seeds.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""BERT: a folder with random weights is imported, used and trained further, and bad folders are one line."""
+"""BERT: a folder with random weights is imported, used and trained further, and bad folders raise one-line errors."""
 
 import json
 
@@ -119,7 +119,7 @@ def test_checkpoints_of_an_import_have_the_mode_of_other_files(tmp_path):
         ({"vocab_size": 11}, "expected a tokenizer of vocab_size = 11 subwords; got 10; try the files of one model"),
         ({"type_vocab_size": 0}, "type_vocab_size: expected at least 1; got 0"),
         ({"num_attention_heads": 3}, "hidden_size: expected a multiple of n_heads"),
-        ({"intermediate_size": 7}, "intermediate.dense.weight: expected shape (7, 4), as the settings say; got shape"),
+        ({"intermediate_size": 7}, "intermediate.dense.weight: expected shape (7, 4), as in the settings; got shape"),
     ],
     ids=str,
 )

@@ -49,7 +49,7 @@ def small(**options):
 @settings(max_examples=12)
 @given(st.fixed_dictionaries({name: st.sampled_from(values) for name, values in OPTIONS.items()}))
 def test_marian_tensors_compute_our_logits(options):
-    """All logits but that of padding, which has no counterpart if the decoder begins with another input."""
+    """The logit of padding is left out, because it has no counterpart if the decoder begins with another input."""
     model = build(small(**options), dtype="float32").eval()
     converted = marian_model(model, TOKENIZER, "huggingface")
     src, tgt = [7, 9, 30, 2], [1, 8, 30, 40, 9]
@@ -120,13 +120,13 @@ def test_safetensors_hold_our_parameters(tmp_path):
             {"norm": "pre"},
             "huggingface",
             [],
-            "expected model.norm = post, which --to huggingface can represent; got pre",
+            "expected model.norm = post, because --to huggingface supports nothing else; got pre",
         ),
         ({"positions": "rotary"}, "huggingface", [], "model.positions = sinusoidal or sinusoidal_halves or learned"),
         ({"activation": "swiglu"}, "huggingface", [], "model.activation = "),
         ({"d_k": 3}, "huggingface", [], "model.d_k unset or 4"),
         ({"norm": "sandwich"}, "huggingface", [], "got sandwich; try --to safetensors"),
-        ({"attention_window": 3}, "huggingface", [], "model.attention_window unset, which"),
+        ({"attention_window": 3}, "huggingface", [], "model.attention_window unset, because"),
         ({"attention_window": 3, "norm": "pre"}, "huggingface", [], "got pre; try --to safetensors"),
         ({"layer_norm_eps": 1e-3}, "huggingface", [], "model.layer_norm_eps of at most 2e-05"),
         ({"architecture": "decoder"}, "huggingface", [], "model.architecture = encoder_decoder"),
@@ -152,7 +152,7 @@ def test_a_new_option_of_models_is_an_error_until_a_format_has_it(check):
     options = {"norm": "pre", "architecture": "decoder"} if check is gpt2.check_model else {}
     check(small(**options))
     newer = make_dataclass("Newer", [("sparse", bool, False)], bases=(TransformerConfig,), frozen=True)
-    with pytest.raises(UserError, match="expected model.sparse = False, which .* can represent; got True"):
+    with pytest.raises(UserError, match="expected model.sparse = False, because .* nothing else; got True"):
         check(newer(**asdict(small(**options)), sparse=True))
 
 
@@ -212,4 +212,4 @@ def test_a_missing_library_is_one_line(tmp_path, capsys, monkeypatch):
     for target in ("ctranslate2", "onnx"):
         assert run_export(run, target, tmp_path / "out") == 2
         error = capsys.readouterr().err
-        assert f"expected the package {target}; it is not installed" in error and error.count("\n") == 1
+        assert f"the package {target} is not installed" in error and error.count("\n") == 1

@@ -1,4 +1,4 @@
-"""GPT-2: language models are exported and imported again with the same logits, and bad folders are one line."""
+"""GPT-2: language models are exported and imported again with the same logits; bad folders raise one-line errors."""
 
 import json
 
@@ -95,7 +95,7 @@ def test_a_byte_level_tokenizer_needs_no_further_tokens(tmp_path, capsys):
     "changes, message",
     [
         ({"n_embd": "8"}, "n_embd: expected a whole number; got '8'"),
-        ({"n_embd": 16}, "wte.weight: expected shape (258, 16), as the settings say; got shape (258, 8)"),
+        ({"n_embd": 16}, "wte.weight: expected shape (258, 16), as in the settings; got shape (258, 8)"),
         ({"vocab_size": 300}, "expected a tokenizer of vocab_size = 300 subwords; got 258"),
         ({"activation_function": "tanh"}, "activation_function: expected one of swish"),
         ({"activation_function": [1]}, "activation_function: expected one of swish"),

@@ -222,7 +222,7 @@ BAD = {
     "pre-norm": (lambda f: change(f, normalize_before=True), "normalize_before: expected false"),
     "start": (lambda f: change(f, decoder_start_token_id=7), "decoder_start_token_id: expected pad_token_id, 0; got 7"),
     "heads": (lambda f: change(f, **dict.fromkeys(marian_folders.HEADS, 3)), "d_model: expected a multiple of n_heads"),
-    "tensor": (drop_tensor, "model.decoder.layers.0.fc1.bias: expected shape (12,), as the settings say; got no such"),
+    "tensor": (drop_tensor, "model.decoder.layers.0.fc1.bias: expected shape (12,), as in the settings; got no such"),
     "truncated": (truncate, "model.safetensors: expected weights in safetensors; got '"),
     "tokenizer size": (other_tokenizer, "subwords; got 262; try the files of one model"),
     "exists": (

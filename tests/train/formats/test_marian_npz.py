@@ -1,4 +1,4 @@
-"""Marian's own .npz files: the parameters of the same model in Hugging Face's format, and bad files are one line."""
+"""Marian's own .npz files give the same parameters as Hugging Face's format, and bad files raise one-line errors."""
 
 import numpy as np
 import pytest
@@ -118,7 +118,7 @@ BAD = {
     "compressed": (compress, "expected a model of Marian; got 'compressed arrays'"),
     "pickled": (pickled, "expected a model of Marian; got 'Object arrays cannot be loaded"),
     "quantized": (quantize, "encoder_l1_self_Wq: expected floats; got int8"),
-    "no settings": (drop, "expected special:model.yml, as Marian writes it; it is missing"),
+    "no settings": (drop, "special:model.yml, which Marian writes, is missing"),
     "no vocabulary": (lambda f: (f / "v.yml").unlink(), "v.yml: expected a vocabulary; got no such file"),
     "no end": (lambda f: (f / "v.yml").write_text("<unk>: 0"), "v.yml: expected </s> in the vocabulary"),
     "no mapping": (lambda f: (f / "v.yml").write_text("- 1"), "v.yml: expected keys with values; got list"),

@@ -342,7 +342,7 @@ def test_the_svg_has_the_tree_and_the_attention(run, folder, tmp_path, capfd):
     (empty := tmp_path / "empty").write_text("\n", encoding="utf-8")
     unseen = ["parse", "--model", str(run), "--input", str(empty), "--svg", str(tmp_path / "no.svg")]
     assert main(unseen) == 2 and not (tmp_path / "no.svg").exists()
-    assert "--svg: expected a sentence to draw; got an empty input" in capfd.readouterr().err
+    assert "--svg: the input has no sentence to draw" in capfd.readouterr().err
     (long := tmp_path / "long").write_text("a " * 1001)
     assert main(["parse", "--model", str(run), "--input", str(long), "--svg", str(tmp_path / "no.svg")]) == 2
     err = capfd.readouterr().err
@@ -395,7 +395,7 @@ def test_table_4_trains_its_rows(folder, tmp_path, capsys):
     for changes, message in (
         (
             [f"--test-trees={tmp_path / 'mine.mrg'}"],
-            "expected the same test trees, as in its finished rows; got others",
+            "expected the same test trees, as in its finished rows; got different ones",
         ),
         ([f"--train-trees={tmp_path / 'mine.mrg'}"], "expected the same train trees"),
         (["--scale=paper", "--set=model.n_heads=2"], "expected scale = small, as in its finished rows; got paper; try"),

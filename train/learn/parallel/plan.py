@@ -1,9 +1,9 @@
 """The division of an update's micro-batches among the ranks. Every rank computes the same plan.
 
 The micro-batches of an update depend on (seed, epoch) and their index, not on the rank that computes them. So k ranks
-with train.accumulate = a make the same updates as one rank with k a, and a run may resume with a different number of
-ranks. If there are more ranks than micro-batches, the micro-batches are split: the sum is the same, but each part has
-its own dropout masks.
+with train.accumulate = a make the same updates as one rank with train.accumulate = k a, and a run may resume with a
+different number of ranks. If there are more ranks than micro-batches, the micro-batches are split: the sum is the same,
+but each part has its own dropout masks.
 """
 
 from collections.abc import Sequence

@@ -1,5 +1,4 @@
-"""The exchange between ranks after each update: its duration, the time lost to the network, log lines and stop
-requests.
+"""Synchronization of the ranks after each update: measured times, log lines and stop requests.
 
 A rank waits for slower ranks and for the network, but the slowest rank waits only for the network. So the smallest
 waiting time of all ranks is the time in which no rank computed.

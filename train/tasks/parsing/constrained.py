@@ -5,8 +5,7 @@ if that is not empty; the next word, if words remain, with a possible tag; and t
 punctuation mark has its own tag, which no other word has; other words have the tags of a lexicon, if there is one. The
 probability of disallowed tokens is lost, not redistributed, so a hypothesis with an error, such as a surplus leaf,
 falls behind as soon as the model's preferred next token is disallowed. At most MAX_OPEN_RUN brackets may be opened
-without
-a word in between; otherwise a hypothesis without a likely tag would open brackets forever.
+without a word in between; otherwise a hypothesis without a likely tag would open brackets forever.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +24,7 @@ MAX_OPEN_RUN = 8  # the 3,200 trees in the treebank's public sample have at most
 
 
 class ConstrainedParser:
-    """`model`, restricted to trees over `sentences`, the words of each source (see models/search/protocol.py).
+    """A SearchModel that restricts `model` to trees over `sentences`, the words of each source.
 
     In shapes, R is the number of hypotheses and V the number of symbols. The open constituents of all hypotheses form
     linked lists from the innermost outwards: entry e has a symbol, the enclosing entry and the number of words before
@@ -105,7 +104,7 @@ class ConstrainedParser:
         """Return a mask (R, V) of the symbols that may come next."""
         has_words = state.used < self.lengths[state.sentence]
         opens = self.is_open & (has_words & (state.open_run < MAX_OPEN_RUN))[:, None]
-        # after the last word: set 0, which is empty
+        # after the last word, the tag set is set 0, which is empty
         allowed = opens | self.allowed_leaves[self.tag_sets[state.sentence, state.used]]
         non_empty = np.flatnonzero((state.open > 0) & (self.words_before[state.open] < state.used))
         allowed[non_empty, self.closing[self.symbol[state.open[non_empty]]]] = True

@@ -203,7 +203,7 @@ def score_sentence(gold: Parts, predicted: Parts, parameters: Parameters) -> Sen
 
 
 def _reconcile_quotes(a: _Brackets, b: _Brackets, parameters: Parameters) -> None:
-    """Count a quotation mark on both sides if only one side deletes it, because the tags differ."""
+    """Count a quotation mark in both trees if, because of different tags, only one tree deletes it."""
     for j, (other, position, *_) in enumerate(b.quotes):
         for i, (quote, index, *_) in enumerate(a.quotes):
             if index == position and quote.tag != other.tag:
@@ -260,8 +260,10 @@ class Report:
     extra_roots: int = 0  # gold trees with a root (...), (ROOT ...) or (S1 ...) that the predicted tree does not have
 
     def as_dict(self) -> dict[str, float | dict[str, float]]:
-        """Return `Counts.as_dict` of all sentences, with another one, for the short sentences, under "up_to_40" (for a
-        cutoff of 40)."""
+        """Return `Counts.as_dict` of all sentences.
+
+        Its key "up_to_40" (for a cutoff of 40) holds `Counts.as_dict` of the short sentences.
+        """
         return {**self.all.as_dict(), f"up_to_{self.cutoff}": self.short.as_dict()}
 
     def by_length(self, edges: Sequence[int] = (10, 20, 30, 40, 60)) -> dict[str, Counts]:

@@ -25,7 +25,7 @@ class Rules:
     """The rules by which pairs are removed; 0 disables a limit."""
 
     max_words: int = 250  # words per side, separated by white space
-    max_ratio: float = 3.0  # longer side / shorter side in characters, after adding 20 to both because names may differ
+    max_ratio: float = 3.0  # longer side / shorter side in characters, each plus 20 because names may differ in length
     scripts: bool = True  # whether to remove pairs with a side whose letters are mostly not Latin
     duplicates: bool = True  # whether to remove repeated pairs
 

@@ -26,8 +26,10 @@ ProgressCallback = Callable[[Archive, int, int], object]  # archive, bytes downl
 
 
 class SafeRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to HTTP and HTTPS only, and none from HTTPS to HTTP, which would allow others to change the
-    data."""
+    """Follows redirects to HTTP and HTTPS only.
+
+    A redirect from HTTPS to HTTP is rejected, because others could then change the data.
+    """
 
     def http_error_302(self, request: Any, response: Any, *args: Any) -> Any:
         try:
@@ -88,7 +90,7 @@ def fetch_all(
                 absent = "; ".join(f"{a.name} ({a.hash})" for a in archives if not (folder / a.name).is_file())
                 reason = one_line(getattr(error, "reason", error) or type(error).__name__)
                 raise UserError(
-                    f"{archive.name}: expected to download it; got '{reason}'; try the same command again, which "
+                    f"{archive.name}: the download failed ('{reason}'); try the same command again, which "
                     f"resumes the download, or put these files into {folder}: {absent}"
                 ) from None
     return entries

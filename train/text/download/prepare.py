@@ -7,8 +7,9 @@
        /prepared/train/, valid/
        /manifest.json         sources and settings, written last
 
-Each step is done once: after an interruption, the same command continues with the unfinished step. A complete folder is
-never replaced by one with different texts or settings. Other folders and the user's own text files are never modified.
+Each step is done once: after an interruption, the same command continues with the unfinished step. The command never
+replaces a complete folder by one with different texts or settings, and never modifies other folders or the user's own
+text files.
 """
 
 import hashlib
@@ -44,8 +45,8 @@ class Settings:
     rules: Rules = Rules()
     tokenizer: str | None = None
     vocab_size: int | None = None
-    # Evenly spaced lines per side to train the tokenizer on, 0 for all. The trainer's memory grows with the number of
-    # distinct words.
+    # Maximum number of (evenly spaced) lines per side on which the tokenizer is trained; 0 means all. The trainer's
+    # memory grows with the number of distinct words.
     learn_from: int = 1_000_000
     max_length: int = 256
 
@@ -116,7 +117,7 @@ def prepare_dataset(
 def check_same_inputs(out: Path, dataset: Dataset, settings: Settings, user_paths: list[str]) -> None:
     """Raise UserError if `out` is complete and has different texts or settings, because runs may train on it.
 
-    The user's own texts may have changed or moved, and a validation text may have been added.
+    It is accepted that the user's own texts have changed or moved, and that a validation text has been added.
     """
     record, file = read_sealed(out / TEXTS), out / "manifest.json"
     if record is None or not file.is_file():
@@ -133,7 +134,7 @@ def check_same_inputs(out: Path, dataset: Dataset, settings: Settings, user_path
         changes.append(f"{others[0]} text")
     if changes:
         raise UserError(
-            f"{out}: expected the texts and settings that it was prepared with, as runs may train on it; got "
+            f"{out}: expected the texts and settings with which it was prepared, because runs may use it; got "
             f"another {' and another '.join(changes)}; try the command in {file}, another --out, or deleting {out}"
         )
 
@@ -246,7 +247,7 @@ def train_tokenizer(train: list[Path], file: Path, settings: Settings, display: 
     if tokenizer.vocab_size < size:
         fewer = min(8000, tokenizer.vocab_size // 2)  # close to the limit, nearly every word would be a separate token
         raise UserError(
-            f"vocabulary: expected text for {size:,} tokens; got text for only {tokenizer.vocab_size:,} in "
+            f"vocabulary: expected enough text for {size:,} tokens; got enough for {tokenizer.vocab_size:,} in "
             f"{train[0]} and {train[1]}; try --vocab-size {fewer}"
         )
     record_file.unlink(missing_ok=True)

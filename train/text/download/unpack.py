@@ -17,7 +17,7 @@ from train.text.lines import limited_lines, unequal_lines_error
 
 SEGMENT = re.compile(r"<seg.*?>(.*)</seg>.*?")
 DAMAGE_ERRORS = (tarfile.TarError, zlib.error, EOFError, OSError)  # raised when reading a damaged file
-# Limits for the entries of an archive, and the bytes of an entry's attributes.
+# Maximum number of entries of an archive, and of bytes of an entry's attributes.
 MAX_ENTRIES, MAX_ATTRIBUTES = 10_000, 1 << 20
 ATTRIBUTE_TYPES = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE,
                    tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)  # fmt: skip
@@ -95,7 +95,9 @@ def open_member(archive: Path | None, member: str) -> Iterator[IO[bytes]]:
             f"{archive}: expected an archive with {member}; got '{one_line(error)}'; "
             "try deleting it to download it again"
         ) from None
-    raise UserError(f"{archive}: expected {member} in it; got no such file; try deleting it to download it again")
+    raise UserError(
+        f"{archive}: expected it to contain {member}; got no such file; try deleting it to download it again"
+    )
 
 
 def gunzip(file: IO[bytes], name: str) -> IO[bytes]:
