@@ -67,7 +67,7 @@ class Fork:
         return bool(select.select([self._watched], [], [], timeout)[0])
 
     def wait(self, timeout=120.0):
-        """Return the child's exit status, negative for a signal; after `timeout` seconds, kill it and raise AssertionError."""
+        """Return the child's exit status, negative for a signal. Kill it and raise AssertionError after `timeout` s."""
         late = not self.ended(timeout)
         if late:
             self.kill(signal.SIGKILL)
