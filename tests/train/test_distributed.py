@@ -205,7 +205,7 @@ def test_a_failed_rank_ends_the_run_with_one_line_and_the_run_can_resume(text, t
 
 @given(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 1), st.booleans()), min_size=1, max_size=4))
 def test_an_update_takes_the_time_of_the_slowest_rank_and_the_least_wait_is_the_networks(others):
-    """`others` holds, for each rank, the seconds of an update, the fraction spent waiting, and whether a signal came."""
+    """`others` has, for each rank, the seconds of an update, the fraction spent waiting, and whether a signal came."""
     world, signals = npx.distributed.World(), Signals(single_process=False)
     reports = [(seconds, seconds * fraction, signal, []) for seconds, fraction, signal in others]
     world.gather = lambda report: [report, *reports]

@@ -90,7 +90,7 @@ def fetch_all(
                 absent = "; ".join(f"{a.name} ({a.hash})" for a in archives if not (folder / a.name).is_file())
                 reason = one_line(getattr(error, "reason", error) or type(error).__name__)
                 raise UserError(
-                    f"{archive.name}: the download failed ('{reason}'); try the same command again, which "
+                    f"{archive.name}: expected a complete download; got '{reason}'; try the same command again, which "
                     f"resumes the download, or put these files into {folder}: {absent}"
                 ) from None
     return entries
