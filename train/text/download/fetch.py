@@ -45,7 +45,7 @@ class SafeRedirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(request, *args)
 
 
-for status in (301, 303, 307, 308):  # as in the base class
+for status in (301, 303, 307, 308):  # the statuses that the base class handles too
     setattr(SafeRedirects, f"http_error_{status}", SafeRedirects.http_error_302)
 OPENER = urllib.request.build_opener(SafeRedirects)
 
