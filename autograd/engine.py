@@ -180,8 +180,8 @@ def accumulates(vjp: VJP) -> VJP:
 
     accumulate_into: for each positional argument either a contiguous array of the argument's shape, and of its dtype or
     a wider one, or None if no sum exists yet. If the vjp adds a gradient to `accumulate_into[i]`, it returns that array
-    in place i. It may ignore any of them. All other arrays it returns must be new: not g, and not referenced anywhere
-    else, though one array may be returned for several arguments.
+    in place i. It may ignore any of these arrays. All other arrays that it returns must be new: not g, and not
+    referenced anywhere else, though one array may be returned for several arguments.
     """
     vjp.accumulates = True  # type: ignore[attr-defined]
     return vjp

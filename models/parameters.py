@@ -31,7 +31,7 @@ class FlatParameters:
         data: the weights (`master` of each parameter in mixed precision), in the parameters' dtype.
         grad: all gradients in one array; see the module docstring.
         low_precision: in mixed precision the weights rounded to `compute_dtype`, of which each parameter's `data` is a
-            view; otherwise None. With it, small updates are not lost to rounding, and `grad` sums in full precision.
+            view; otherwise None. `data` and `grad` stay in full precision, so rounding does not lose small updates.
         spans: name -> slice of the flat arrays.
         size, n_local: the number of weights, and how many of them this process updates (`shard_to`).
     """

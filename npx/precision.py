@@ -43,7 +43,7 @@ class Precision:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether the model computes with a 16-bit copy of its weights."""
+        """True if the model computes with a 16-bit copy of its weights."""
         return self.compute_dtype_name != self.weight_dtype.name
 
 

@@ -120,7 +120,7 @@ def operation_problem(operation: Callable[..., Tensor], arguments: Arguments, se
     """
     name = f"check_operation: {getattr(operation, '__name__', type(operation).__name__)}"
     given = {k: v for k, v in settings.items() if v is not None}
-    if getattr(settings["reference"], "__name__", "") == "<lambda>":  # has no name to write; the caller must define it
+    if getattr(settings["reference"], "__name__", "") == "<lambda>":  # cannot be written; the caller defines it
         given["reference"] = Named("reference")
 
     def call(values: list[Any]) -> Any:

@@ -136,7 +136,7 @@ def cast_buffers(layer: Any, dtype: Any) -> None:
         for module in (layer.modules() if hasattr(layer, "modules") else ())
         for name, value in vars(module).items()
         if isinstance(array := value.data if isinstance(value, Tensor) else value, npx.ndarray)
-        and array.dtype != dtype  # is compared first, because `name` is slow
+        and array.dtype != dtype  # the dtypes are compared first, because `name` is slow
         and array.dtype.name in ("float32", "float64")
     ]
     parameters = {id(p) for _, p in layer.named_parameters()} if others else set()

@@ -48,7 +48,7 @@ class Verdict(NamedTuple):
 
     @property
     def is_kink(self) -> bool:
-        """Whether left and right derivatives differ."""
+        """True if left and right derivatives differ."""
         return self.low < self.high
 
 

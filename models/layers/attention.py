@@ -72,7 +72,7 @@ class Attention(Module):
 
     @property
     def is_merged(self) -> bool:
-        """Whether attention can run on the merged projections, which saves less for backward."""
+        """True if attention can run on the merged projections, which saves less for backward."""
         return self.query_norm is None and self.score_bias is None
 
     def options(self, spec: npx.AttentionSpec) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class LayerNorm(Norm):
         return neural.dropout_residual_norm(y, x, self.gamma, self.beta, dropout.draw(), self.eps)
 
 
-PLACEMENTS = ("post", "pre", "sandwich", "deepnorm")  # of the norm in a `Residual`
+PLACEMENTS = ("post", "pre", "sandwich", "deepnorm")  # where a `Residual` has its norm
 
 
 def deep_norm_factors(stack: str, n_layers: int) -> tuple[float, float]:

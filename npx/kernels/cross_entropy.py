@@ -61,7 +61,7 @@ class LabelSmoothing(NamedTuple):
 
     @property
     def excludes_padding(self) -> bool:
-        """Whether the padding class gets none of the smoothed probability."""
+        """True if the padding class gets none of the smoothed probability."""
         return self.classes == "others_without_pad"
 
 

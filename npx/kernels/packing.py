@@ -38,7 +38,7 @@ class Packing(NamedTuple):
 
     @property
     def is_rectangular(self) -> bool:
-        """Whether all sentences have the same length, so that padded and packed rows are the same."""
+        """True if all sentences have the same length, so that padded and packed rows are the same."""
         return len(self.flat_index) == (len(self.starts) - 1) * self.max_length
 
     @property

@@ -202,7 +202,7 @@ def free(engine: str) -> None:
 
 
 def back_to_back(step: Callable[[], Any], wait: Callable[[], Any], tokens: int, n: int) -> dict[str, Any]:
-    """Return the milliseconds per step of `n` consecutive steps, and of the host to enqueue one."""
+    """Return the milliseconds per step of `n` consecutive steps, and those that the host needs to enqueue one."""
     for _ in range(3):
         step()
     wait()

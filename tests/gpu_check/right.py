@@ -63,7 +63,7 @@ def step(name: str, device: str, sizes: Sizes) -> tuple[float, np.ndarray, np.nd
 
 
 def training_step(sizes: Sizes) -> Iterator[dict[str, Any]]:
-    """Compare gradients with those of the CPU for the same random bits; AssertionError beyond the tolerance.
+    """Compare gradients with those of the CPU for the same random bits; raise AssertionError beyond the tolerance.
 
     A second step must give the same bits.
     """
@@ -137,7 +137,7 @@ def losses(name: str, device: str, updates: int) -> list[float]:
 
 
 def short_training(sizes: Sizes) -> Iterator[dict[str, Any]]:
-    """Compare the losses of a short training with those on the CPU; AssertionError beyond the tolerance."""
+    """Compare the losses of a short training with those on the CPU; raise AssertionError beyond the tolerance."""
     expected = losses("float32", "cpu", sizes.updates)
     yield {"cpu": {"first": expected[0], "last": expected[-1]}}
     for name, tolerance in LOSS_TOLERANCE.items():

@@ -67,7 +67,10 @@ class Fork:
         return bool(select.select([self._watched], [], [], timeout)[0])
 
     def wait(self, timeout=120.0):
-        """Return the child's exit status, negative for a signal. Kill it and raise AssertionError after `timeout` s."""
+        """Return the child's exit status, negative for a signal.
+
+        After `timeout` seconds, kills the child and raises AssertionError.
+        """
         late = not self.ended(timeout)
         if late:
             self.kill(signal.SIGKILL)

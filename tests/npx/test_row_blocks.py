@@ -1,4 +1,4 @@
-"""Row blocks and threads (npx/cpu/row_blocks.py): every row once and in order, for every block size."""
+"""Row blocks and threads (npx/cpu/row_blocks.py): every row is computed once, in order, for every block size."""
 
 import threading
 

@@ -80,7 +80,7 @@ class Call:
 
     @property
     def offset(self):
-        """Where in the file a write starts; None at its end."""
+        """The position in the file at which a write starts; None for its end."""
         if "o" in self.form:
             return self.argument("o")
         with open(f"/proc/{self.pid}/fdinfo/{self.argument('f')}") as file:

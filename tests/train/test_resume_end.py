@@ -47,7 +47,7 @@ def test_the_summary_of_a_complete_run_is_that_of_the_run(text, tmp_path):
 
 
 def test_a_final_validation_that_was_lost_is_repeated(text, tmp_path, uninterrupted):
-    """A kill may come between the last checkpoint and the final validation."""
+    """The process may be killed between the last checkpoint and the final validation."""
     out = tmp_path / "run"
     run(text, out, max_steps=5)
     entries = metrics(out)

@@ -96,12 +96,12 @@ def run_command(argv: Sequence[str] | None) -> int:
 
 
 def report_user_error(message: str) -> int:
-    """Print the message on one line; exit status 2."""
+    """Print the message on one line and return exit status 2."""
     return report_exit(2, one_line(message))
 
 
 def report_internal_error() -> int:
-    """Print the traceback of the current exception; exit status 1."""
+    """Print the traceback of the current exception and return exit status 1."""
     return report_exit(1, "internal error; please report the lines above", traceback.format_exc())
 
 

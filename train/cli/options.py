@@ -50,7 +50,7 @@ def checked_option(allowed: Range, **settings: Any) -> Any:
             raise UserError(f"{name}: expected {allowed.words()}; got {str(value)[:60]}; try {attempt}")
         return value
 
-    return typer.Option(callback=check, is_eager=True, **settings)  # is checked before missing options are reported
+    return typer.Option(callback=check, is_eager=True, **settings)  # check values before reporting missing options
 
 
 def text_option(*names: str, **settings: Any) -> Any:

@@ -67,7 +67,7 @@ def guard_standard_streams() -> Iterator[None]:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is the missing one
+            os.open(os.devnull, os.O_RDWR)  # os.open returns the lowest free descriptor: the missing one
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))
     stdout, stderr = sys.stdout, sys.stderr

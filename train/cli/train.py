@@ -125,7 +125,7 @@ def train(
     has_texts = any(getattr(run_config.data, name) for name in task.files["train"])
     if resume and not has_texts and (out / "config.toml").exists():
         raise UserError(
-            f"--resume: expected the run's text files; {config} names none; try omitting {config}, because "
+            f"--resume: expected the run's text files; got {config}, which names none; try omitting {config}, because "
             f"{out / 'config.toml'} is the configuration of the run"
         )
     run_training(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")

@@ -91,7 +91,7 @@ def run_table4(
     rows = ["wsj", *(["semi"] if "silver" in trees or "semi" in runs else [])]
     shared: dict[str, Any] = {"scale": scale, "settings": [*settings]}
     for row in rows:
-        row_config(row, scale, trees["train"], trees["valid"], settings)  # is checked before the folder is created
+        row_config(row, scale, trees["train"], trees["valid"], settings)  # raise errors before the folder is created
         shared[f"run {row}"] = run_digest(runs[row]) if row in runs else None
     open_table_folder(
         out, shared | {f"{part} trees": digest(path) for part, path in trees.items()}, "table4.settings.json"

@@ -1,6 +1,6 @@
 """Every key of a run's configuration: its meaning, choices, range and default, in one place.
 
-A key is a dataclass field (see models/fields.py). Keys of [data] that only one task has are in its file in tasks/.
+A key is a dataclass field (see models/fields.py). Keys of [data] that belong to one task are in that task's file.
 """
 
 from dataclasses import dataclass, make_dataclass

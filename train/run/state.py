@@ -57,7 +57,7 @@ class RunState:
     window_network: float = checked_field(NONNEGATIVE, 0.0)
     # Consecutive updates up to now that were skipped because of a non-finite loss or gradient.
     skipped: int = checked_field(COUNT)
-    all_skipped: int = checked_field(COUNT)  # such updates in the complete run
+    all_skipped: int = checked_field(COUNT)  # number of skipped updates in the complete run
 
     @classmethod
     def read(cls, content: Any, step: int) -> "RunState":

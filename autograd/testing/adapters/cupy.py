@@ -32,7 +32,7 @@ class CupyOperation(PairOperation):
         if not is_array(x):
             return x
         host = npx.to_host(x)
-        base = host[tuple(slice(0, 1) if s == 0 else slice(None) for s in host.strides)]  # without repeated axes
+        base = host[tuple(slice(0, 1) if s == 0 else slice(None) for s in host.strides)]  # axes without repetition
         moved = self.cupy.asarray(npx.host.ascontiguousarray(base))
         if not base.flags.c_contiguous and base.ndim:
             axes = sorted(range(base.ndim), key=lambda axis: -abs(base.strides[axis]))

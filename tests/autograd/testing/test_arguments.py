@@ -1,4 +1,4 @@
-"""What the checker varies: arrays by name and in containers, float options, shapes, magnitudes and dtypes."""
+"""The variations of a call: arrays by name and in containers, float options, shapes, magnitudes and dtypes."""
 
 import re
 

@@ -120,7 +120,7 @@ BAD = {
     "quantized": (quantize, "encoder_l1_self_Wq: expected floats; got int8"),
     "no settings": (drop, "special:model.yml, which Marian writes, is missing"),
     "no vocabulary": (lambda f: (f / "v.yml").unlink(), "v.yml: expected a vocabulary; got no such file"),
-    "no end": (lambda f: (f / "v.yml").write_text("<unk>: 0"), "v.yml: expected </s> in the vocabulary"),
+    "no end": (lambda f: (f / "v.yml").write_text("<unk>: 0"), "v.yml: expected a vocabulary with </s>"),
     "no mapping": (lambda f: (f / "v.yml").write_text("- 1"), "v.yml: expected keys with values; got list"),
     "bad YAML": (lambda f: (f / "v.yml").write_text("a: ["), "v.yml: expected YAML; got '"),
     "an id as text": (lambda f: (f / "v.yml").write_text("</s>: x\n<unk>: 1"), "</s>: expected a number; got 'x'"),

@@ -45,7 +45,7 @@ class SafeRedirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(request, *args)
 
 
-for status in (301, 303, 307, 308):  # as in the base class
+for status in (301, 303, 307, 308):  # the statuses that the base class handles too
     setattr(SafeRedirects, f"http_error_{status}", SafeRedirects.http_error_302)
 OPENER = urllib.request.build_opener(SafeRedirects)
 
@@ -90,7 +90,7 @@ def fetch_all(
                 absent = "; ".join(f"{a.name} ({a.hash})" for a in archives if not (folder / a.name).is_file())
                 reason = one_line(getattr(error, "reason", error) or type(error).__name__)
                 raise UserError(
-                    f"{archive.name}: the download failed ('{reason}'); try the same command again, which "
+                    f"{archive.name}: expected a complete download; got '{reason}'; try the same command again, which "
                     f"resumes the download, or put these files into {folder}: {absent}"
                 ) from None
     return entries
