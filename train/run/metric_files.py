@@ -122,6 +122,6 @@ def check_tensorboard() -> None:
     """Raise UserError if the library that writes event files is not installed."""
     if importlib.util.find_spec("tensorboard") is None:
         raise UserError(
-            "train.tensorboard: the package tensorboard is not installed; "
+            "train.tensorboard: expected the package tensorboard; it is not installed; "
             "try pip install 'npx-transformer[tensorboard]'"
         )
