@@ -90,9 +90,9 @@ def rewrite(path, change):
 
 
 def one_line(error):
-    """Return the message of a UserError after checking that it is one line with expected, got and try."""
+    """Return the message of a UserError after checking that it is one line with the problem and what to try."""
     text = str(error.value)
-    assert "\n" not in text and "expected" in text and "; try " in text
+    assert "\n" not in text and ("expected" in text or "is not installed" in text) and "; try " in text
     return text
 
 

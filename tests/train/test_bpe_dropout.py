@@ -149,5 +149,5 @@ def test_other_tokenizers_and_tasks_raise_one_line(text, tmp_path):
         train(RunConfig.from_dict(values), tmp_path / "run", progress=False)
     values["model"]["dropout"] = 0.0
     values["train"] |= {"bpe_dropout": 0.0, "rdrop": 1.0}
-    with pytest.raises(UserError, match="train.rdrop: expected a model with dropout.*; got 0; try model.dropout"):
+    with pytest.raises(UserError, match="train.rdrop: expected a model with dropout.*; got 0; try --set model.dropout"):
         train(RunConfig.from_dict(values), tmp_path / "run", progress=False)
