@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 _TESTING = ("GradientError", "gradcheck")
 
 
+__all__ = [*(name for name in globals() if not name.startswith("_")), "testing", *_TESTING]  # noqa: PLE0604
+
+
 def __getattr__(name: str) -> Any:
     """Import the gradient checker on first use."""
     if name != "testing" and name not in _TESTING:
@@ -51,4 +54,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "testing", *_TESTING})
+    return sorted({*globals(), *__all__})

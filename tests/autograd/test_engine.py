@@ -377,6 +377,12 @@ def test_nodes_are_visited_from_the_newest_to_the_oldest():
 # gradcheck
 
 
+def test_a_star_import_brings_the_gradient_checker():
+    names = {}
+    exec("from autograd import *", names)
+    assert names["gradcheck"] is gradcheck and {"GradientError", "testing", "Tensor"} <= names.keys()
+
+
 def test_gradcheck_reports_a_wrong_gradient_with_both_values():
     @differentiable
     def square(x):

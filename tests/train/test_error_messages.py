@@ -63,6 +63,8 @@ def copy(uninterrupted, tmp_path):
         (["draw", "curves", "runs/a", "--out", "a.svg"], "got 'runs/a'; try draw runs/a curves"),
         (["prepare", "own"], "prepare: expected a command; got an unknown one; try npx-transformer data"),
         (["train", "tiny", "--lr", "0.1", "--out", "D"], "--lr: expected an option of this command; got a key; try "),
+        (["train", "tiny", "--fp16", "--out", "D"], "try --set train.precision=VALUE"),
+        (["train", "tiny", "--epochs", "5", "--out", "D"], "try --set train.max_steps=VALUE"),
         (["train", "tiny", "--max-steps=5"], "try --set train.max_steps=5"),
         (["train", "tiny", "--freeze", "encoder.*"], "got a key; try --set 'train.freeze=encoder.*'"),
         (["train", "tiny", "--set", "train.optimizer=sgd", "--out", "D"], "is always Adam; got one; try train.peak_lr"),

@@ -33,6 +33,14 @@ def test_a_run_with_relative_paths_resumes_in_another_folder(text, tmp_path, mon
     assert not any(Path().iterdir())
 
 
+def test_paths_stay_relative_in_a_folder_that_toml_cannot_name(tmp_path, monkeypatch):
+    folder = tmp_path / "line\nbreak"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    config = RunConfig.from_dict({"data": {"train_src": "a", "train_tgt": "b"}})
+    assert config.with_absolute_paths() == config
+
+
 @pytest.mark.parametrize("steps", [2, 0])  # without a checkpoint, config.toml decides
 def test_a_tokenizer_is_identified_by_its_content(text, tmp_path, monkeypatch, steps):
     start(text, tmp_path / "first")

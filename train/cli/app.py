@@ -16,7 +16,7 @@ from train.cli.options import checked_option
 from train.cli.streams import GuardedStream, raise_broken_output, stream_lines
 from train.errors import UserError
 from train.files import atomic_write, open_for_reading
-from train.run.config import resolve_name
+from train.run.config import OTHER_UNITS, resolve_name
 from train.text.lines import MAX_LINE_BYTES, count_lines
 
 COMMAND_SYNONYMS = {  # maps names of other programs to the command with that purpose
@@ -54,7 +54,9 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
             and "--set" in options
             and (key := resolve_name(option[2:]))
         ):
-            setting = shlex.quote(f"{key}={value or next(iter(args[i + 1 :]), '')}")
+            value = value or next((text for text in args[i + 1 : i + 2] if not text.startswith("-")), "")
+            value = "VALUE" if option[2:].replace("-", "_") in OTHER_UNITS else value or "VALUE"
+            setting = shlex.quote(f"{key}={value}")
             raise UserError(f"{option}: expected an option of this command; got a key; try --set {setting}")
         if name not in options or options[name].is_flag:
             continue

@@ -65,6 +65,7 @@ KEY_SYNONYMS = {
     **dict.fromkeys(("beam_size", "num_beams", "n_beams"), "search.beam"),
     **dict.fromkeys(("length_penalty", "lenpen"), "search.alpha"),
 }  # fmt: skip
+OTHER_UNITS = {"epochs", "max_epochs", "max_epoch", "n_epochs", "warmup_ratio", "batch_size", "bsz"}  # never copied
 SYNONYMS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "single": "float32", "fp32": "float32",
             "double": "float64", "fp64": "float64"}  # fmt: skip
 # Limits of a TOML text: the parser's time is quadratic in the parts of a dotted key and in the number of tables.
@@ -223,8 +224,10 @@ class RunConfig:
         kinds = {kind for task in TASKS.values() for kind in task.tokenizers}  # values of data.tokenizer besides paths
         for table, f, value in self.keys():
             if f.metadata["is_path"] and value and value not in kinds:
-                if not is_resumed or f.metadata["may_change"] and os.path.exists(value):
-                    paths[table][f.name] = os.path.abspath(value)
+                exists = os.path.exists(value) or f.name == "prepared"  # a folder to be written
+                absolute = os.path.abspath(value)
+                if (not is_resumed or f.metadata["may_change"] and exists) and fits(f, absolute):
+                    paths[table][f.name] = absolute
         return replace(self, **{table: replace(getattr(self, table), **changes) for table, changes in paths.items()})
 
     def frozen(self) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class Task(Generic[C, B]):
             for name, file in zip(self.files[part], files, strict=True):
                 if not file:
                     raise UserError(f"data.{name}: expected a text file; got an empty name; try {option(name)} FILE")
-                if not os.path.lexists(file):
+                if not os.path.exists(file):
                     raise UserError(
                         f"{file}: expected a text file; got no such file; try {option(name)} with another path"
                         f"{describe_base(file)}"
