@@ -10,7 +10,7 @@ import argparse
 import ast
 import math
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from html import escape
 from typing import Any
 
@@ -203,17 +203,38 @@ def evaluate(node: ast.AST, leaves: dict[str, Tensor], known: Collection[str] = 
     if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
         name, operands = OPERATORS[type(node.op)], (value(node.left), value(node.right))
         if any(isinstance(x, Tensor) for x in operands):
-            return OPERATIONS[name](*operands)
+            return apply(name, operands)
         if name in ARITHMETIC and not any(isinstance(x, list) for x in operands):
             return ARITHMETIC[name](*map(float, operands))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in known:
         kwargs = {k.arg: value(k.value) for k in node.keywords if k.arg}
         args = [value(item) for item in node.args]
         if any(isinstance(x, Tensor) for x in args):
-            return OPERATIONS[node.func.id](*args, **kwargs)
+            return apply(node.func.id, args, **kwargs)
     names = ", ".join(sorted(name for name in known if "." not in name))
     expected = f"numbers, names, + - * / @ ** and operations of names ({names})"
     raise ExpressionError(f"expected {expected}; got {ast.unparse(node)!r}")
+
+
+SIGNS = {"add": "+", "subtract": "−", "multiply": "*", "divide": "/", "matmul": "@"}
+BINARY = {*SIGNS, "maximum", "minimum"}
+
+
+def apply(name: str, operands: Sequence[Any], **options: Any) -> Any:
+    """Apply an operation. Raises ExpressionError if the shapes of two operands do not fit."""
+    try:
+        return OPERATIONS[name](*operands, **options)
+    except ValueError:
+        if name not in BINARY or len(operands) != 2:
+            raise
+        shapes = (x.shape if isinstance(x, Tensor) else npx.host.array(x).shape for x in operands)
+        a, b = (f"vector of {s[0]}" if len(s) == 1 else "×".join(map(str, s)) or "number" for s in shapes)
+        rule = (
+            "expected as many columns on the left as rows on the right"
+            if name == "matmul"
+            else "expected equal sizes, or sizes of 1"
+        )
+        raise ExpressionError(f"{a} {SIGNS.get(name, name)} {b} does not fit; {rule}") from None
 
 
 def parse(text: str) -> ast.AST:

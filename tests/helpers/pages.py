@@ -10,6 +10,20 @@ from train.viewer.connections import server_config
 from train.viewer.server import application
 
 SENTENCE = "one two three"
+# Records what is written on canvases in window.drawn, as [text, font size], and the heights of filled rectangles.
+RECORD_CANVAS = """
+window.drawn = [];
+window.heights = [];
+const { fillText, fillRect } = CanvasRenderingContext2D.prototype;
+CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+  drawn.push([String(text), parseFloat(this.font)]);
+  fillText.call(this, text, ...rest);
+};
+CanvasRenderingContext2D.prototype.fillRect = function (x, y, width, height) {
+  heights.push(height);
+  fillRect.call(this, x, y, width, height);
+};
+"""
 HOSTILE = '<img src="http://example.invalid/x.png" onerror="document.title=1">'
 
 
@@ -30,6 +44,20 @@ def served(page, port=0):
         finally:
             server.should_exit = True
             thread.join()
+
+
+def signed(text):
+    """Return a text with the page's minus sign."""
+    return text.replace("-", "−").replace("log−", "log-")
+
+
+def plain(text):
+    """Return a text with the minus sign of Python."""
+    return text.replace("−", "-")
+
+
+def number(text):
+    return float(plain(text))
 
 
 def view(tab, address, name):

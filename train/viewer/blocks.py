@@ -7,13 +7,13 @@ from typing import Any, cast
 import numpy as np
 
 import npx
-from autograd import Tensor, observing
-from autograd.neural import composed_rotation, softmax
+from autograd import Tensor
 from models.layers.attention import CrossAttention
 from models.layers.positions import AttentionPositions, LearnedPositions
-from models.layers.restricted_attention import window_mask
+from train.viewer.attention_steps import attention_head, head_inputs, mask_of
+from train.viewer.explanations import ALL_TOKENS, EARLIER_TOKENS, FIXED, NEXT_TOKEN, OWN_OUTPUT, explain
 from train.viewer.inspection import AXES, BEGIN, TEXT_AXES, Head, labels, log_softmax
-from train.viewer.trace import OUTPUT, Block, Operation, Recording, Trace, blocks, norm, on_host, zeros_if_none
+from train.viewer.trace import OUTPUT, Block, Trace, blocks, norm, on_host, zeros_if_none
 
 MAX_THUMBNAIL = 128  # maximum columns of a matrix in the overview; wider ones are subsampled
 MAX_COLUMNS = 4096  # maximum columns of a matrix in an open block
@@ -43,7 +43,12 @@ def overview(trace: Trace) -> dict[str, Any]:
             "shape": list(y.shape), "value": thumbnail(y), "gradient": thumbnail(g), "norm": norm(y),
             "gradient_norm": norm(g), "leaving": left, "parameter_gradient_norm": weights,
         }  # fmt: skip
-    return {"blocks": shown, "loss": trace.loss}
+    return {"blocks": shown, "loss": trace.loss, "about_loss": about_loss(trace)}
+
+
+def about_loss(trace: Trace) -> str:
+    """Return what the loss is compared with."""
+    return NEXT_TOKEN if trace.ids["encoder"] is None else OWN_OUTPUT
 
 
 def thumbnail(values: Any) -> dict[str, Any]:
@@ -133,7 +138,11 @@ def output_of(trace: Trace, block: Block, rows: Any, title: str = "output y") ->
 
 
 def show_other(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
-    return {"formula": "", "matrices": [*inputs_of(trace, block, rows), output_of(trace, block, rows)]}
+    return {"matrices": [*inputs_of(trace, block, rows), output_of(trace, block, rows)]}
+
+
+def show_norm(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
+    return explain("norm", trace.model.config.normalization) | show_other(trace, block, rows, tokenizer, head)
 
 
 def show_embedding(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
@@ -166,12 +175,15 @@ def show_embedding(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
     ]
     added = y - scaled - vector
     numbers = [str(i) for i in range(len(y))]
+    is_learned = isinstance(positions, LearnedPositions)
+    about_positions = "The positions are learned and receive it, too." if is_learned else "The positions are fixed."
+    vector_sum = " + s" if space else ""
     return {
-        "formula": f"y = {root}E[token] + P[position]{' + s' if space else ''}{sizes}",
+        **explain("embedding", root=root, sizes=sizes, space=vector_sum, positions=about_positions),
         "note": " ".join(filter(None, notes)),
         "matrices": [
             matrix(f"{root}E[token]", scaled, g, rows["rows"], "dimension"),
-            matrix("positions P", added, g if isinstance(positions, LearnedPositions) else None, numbers, "dimension"),
+            matrix("positions P", added, g if is_learned else None, numbers, "dimension", without_gradient=FIXED),
             *([matrix("target space s", vector, g, rows["rows"], "dimension")] if space else []),
             output_of(trace, block, rows, "sum y"),
         ],
@@ -186,9 +198,7 @@ def show_feed_forward(trace: Trace, block: Block, rows: Any, tokenizer: Any, hea
     zeros = float((hidden.y == 0).mean())
     activation = trace.model.config.activation
     return {
-        "formula": "y = (silu(x W + b) ⊙ (x V + c)) W₂ + b₂"
-        if activation == "swiglu"
-        else f"y = {activation}(x W₁ + b₁) W₂ + b₂",
+        **explain("feed-forward.swiglu" if activation == "swiglu" else "feed-forward", activation=activation),
         "note": f"{zeros:.0%} of the hidden values are exactly 0." if activation == "relu" else "",
         "matrices": [
             *inputs_of(trace, block, rows),
@@ -204,7 +214,7 @@ def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: i
     inputs = trace.inputs(block.name)
     left = trace.leaving(block.name)
     sublayer = next(s for s in inputs if trace.blocks[s].kind in ("attention", "feed_forward", "other"))
-    skip = next((s for s in inputs if s != sublayer), sublayer)
+    skip, title = next((s for s in inputs if s != sublayer), sublayer), "output y"
     x, f = inputs[skip], inputs[sublayer]
     gradient = zeros_if_none(left.get(sublayer), f)  # also the gradient of the sum before a norm
     scaled = "x" if residual.alpha == 1 else "α x"
@@ -215,24 +225,25 @@ def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: i
     ]
     if residual.post:
         normalized = np.float32(residual.alpha) * x + f
-        formula = f"y = norm({scaled} + f(x)){alpha}"
+        kind = "post"
         shown.append(matrix(f"{scaled} + f(x)", normalized, gradient, rows["rows"], "dimension"))
     else:
-        normalized, formula = x, "y = x + f(norm(x))"
+        normalized, kind, title = x, "pre", "x + f(norm(x)), output y"
         if residual.output_norm:
-            formula = "y = x + norm′(f(norm(x)))"
+            kind, title = "sandwich", "x + norm′(f(norm(x))), output y"
             normed = trace.operations[cast(int, trace.last(block.name).inputs[1])]
             shown.append(matrix("norm′(f(norm(x)))", normed.y, normed.g, rows["rows"], "dimension"))
     statistics = np.stack([normalized.mean(axis=1), normalized.std(axis=1)], axis=1)
+    before = matrix("before the norm", statistics, None, rows["rows"], ["mean", "deviation"])
+    shown.insert(len(shown) if residual.post else 1, before)
     return {
-        "formula": formula,
-        "note": "The gradient goes both ways: to the sub-layer and past it, along the residual connection.",
+        **explain(f"residual.{kind}", trace.model.config.normalization, x=scaled, alpha=alpha,
+                  factor="" if residual.alpha == 1 else "α "),
         "matrices": [
             *shown,
-            matrix("before the norm", statistics, None, rows["rows"], ["mean", "deviation"]),
-            output_of(trace, block, rows, "output y" if residual.post else formula.removeprefix("y = ") + ", output y"),
+            output_of(trace, block, rows, title),
         ],
-    }
+    }  # fmt: skip
 
 
 def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
@@ -260,11 +271,18 @@ def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
     off = [h for h in range(attention.n_heads) if Head(kind, cast(int, block.layer), h) in trace.ablated]
     ablated = "This head is ablated: its rows of W^O are 0. " if head in off else ""
     row, column = (AXES | TEXT_AXES)[kind]
+    turned = "The positions rotate queries and keys before the scores. " if attention.rotary_base is not None else ""
     return {
-        "formula": f"softmax(q kᵀ / √d_k{plus}) v,  √d_k = {attention.d_k**0.5:.4g}",
-        "note": f"{ablated}Rows: {row}. Columns: {column}. {reason}",
+        **explain(
+            "cross-attention" if cross else "self-attention", whom=ALL_TOKENS if kind == "encoder" else EARLIER_TOKENS,
+            mask=plus, root=f"{attention.d_k**0.5:.4g}", last=attention.n_heads - 1,
+            bias="" if attention.output.bias is None else " + b",
+        ),
+        "note": f"{ablated}{turned}Rows: {row}. Columns: {column}. {reason}",
         "heads": attention.n_heads, "head": head, "off": off,
+        "names": [str(Head(kind, cast(int, block.layer), h)) for h in range(attention.n_heads)],
         "matrices": [
+            *inputs_of(trace, block, rows),
             matrix("queries q", *steps["q"], queries, "dimension"),
             matrix("keys k", *steps["k"], keys, "dimension"),
             matrix("values v", *steps["v"], keys, "dimension"),
@@ -274,7 +292,6 @@ def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
                    masked=encoded_mask(mask)),
             matrix("head output, weights · v", *steps["output"], queries, "dimension"),
             output_of(trace, block, rows, "all heads, concatenated, times W^O: y"),
-            *inputs_of(trace, block, rows),
         ],
     }  # fmt: skip
 
@@ -282,20 +299,6 @@ def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
 def show_without_heads(trace: Trace, block: Block, rows: Any) -> dict[str, Any]:
     note = "The heads of this kind of attention are not shown."
     return show_other(trace, block, rows, None, 0) | {"note": note}
-
-
-def mask_of(attention: Any, kind: str, length: int) -> tuple[Any, str]:
-    """Return the mask (T, T) of an attention of a kind, true where a key is visible, and a description of the hidden
-    tokens; None and "" if it has no mask."""
-    causal, window = kind in ("decoder", "text"), getattr(attention, "window", None)
-    if kind == "cross" or (window is None and not causal):
-        return None, ""
-    mask = npx.to_host(window_mask(length, length, window or max(1, length), causal))
-    hidden = [
-        "later tokens" if causal else "",
-        f"tokens outside a window of {window}" if window else "",
-    ]
-    return mask, f"The mask hides {' and '.join(filter(None, hidden))}: their scores become −∞, their weights 0."
 
 
 def module_of(model: Any, name: str) -> Any:
@@ -308,43 +311,6 @@ def module_of(model: Any, name: str) -> Any:
 def has_head(model: Any, block: Block, head: int) -> bool:
     """Return whether a block can be shown with this head."""
     return block.kind != "attention" or 0 <= head < module_of(model, block.name).n_heads
-
-
-def head_inputs(trace: Trace, operation: Operation, attention: Any, head: int) -> tuple[Any, Any, Any] | None:
-    """Return q (T, d_k), k (S, d_k) and v (S, d_v) of a head; None if its operation takes other inputs."""
-    # the columns of all heads, in one array or two
-    inputs = [trace.operations[number].y for number in operation.inputs if number is not None]
-    h, n_kv, d_k, d_v = attention.n_heads, attention.n_kv_heads, attention.d_k, attention.d_v
-    if any(x.ndim != 2 for x in inputs) or sum(x.shape[1] for x in inputs) != h * d_k + n_kv * (d_k + d_v):
-        return None
-    q, *rest = np.split(inputs[0], [h * d_k], axis=1)
-    k, v = np.split(inputs[1] if len(inputs) == 2 else rest[0], [n_kv * d_k], axis=1)
-    shared = head * n_kv // h  # the key and value head of a group of query heads
-    return q[:, head * d_k :][:, :d_k], k[:, shared * d_k :][:, :d_k], v[:, shared * d_v :][:, :d_v]
-
-
-def attention_head(q: Any, k: Any, v: Any, rotary_base: float | None, mask: Any, g: Any) -> dict[str, tuple[Any, Any]]:
-    """Return the value and the gradient of each step of one head, for the gradient g of its output.
-
-    Args:
-        mask: (T, S), true where a key is visible, or None.
-    """
-    q, k, v = (Tensor(npx.asarray(x), requires_grad=True) for x in (q, k, v))
-    with observing(Recording()) as recording:
-        queries, keys = q, k
-        if rotary_base is not None:
-            queries, keys = (
-                composed_rotation(x.reshape(len(x), 1, -1), 0, rotary_base).reshape(x.shape) for x in (q, k)
-            )
-        scores = queries @ keys.transpose()  # (T, S)
-        scaled = scores * q.shape[1] ** -0.5
-        weights = softmax(scaled, None if mask is None else npx.asarray(mask))
-        output = weights @ v  # (T, d_v)
-        output.backward(npx.asarray(np.ascontiguousarray(g)))
-    steps = {"scores": scores, "scaled": scaled, "weights": weights, "output": output}
-    gradients = {name: recording.operations[x.node.number].g for name, x in steps.items() if x.node}
-    leaves = {name: (on_host(x.data), on_host(x.grad)) for name, x in (("q", q), ("k", k), ("v", v))}
-    return leaves | {name: (on_host(x.data), gradients[name]) for name, x in steps.items()}
 
 
 def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
@@ -367,9 +333,9 @@ def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int
     predicted = labels(tokenizer, trace.targets.tolist())
     tied = trace.model.projection is None
     return {
-        "formula": "logits = h Eᵀ,  p = softmax(logits),  ∂loss/∂logits = (p − y) / T",
+        **explain("output", loss=about_loss(trace), bias="" if trace.model.output_bias is None else " + b"),
         "note": f"{'E is the embedding matrix: input and output are tied. ' if tied else ''}"
-        f"The loss, the mean of −log p of the target, is {trace.loss:.4f} nats. "
+        f"The loss on this sentence is {trace.loss:.4f} nats per token. "
         f"A row is named after its target. Of {log_p.shape[1]:,} tokens, {len(ids)} are shown.",
         "targets": predicted,
         "bars": [
@@ -387,5 +353,5 @@ def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int
 
 SHOW: dict[str, Callable[[Trace, Block, Any, Any, int], dict[str, Any]]] = {
     "attention": show_attention, "feed_forward": show_feed_forward, "residual": show_residual,
-    "embedding": show_embedding, "output": show_output,
+    "embedding": show_embedding, "norm": show_norm, "output": show_output,
 }  # fmt: skip

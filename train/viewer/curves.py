@@ -7,18 +7,29 @@ from typing import Any
 
 from train.viewer.picture import new_figure, plain_text, write
 
-# Maps a name to (title with unit, (kind of entry, key) pairs in metrics.jsonl, whether the y axis is logarithmic).
-PANELS: dict[str, tuple[str, Sequence[tuple[str, str]], bool]] = {
-    "loss": ("loss (nats per token; training: label-smoothed)", [("train", "loss"), ("valid", "loss")], False),
-    "perplexity": ("validation perplexity", [("valid", "perplexity")], True),
-    "bleu": ("validation BLEU (greedy)", [("valid", "bleu")], False),
-    "chrf": ("validation chrF (greedy)", [("valid", "chrf")], False),
-    "f1": ("validation F1 (%)", [("valid", "f1")], False),
-    "accuracy": ("validation accuracy (%)", [("valid", "accuracy")], False),
-    "macro_f1": ("validation macro F1 (%)", [("valid", "macro_f1")], False),
-    "lr": ("learning rate", [("train", "lr")], False),
-    "gradient_norm": ("gradient norm", [("train", "gradient_norm")], True),
-    "tokens_per_second": ("tokens per second, source + target", [("train", "tokens_per_second")], False),
+# Maps a name to (title with unit, label of the y axis, (kind of entry, key) pairs in metrics.jsonl, whether that axis
+# is logarithmic).
+PANELS: dict[str, tuple[str, str, Sequence[tuple[str, str]], bool]] = {
+    "loss": (
+        "loss (nats per token; training: label-smoothed)",
+        "nats per token",
+        [("train", "loss"), ("valid", "loss")],
+        False,
+    ),
+    "perplexity": ("validation perplexity", "perplexity", [("valid", "perplexity")], True),
+    "bleu": ("validation BLEU (greedy)", "BLEU", [("valid", "bleu")], False),
+    "chrf": ("validation chrF (greedy)", "chrF", [("valid", "chrf")], False),
+    "f1": ("validation F1 (%)", "F1 (%)", [("valid", "f1")], False),
+    "accuracy": ("validation accuracy (%)", "accuracy (%)", [("valid", "accuracy")], False),
+    "macro_f1": ("validation macro F1 (%)", "macro F1 (%)", [("valid", "macro_f1")], False),
+    "lr": ("learning rate", "learning rate", [("train", "lr")], False),
+    "gradient_norm": ("gradient norm", "L2 norm", [("train", "gradient_norm")], True),
+    "tokens_per_second": (
+        "tokens per second, source + target",
+        "tokens per second",
+        [("train", "tokens_per_second")],
+        False,
+    ),
 }
 HUES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
 DASHES = {"train": "-", "valid": "--"}
@@ -39,7 +50,7 @@ def by_name(runs: Iterable[Path]) -> dict[str, Path]:
 def series(metrics: Sequence[Mapping[str, Any]]) -> Series:
     """Return the points to plot from the entries of metrics.jsonl; empty panels are omitted."""
     panels: Series = {}
-    for name, (_, lines, _) in PANELS.items():
+    for name, (_, _, lines, _) in PANELS.items():
         for kind, key in lines:
             points = [
                 (entry["step"], float(entry[key]))
@@ -59,9 +70,10 @@ def draw_curves(runs: Mapping[str, Series], path: Path, source: str) -> Path:
     figure = new_figure(4.2 * across + 0.2, 2.9 * down + 0.9)
     figure.set_layout_engine("constrained")
     for n, name in enumerate(panels):
-        about, _, logarithmic = PANELS[name]
+        about, unit, _, logarithmic = PANELS[name]
         axis = figure.add_subplot(down, across, n + 1)
         axis.set_xlabel("updates", fontsize=8)
+        axis.set_ylabel(unit, fontsize=8)
         axis.set_title(about, fontsize=9, loc="left")
         if logarithmic:
             axis.set_yscale("log")

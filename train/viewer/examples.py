@@ -9,12 +9,14 @@ from train.errors import UserError
 from train.run.folder import RunFolder
 from train.tasks import TASKS
 from train.tasks.parsing.task import read_clean_trees
+from train.tasks.parsing.trees import escape_brackets
 from train.text.corpus import Corpus
 from train.text.plain import read_plain
 from train.viewer.inspection import is_parser
 
 N_EXAMPLES, SEARCHED = 3, 300  # number of sentences at the beginning of the text that are searched for short ones
 LENGTHS = range(4, 16)  # number of words: enough to show a structure, few enough for a projector
+FEW = range(2, 7)  # number of tokens of the first example: the matrices of all blocks fit the window
 LINE = range(20, 50)  # characters of a language model's text
 
 
@@ -31,6 +33,7 @@ def short_sentences(run: Path, part: str, tokenizer: Any, config: Any) -> list[s
     if is_parser(tokenizer):
         trees = read_clean_trees(getattr(config.data, f"{part}_trees"))
         sentences = [" ".join(tree.words()) for tree in islice(trees, SEARCHED)]
+        sizes = [len(tokenizer.encode(escape_brackets(sentence))) for sentence in sentences]
     elif TASKS[config.data.task].examples == "text":
         lines = islice(
             chain.from_iterable(read_plain(config.data.text if part == "train" else config.data.valid_text)), SEARCHED
@@ -39,6 +42,8 @@ def short_sentences(run: Path, part: str, tokenizer: Any, config: Any) -> list[s
     else:
         corpus = Corpus.open(RunFolder(run).data(part, config.data.prepared), tokenizer.special)
         source = getattr(tokenizer, "source", tokenizer)
-        sentences = [source.decode(corpus.pair(i)[0]) for i in range(min(SEARCHED, len(corpus)))]
+        pairs = [corpus.pair(i)[0] for i in range(min(SEARCHED, len(corpus)))]
+        sentences, sizes = [source.decode(ids) for ids in pairs], [len(ids) for ids in pairs]
+    first = [sentence for sentence, size in zip(sentences, sizes, strict=True) if size in FEW][:1]
     short = [sentence for sentence in sentences if len(sentence.split()) in LENGTHS]
-    return list(dict.fromkeys(short or sentences))[:N_EXAMPLES]
+    return list(dict.fromkeys(first + (short or sentences)))[:N_EXAMPLES]

@@ -23,7 +23,8 @@ from models.search.beam import SearchStep
 from models.search.sampling import check_sampling, sampling_probabilities
 from models.search.tree import CUT, FINISHED, Tree
 from train.errors import UserError, one_line
-from train.viewer.blocks import encoded_mask, has_head, mask_of, overview, show_block
+from train.viewer.attention_steps import mask_of
+from train.viewer.blocks import encoded_mask, has_head, overview, show_block
 from train.viewer.inspection import (
     Head,
     Inspection,

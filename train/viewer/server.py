@@ -31,6 +31,7 @@ from train.errors import UserError, one_line
 from train.run.folder import RunFolder
 from train.viewer.blocks import structure
 from train.viewer.curves import PANELS, series
+from train.viewer.explanations import notation
 from train.viewer.guard import Guard
 from train.viewer.inspection import AXES, TEXT_AXES, is_parser
 from train.viewer.sentences import MAX_BEAM, QUESTIONS, Send, Sentences
@@ -162,6 +163,7 @@ class Page:
                 "d_k": c.d_k or c.d_model // c.n_heads, "vocabulary": c.vocab_size, "norm": c.norm,
                 "parameters": self.model.n_parameters(), "blocks": self.blocks, "examples": self.examples,
                 "beam": min(search.beam, MAX_BEAM), "most_beam": MAX_BEAM, "alpha": search.alpha,
+                "notation": notation(task == "text", self.tokenizer.src_vocab_size is None, c.vocab_size),
                 "kinds": TEXT_AXES if task == "text" else AXES,
             }  # fmt: skip
         return JSONResponse(answer)
@@ -170,7 +172,7 @@ class Page:
         tag = f'"{" ".join(stamp(run.metrics_file) for run in self.runs.values())}"'
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"etag": tag})
-        about = {name: {"title": title, "log": logarithmic} for name, (title, _, logarithmic) in PANELS.items()}
+        about = {name: {"title": title, "axis": axis, "log": log} for name, (title, axis, _, log) in PANELS.items()}
         try:
             curves = await asyncio.to_thread(lambda: {name: series(run.metrics()) for name, run in self.runs.items()})
         except UserError as error:

@@ -16,6 +16,7 @@ from autograd.engine import BackwardEvent
 from autograd.neural import softmax
 from autograd.operations import where
 from train.errors import UserError, one_line
+from train.viewer.explanations import operation_formulas
 
 KNOWN = {
     "absolute", "concatenate", "exp", "log", "matmul", "max", "maximum", "mean", "min", "minimum", "power", "relu",
@@ -134,7 +135,7 @@ def head(leaves: dict[str, Tensor], titles: dict[int, str], causal: bool = False
     scores = named("scores: matmul q kᵀ", q @ named("transpose kᵀ", k.transpose()))
     scaled = named("multiply by 1/√2", scores * 2**-0.5)
     if causal:
-        scaled = named("mask: where, else -inf", where(np.tri(3, dtype=bool), scaled, Tensor(np.array(-np.inf))))
+        scaled = named("mask: where, else −∞", where(np.tri(3, dtype=bool), scaled, Tensor(np.array(-np.inf))))
     return named("output: matmul weights v", named("weights: softmax", softmax(scaled)) @ v)
 
 
@@ -150,6 +151,7 @@ def describe(recorder: Watcher, names: Mapping[int, str], titles: Mapping[int, s
     key = {step.number: f"n{i}" for i, step in enumerate(steps)} | {n: f"leaf{-n}" for n in recorder.leaves}
     counts = Counter(step.name for step in steps)
     nth: Counter[str] = Counter()
+    shapes = {number: x.data.shape for number, x in recorder.leaves.items()} | {s.number: s.value.shape for s in steps}
     nodes: list[dict[str, Any]] = []
     for number, leaf in recorder.leaves.items():
         name = names.get(id(leaf), f"leaf {-number}")
@@ -162,6 +164,7 @@ def describe(recorder: Watcher, names: Mapping[int, str], titles: Mapping[int, s
             "key": key[step.number], "name": titles.get(step.number, title), "leaf": False,
             "value": to_json(step.value),
             "inputs": [key[parent] for parent in step.parents], "saved": step.saved_bytes,
+            "formula": operation_formulas(step.name, any(shapes[p] != step.value.shape for p in step.parents)),
             "source": recorder.source[step.number], "gradient": to_json(step.g),
             "gave": [to_json(g) for g in step.gradients], "how": step.handling,
         })  # fmt: skip

@@ -1,6 +1,7 @@
 """The page's views of language models; see conftest.py."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -118,4 +119,4 @@ def test_the_distribution_is_redrawn_as_the_sliders_move(tab, reader):
         tab.wait_for_selector("#head .matrix")
         tab.click("#switch")
         tab.wait_for_selector(".restore")
-        assert "Without ablation: loss" in tab.inner_text("#compare")
+        assert re.fullmatch(r"loss \d\.\d+ → \d\.\d+ nats per token\.", tab.inner_text("#compare"))

@@ -6,9 +6,10 @@ import json
 import numpy as np
 import pytest
 
-from tests.helpers.pages import SENTENCE, served, translate, turn_to, until, view
+from tests.helpers.pages import RECORD_CANVAS, SENTENCE, served, translate, turn_to, until, view
 from train.cli.serve import load_page
 from train.viewer.blocks import show_block, structure
+from train.viewer.examples import FEW
 
 
 def test_the_first_view_is_the_whole_model_with_the_values_of_a_sentence(tab, address, page):
@@ -80,6 +81,7 @@ def test_the_model_view_begins_with_the_attention_to_the_source(tab, address, pa
     inspection, *_ = page.sentences.recent[answer["translation"]]
     readout = tab.inner_text("#model .preview .read")
     assert float(readout.split(": ")[-1]) == pytest.approx(inspection.maps["cross"][-1].mean(axis=0)[0, 0], abs=1 / 255)
+    assert "share one vocabulary" in tab.inner_text("#model .opened") and "</s>" in tab.inner_text("#model .signs")
     tab.click("text=Walk through the model")
     until(tab, "document.querySelector('#model .place').textContent.startsWith('1 of ')")
     until(tab, "document.activeElement.textContent.startsWith('Next: ')")
@@ -111,8 +113,8 @@ def test_a_cell_says_how_a_score_becomes_a_weight(tab, address, page):
     trace = [*page.sentences.traced.values()][-1]
     block = show_block(trace, "decoder.0.cross_attention", 1, page.tokenizer)
     matrices = {one["title"]: one for one in block["matrices"]}
-    row, column = page.sentences.recent[latest(page)][0].target[0], block["matrices"][5]["columns"][1]
-    assert matrices["weights, softmax of each row"] == block["matrices"][5]
+    row, column = page.sentences.recent[latest(page)][0].target[0], block["matrices"][-3]["columns"][1]
+    assert matrices["weights, softmax of each row"] == block["matrices"][-3]
     readout = tab.inner_text(weights + ".read")
     assert readout.startswith(f"{row}, {column}: ") and "q·k = " in readout and "softmax = " in readout
 
@@ -154,6 +156,7 @@ def test_the_output_block_names_its_input_and_the_gradient_that_it_passes_back(t
 def test_the_page_opens_with_translated_validation_sentences(tab, run, uninterrupted):
     page = load_page([run])
     assert len(page.examples) == 3 and all(page.tokenizer.encode(example) for example in page.examples)
+    assert len(page.tokenizer.encode(page.examples[0])) in FEW
     with served(page) as address:
         view(tab, address, "")
         tab.wait_for_selector("#model[data-flow]", state="attached")
@@ -299,7 +302,7 @@ def test_the_arrow_keys_move_between_blocks_and_escape_closes(tab, address):
     assert tab.evaluate(focused) == "encoder.0.attention_residual" and tab.is_visible("#model .start")
 
 
-def test_a_new_sentence_starts_the_panel_anew_and_an_empty_one_clears_the_views(tab, address):
+def test_a_new_sentence_starts_the_panel_anew_and_an_error_keeps_the_latest_values(tab, address):
     translate(tab, address)
     turn_to(tab, "model")
     tab.click("[data-block='decoder.0.cross_attention']")
@@ -311,24 +314,21 @@ def test_a_new_sentence_starts_the_panel_anew_and_an_empty_one_clears_the_views(
     tab.fill("#text", "four")
     tab.press("#text", "Enter")
     until(tab, f"document.querySelector('#model').dataset.flow !== '{flow}' && {panel}.scrollTop === 0")
+    panel_text = tab.inner_text("#model .opened")
     tab.fill("#text", " ")
+    assert "Edited, not yet sent" in tab.inner_text("#edited") and "edited" in tab.get_attribute("#text", "class")
     tab.press("#text", "Enter")
     tab.wait_for_selector("#status.error")
-    assert tab.locator("#model .thumbnail, #model .chip, #model .matrix").count() == 0
-    assert tab.locator("#result > *, #beam svg").count() == 0
-    assert tab.locator("#model .block:not([disabled])").count() == 0
-    tab.evaluate("document.activeElement.blur()")
-    for key in ("ArrowRight", "ArrowUp"):
-        tab.keyboard.press(key)
-    assert tab.inner_text("#model .place") == "" and tab.is_visible("text=Enter a sentence above")
+    assert (
+        tab.inner_text("#status").endswith('The values are still those of "four"') and tab.inner_text("#edited") == ""
+    )
+    assert tab.inner_text("#model .opened") == panel_text and tab.locator("#model .thumbnail").count()
+    tab.click("#model .opened button.primary")  # the walk continues
+    until(tab, f"{panel}.dataset.block === 'decoder.0.cross_attention_residual'")
 
 
 def test_every_label_and_number_of_a_matrix_is_drawn(tab, address):
-    tab.add_init_script(
-        "window.drawn = []; const fill = CanvasRenderingContext2D.prototype.fillText;"
-        "CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {"
-        "  drawn.push([String(text), parseFloat(this.font)]); fill.call(this, text, ...rest); };"
-    )
+    tab.add_init_script(RECORD_CANVAS)
     view(tab, address, "translate")
     tab.evaluate("""async () => {
         const { matrix } = await import("/matrix.js"), place = document.createElement("div");
@@ -351,3 +351,14 @@ def test_every_label_and_number_of_a_matrix_is_drawn(tab, address):
     texts = [text for text, _ in drawn]
     assert texts[:16] == texts[17:33] == [f"\u2423token{i}" for i in range(1, 17)]
     assert texts[33:36] == [".01", ".01", ".02"] and min(size for _, size in drawn) >= 8.9
+    tab.evaluate("""async () => {
+        const { matrix } = await import("/matrix.js"), place = document.createElement("div");
+        place.style.width = "180px";
+        const names = Array.from({ length: 17 }, (_, i) => `token${i}`);
+        place.append(matrix({ title: "narrow", rows: names.slice(1), columns: names, values: new Float32Array(272) }));
+        [drawn.length, heights.length] = [0, 0];
+        document.getElementById("translate").prepend(place);
+    }""")
+    until(tab, "drawn.length > 0")
+    columns = tab.evaluate("drawn.length") - 16
+    assert 0 < columns < 17 and tab.evaluate("heights.filter((height) => height === 4).length") == 17 - columns

@@ -1,5 +1,5 @@
 // Search tree: one row for each step of the latest search, every hypothesis of it, and why the search ended.
-import { el, number, table, collapsible, unit } from "./parts.js";
+import { el, fixed, minus, number, table, collapsible, unit } from "./parts.js";
 
 const H = 50,
   ROW = 84, // from one step to the next
@@ -34,18 +34,11 @@ export function start(section) {
 
   document.addEventListener("translated", ({ detail }) => {
     answer = detail.answer;
-    search = answer?.beam;
-    if (!search) return clear();
+    search = answer.beam;
     selected = search.won[0] ?? -1;
     draw();
     tables();
   });
-  function clear() {
-    hint.hidden = false;
-    control.hidden = true;
-    reason.textContent = "";
-    for (const part of [place, chosen, numbers]) part.replaceChildren();
-  }
   dropped.addEventListener("change", draw);
   late.addEventListener("change", draw);
   new ResizeObserver(() => search && draw()).observe(place);
@@ -120,8 +113,8 @@ export function start(section) {
         return cut(n);
       };
       const score = ({ score, fate }) => {
-        const rounded = [3, 2, 1].map((digits) => score.toFixed(digits)).find((text) => fits(text, 13));
-        const text = rounded ?? score.toFixed(0); // rounded, since a number that is cut is another number
+        const rounded = [3, 2, 1].map((digits) => fixed(score, digits)).find((text) => fits(text, 13));
+        const text = rounded ?? fixed(score, 0); // rounded, since a number that is cut is another number
         const both = `${text} ${fate}`;
         return fate !== "kept" && fits(both, 13) ? both : text;
       };
@@ -134,7 +127,7 @@ export function start(section) {
             role: "button",
             "data-node": i,
             "aria-pressed": String(i === selected),
-            "aria-label": `step ${node.length}, ${node.label}, score ${node.score.toFixed(4)}, ${node.fate}`,
+            "aria-label": `step ${node.length}, ${node.label}, score ${fixed(node.score)}, ${node.fate}`,
             onclick: () => select(i),
           },
           el("title", {}, `${node.label}: ${node.fate}`),
@@ -185,19 +178,19 @@ export function start(section) {
       el(
         "p",
         { class: "formula" },
-        `score = log-probability / length penalty = ${last.log_probability.toFixed(4)} / ` +
-          `${Number.isFinite(penalty) ? penalty.toFixed(4) : "1"} = ${last.score.toFixed(4)}`,
+        `score = log-probability / length penalty = ${fixed(last.log_probability)} / ` +
+          `${Number.isFinite(penalty) ? fixed(penalty) : "1"} = ${fixed(last.score)}`,
       ),
       ...(Math.abs(penalty - ((5 + last.length) / 6) ** alpha) < 1e-3
-        ? [el("p", { class: "soft" }, `length penalty = ((5 + ${last.length}) / 6)^${alpha}`)]
+        ? [el("p", { class: "soft" }, `length penalty = ((5 + ${last.length}) / 6)^${minus(alpha)}`)]
         : []),
       table(
         "Its log-probability is the sum over its tokens (nats)",
         ["token", "log p", "sum"],
         nodes.map((node, n) => [
           node.label,
-          (node.log_probability - (nodes[n - 1]?.log_probability ?? 0)).toFixed(4),
-          node.log_probability.toFixed(4),
+          fixed(node.log_probability - (nodes[n - 1]?.log_probability ?? 0)),
+          fixed(node.log_probability),
         ]),
       ),
     );

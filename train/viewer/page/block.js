@@ -1,28 +1,9 @@
 // An open block of the model: what it does, its formula, its matrices or their gradients, and its parameters.
-import { collapsible, el, moveByKeys, number, table } from "./parts.js";
+import { collapsible, el, fixed, formula, moveByKeys, number, recorded, table, typeset } from "./parts.js";
 import { floats, matrix } from "./matrix.js";
 
-// What a block does, in plain words.
-function explain({ title, kind, stack }) {
-  if (kind === "attention") {
-    if (title.startsWith("Cross"))
-      return "Each output token reads the source: its query comes from the decoder, keys and values from the encoder.";
-    const whom = stack === "encoder" ? "every token" : "itself and the tokens before it; those after it are masked";
-    return `Each token compares its query with the keys of ${whom}. The softmax of these scores weights their values.`;
-  }
-  return {
-    embedding: "Each token becomes a vector, its row of the embedding table, to which its position is added.",
-    feed_forward: "Each token by itself: a wider hidden layer, an activation, and back to the width of the model.",
-    residual:
-      "The output of the sub-layer is added to its input, so that each sub-layer only learns a change" +
-      (title.includes("norm") ? "; each row is then scaled to a common size." : "."),
-    norm: "Each row is scaled to a common size, and then by learned factors.",
-    output:
-      "Each row is compared with every token of the vocabulary; the softmax gives the next token's probabilities.",
-  }[kind];
-}
-
-export function openBlock(about, titleOf, block, backward, chooseHead, steps) {
+// `choose(head)` shows another head; `ablate(head)` ablates or restores one and runs again.
+export function openBlock(titleOf, block, backward, choose, ablate, steps) {
   const decoded = block.matrices.map((one) => {
     let values = null; // decoded when they are shown
     return {
@@ -32,21 +13,23 @@ export function openBlock(about, titleOf, block, backward, chooseHead, steps) {
       },
     };
   });
-  // the weights or probabilities first, then how they come about
-  const inOrder = [...decoded].sort((a, b) => Boolean(b.unit) - Boolean(a.unit));
-  const shown = inOrder.map((one) => show(one, decoded, backward));
+  // in the order in which they are computed
+  const shown = backward
+    ? decoded.flatMap((one) => showGradient(one)).reverse()
+    : decoded.map((one) => showValues(one, decoded));
   const small = (x) => number(Number(x.toPrecision(3)));
+  const [text, lines] = backward ? [block.backward, block.gradients] : [block.text, block.formulas];
   return [
     el("h3", {}, titleOf(block.block)),
-    el("p", {}, explain(about) ?? ""),
+    ...(text ? [el("p", {}, ...typeset(text))] : []),
     ...steps,
-    ...(block.formula ? [el("p", { class: "formula" }, block.formula)] : []),
+    ...(lines?.length ? [formula(lines)] : []),
     ...(backward
       ? [
           el(
             "p",
             {},
-            about.kind === "output"
+            block.block === "output"
               ? "Gradient in: 1, that of the loss with respect to itself. Gradient out: norm "
               : `Gradient in: norm ${small(block.arriving)}, of the output. Gradient out: `,
             block.leaving.length
@@ -56,8 +39,8 @@ export function openBlock(about, titleOf, block, backward, chooseHead, steps) {
           ),
         ]
       : []),
-    ...(block.note ? [el("p", { class: "soft" }, block.note)] : []),
-    ...(block.heads > 1 ? [heads(block, chooseHead)] : []),
+    ...(block.note ? [el("p", { class: "soft" }, ...typeset(block.note))] : []),
+    ...(block.heads ? [heads(block, choose, ablate)] : []),
     ...(block.bars ? [distribution(block)] : []),
     el("div", { class: "matrices" }, ...shown),
     collapsible("Parameters", () =>
@@ -76,18 +59,21 @@ export function openBlock(about, titleOf, block, backward, chooseHead, steps) {
   ];
 }
 
-function show(one, all, backward) {
-  const of = { rows: one.rows, columns: one.columns, masked: one.masked };
-  if (!backward)
-    return matrix({
-      ...of,
-      title: one.title,
-      values: one.values,
-      most: one.unit ? 1 : undefined,
-      about: arithmetic(one, all),
-    });
-  if (one.gradient) return matrix({ ...of, title: `∂ ${one.title}`, values: floats(one.gradient) });
-  return el("figure", { class: "matrix" }, el("figcaption", {}, el("b", {}, one.title), ": gradient not shown"));
+const labels = ({ rows, columns, masked }) => ({ rows, columns, masked });
+
+function showValues(one, all) {
+  const { title, values, unit } = one;
+  const [caption, about] = [typeset(title), arithmetic(one, all)];
+  return matrix({ ...labels(one), title, caption, values, most: unit ? 1 : undefined, about });
+}
+
+// The gradient of a matrix, the reason why it has none, or nothing.
+function showGradient(one) {
+  const { title, gradient, without_gradient: reason } = one;
+  if (gradient)
+    return matrix({ ...labels(one), title: `∂ ${title}`, caption: typeset(`∂ ${title}`), values: floats(gradient) });
+  if (!reason) return [];
+  return el("figure", { class: "matrix" }, el("figcaption", {}, el("b", {}, title), `: ${reason}`));
 }
 
 // How a score becomes a weight, for the cell under the pointer.
@@ -103,7 +89,7 @@ function arithmetic(one, all) {
   };
 }
 
-function heads({ heads: count, head, off }, choose) {
+function heads({ heads: count, head, off }, choose, ablate) {
   const buttons = Array.from({ length: count }, (_, h) =>
     el(
       "button",
@@ -113,7 +99,9 @@ function heads({ heads: count, head, off }, choose) {
   );
   const group = el("div", { class: "group", role: "group", "aria-label": "Head" }, el("span", {}, "Head"), ...buttons);
   moveByKeys(group, buttons, count);
-  return group;
+  const name = `${off.includes(head) ? "Restore" : "Ablate"} head ${head} and run again`;
+  const button = el("button", { type: "button", class: "ablate", onclick: () => ablate(head) }, name);
+  return el("div", { class: "row" }, group, ...(recorded ? [] : [button]));
 }
 
 // The ten most probable tokens at a position that can be chosen.
@@ -130,7 +118,7 @@ function distribution({ bars, targets }) {
           { class: right ? "target" : "" },
           el("span", {}, label),
           el("span", { class: "track" }, fill),
-          el("span", {}, p.toFixed(4)),
+          el("span", {}, fixed(p)),
         );
       }),
     );

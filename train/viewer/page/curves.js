@@ -77,7 +77,7 @@ function upTo(panels) {
 }
 
 // One panel; `show` redraws its lines and keeps its table open and its zoom.
-function panel(name, { title, log }) {
+function panel(name, { title, axis, log }) {
   let lines = [],
     plot = null,
     key = "";
@@ -99,7 +99,7 @@ function panel(name, { title, log }) {
     if (plot && !anew && now === key) return plot.setData(data, !isZoomed(plot));
     plot?.destroy();
     key = now;
-    plot = new uPlot(options(name, log, lines, place), data, place);
+    plot = new uPlot(options(name, axis, log, lines, place), data, place);
   }
 
   function show(newLines) {
@@ -123,7 +123,7 @@ function isZoomed({ data: [updates], scales: { x } }) {
   return x.min > updates[0] || x.max < updates.at(-1);
 }
 
-function options(name, log, lines, place) {
+function options(name, yLabel, log, lines, place) {
   const style = getComputedStyle(place),
     color = (variable) => {
       const probe = el("span");
@@ -140,13 +140,15 @@ function options(name, log, lines, place) {
     font: `${size}px ${style.fontFamily}`,
     grid: { stroke: line, width: 1 },
     ticks: { stroke: line },
+    labelFont: `${size}px ${style.fontFamily}`,
+    labelSize: 1.6 * size,
   };
   const short = (value) => (value == null ? "" : number(Number(value.toPrecision(3))));
   // The legend shows the values at the pointer, or the last ones; of a line without a point there, the one before.
   const latest = (plot, series, at) =>
     plot.data[series].slice(0, at == null ? undefined : at + 1).findLast((x) => x != null);
   const inEnglish = (value) => value.toLocaleString("en");
-  const y = { ...axis, size: 5 * size, space: 2.4 * size, values: (_, values) => values.map(short) };
+  const y = { ...axis, label: yLabel, size: 5 * size, space: 2.4 * size, values: (_, values) => values.map(short) };
   const range =
     name === "tokens_per_second" || name === "lr"
       ? (_, least, most) => [0, uPlot.rangeNum(0, most, 0.1, true)[1]]
@@ -157,7 +159,7 @@ function options(name, log, lines, place) {
     cursor: { sync: { key: "updates" }, drag: { x: true, y: false } },
     scales: { x: { time: false }, y: log ? { distr: 3 } : range ? { range } : {} },
     padding: [null, 2 * size, null, null], // for the last number of the x axis
-    axes: [{ ...axis, size: 2.6 * size, space: 5 * size, values: (_, values) => values.map(inEnglish) }, y],
+    axes: [{ ...axis, label: "update", size: 2.6 * size, space: 5 * size, values: (_, values) => values.map(inEnglish) }, y],
     legend: { live: true },
     series: [
       { label: "update", value: (plot, _, series, at) => latest(plot, series, at).toLocaleString("en") },

@@ -1,6 +1,6 @@
 // The figure of the Model view, as Figure 1 of the paper: the blocks of one layer of each stack and what is before and
 // after it, with arrows. The layers that are not shown are one box each above and below it.
-import { el, number, rounded, unit } from "./parts.js";
+import { el, minus, number, rounded, unit } from "./parts.js";
 import { thumbnail } from "./matrix.js";
 
 // The block of a head such as "cross.0.3", whose kind is the name of a stack or "cross".
@@ -111,7 +111,7 @@ export function modelFigure({ blocks, layers }, select) {
 
   function facts(one, seen) {
     const size = backward ? seen.gradient_norm : seen.norm;
-    const norm = backward && size < 0.1 ? size.toExponential(1) : number(Number(size.toPrecision(3)));
+    const norm = backward && size < 0.1 ? minus(size.toExponential(1)) : number(Number(size.toPrecision(3)));
     // the output block shows its input h and the gradient that it passes back; the others show their output
     const name = one.kind === "output" ? (backward ? "to input ‖∂h‖" : "input ‖h‖") : backward ? "‖∂y‖" : "‖y‖";
     return [

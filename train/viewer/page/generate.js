@@ -44,7 +44,6 @@ export function start(section) {
     requests = 0;
   document.addEventListener("translated", ({ detail }) => {
     answer = detail.answer;
-    if (!answer) [list, note].forEach((part) => part.replaceChildren());
     draw(0);
   });
 

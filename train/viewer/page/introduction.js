@@ -1,10 +1,10 @@
 // What the Model view shows before a block is open: where to start, the attention to the source, and the parameters.
-import { bytes, el, rounded } from "./parts.js";
+import { bytes, el, fixed, rounded } from "./parts.js";
 import { matrix } from "./matrix.js";
 
 // `answer` and `flow` may be missing; `backward` is the direction shown; `walk` opens the first block.
 export function introduction(model, answer, flow, backward, walk) {
-  const { task, blocks, kinds, layers, heads, d_model, d_ff, d_k, vocabulary, parameters, norm } = model;
+  const { task, blocks, kinds, layers, heads, d_model, d_ff, d_k, vocabulary, parameters, norm, notation } = model;
   const count = (kind) => blocks.filter((one) => one.kind === kind).reduce((sum, one) => sum + one.parameters, 0);
   const rows = [
     ["Attention", count("attention")],
@@ -18,7 +18,7 @@ export function introduction(model, answer, flow, backward, walk) {
       "p",
       {},
       backward
-        ? "The gradient of the loss flows from the top to the bottom. The strip of each block shows the gradient " +
+        ? `${flow?.about_loss ?? ""} The gradient of the loss flows from the top to the bottom. The strip of each block shows the gradient ` +
             "with respect to its output (at the top, its input h)"
         : "The sentence above enters at the bottom, and the next tokens leave at the top. Each box is a block of the " +
             "network with the number of its parameters; its strip shows its output (at the top, its input h)",
@@ -29,6 +29,9 @@ export function introduction(model, answer, flow, backward, walk) {
       ? el("p", {}, el("button", { type: "button", class: "primary", onclick: walk }, "▶ Walk through the model"))
       : el("p", {}, el("strong", {}, "Enter a sentence above to see its values; the blocks then open.")),
     ...(answer ? [attention(answer, kinds)] : []),
+    el("h3", {}, "Tokens"),
+    el("p", { class: "signs" }, ...notation.signs.flatMap(([sign, meaning]) => [el("code", {}, sign), ` ${meaning}. `])),
+    el("p", { class: "soft" }, notation.text),
     el("h3", {}, `${rounded(parameters)} parameters`),
     el(
       "ul",
@@ -51,7 +54,8 @@ export function introduction(model, answer, flow, backward, walk) {
       `N = ${layers} layers${task === "text" ? "" : " in each stack"}, d_model ${d_model}, d_ff ${d_ff}, ` +
         `${heads} heads of width ${d_k}, ${vocabulary.toLocaleString("en")} tokens, ${norm}-norm. `,
       flow
-        ? `The loss on this sentence is ${flow.loss.toFixed(4)} nats per token. Its gradient flows back from the top.`
+        ? `The loss on this sentence is ${fixed(flow.loss)} nats per token. ${backward ? "" : flow.about_loss} ` +
+            "Its gradient flows back from the top."
         : "",
     ),
   ];

@@ -19,7 +19,8 @@ let first = "step",
   shown = null;
 
 function show() {
-  const name = sections.some((s) => `#${s.id}` === location.hash) ? location.hash.slice(1) : first;
+  const [view] = location.hash.slice(1).split("/"); // what follows is the view's own
+  const name = sections.some(({ id }) => id === view) ? view : first;
   for (const section of sections) section.hidden = section.id !== name;
   document.getElementById("ask").hidden = !OF_SENTENCE.includes(name);
   for (const link of links) {
@@ -84,7 +85,7 @@ if (about) {
       links.find((link) => link.hash === `#${first}`),
     );
     ask.restore?.();
-  } else if (trained?.examples.length) ask.read(trained.examples[0]);
+  } else ask.begin?.();
   show();
   document.body.dataset.ready = Math.round(performance.now()); // milliseconds since navigation
 }

@@ -1,5 +1,5 @@
 // A matrix as colored cells on a canvas, with headers, a legend, and the value under the pointer or the cursor.
-import { bytes, el, level, maskedColors, number, pixelScale, scale } from "./parts.js";
+import { bytes, el, level, maskedColors, minus, number, pixelScale, scale } from "./parts.js";
 
 const NARROWEST = 2, // CSS pixels per column; wider matrices scroll
   WIDEST = 3.4, // width of a column in letters' heights
@@ -35,9 +35,9 @@ export const floats = (base64) => new Float32Array(bytes(base64).buffer);
 
 // A figure for {title, rows, columns, values}: `rows` and `columns` are labels, or `columns` is the name of a dimension
 // whose indices are the labels; `values` is a flat array. `masked`: base64-encoded bytes, 1 for a masked cell; these
-// and -Infinity are hatched. `most`: the value of the darkest color. `about(i, j)`: more text for the readout of a
+// and -Infinity are hatched. `caption`: the nodes of the title, if it is typeset. `most`: the value of the darkest color. `about(i, j)`: more text for the readout of a
 // cell. Small or large numbers are drawn in units of a power of ten, so that they fit.
-export function matrix({ title, rows, columns, values, most, masked, about = () => "", missing = "" }) {
+export function matrix({ title, caption = [title], rows, columns, values, most, masked, about = () => "", missing = "" }) {
   const [down, across] = [
     rows.length,
     Array.isArray(columns) ? columns.length : Math.round(values.length / rows.length),
@@ -138,13 +138,18 @@ export function matrix({ title, rows, columns, values, most, masked, about = () 
     context.fillStyle = ink;
     context.textAlign = "right";
     rows.forEach((label, i) => {
-      if (i % everyRow === 0) context.fillText(label, left - 6, top + (i + 0.5) * cellHeight - lift(label), left - 8);
+      if (i % everyRow) context.fillRect(left - 6, top + (i + 0.5) * cellHeight, 4, 1);
+      else context.fillText(label, left - 6, top + (i + 0.5) * cellHeight - lift(label), left - 8);
     });
     context.font = `${columnSize}px ${fontFamily}`;
     if (turned) {
       context.textAlign = "left";
       const everyColumn = Math.ceil(columnSize / cellWidth);
-      for (let j = 0; j < across; j += everyColumn) {
+      for (let j = 0; j < across; j++) {
+        if (j % everyColumn) {
+          context.fillRect(left + (j + 0.5) * cellWidth, top - 8, 1, 4); // a tick for a label without room
+          continue;
+        }
         context.save();
         context.translate(left + (j + 0.5) * cellWidth, top - 4);
         context.rotate(-Math.PI / 2);
@@ -253,7 +258,7 @@ export function matrix({ title, rows, columns, values, most, masked, about = () 
     el(
       "figcaption",
       {},
-      el("b", {}, title),
+      el("b", {}, ...caption),
       ` ${down} × ${across} `,
       legend(most, values, hasHatched ? (hidden ? "masked" : "−∞") : ""),
       factor,
@@ -270,7 +275,7 @@ function compact(x, most, digits) {
   const isPlain = size < 100 && size >= 0.5 * 10 ** -digits;
   const text = isPlain ? x.toFixed(size < 10 ? digits : digits - 1) : x.toExponential(0).replace("e+", "e");
   const brief = most <= 1 ? (Number(text) === 1 ? "1" : text.replace("0.", ".")) : text;
-  return brief.replace("-", "−");
+  return minus(brief);
 }
 
 function largest(values) {

@@ -1,12 +1,14 @@
 // Model: Figure 1 of the paper for the loaded run (figure.js). Every block shows its output for one sentence, or the
 // gradient of its output; a block opens to its matrices (block.js). ← and → walk through the forward and the backward
 // pass, ↑ and ↓ move between the blocks of a stack, Enter opens a block and Escape closes it. Without a sentence, no
-// block opens. Blocks are fetched while the browser is idle, so that they open without waiting for the server.
-import { ask, el, stepByKeys } from "./parts.js";
+// block opens. Blocks are fetched while the browser is idle, so that they open without waiting for the server. The
+// address names the open block, as in #model/output/backward, so that it survives a reload, and Back closes it.
+import { ask, el, recorded, stepByKeys } from "./parts.js";
 import { introduction } from "./introduction.js";
 import { openBlock } from "./block.js";
 import { modelFigure, STACKS } from "./figure.js";
 
+const PLAY = "▶ Play the walk";
 const isNarrow = () => matchMedia("(max-width: 60rem)").matches; // the panel is below the figure (page.css)
 const whenIdle = (work) => (window.requestIdleCallback ?? setTimeout)(work);
 
@@ -18,6 +20,9 @@ export function start(section, about) {
     at = null, // index in `walk`
     flow = null, // values and gradients of all blocks
     answer = null,
+    toggle = null, // ablates or restores a head
+    isShown = false,
+    closed = null, // the block that was closed by going back in the history
     fetched = new Map(), // blocks of `answer`, as promises, by name and head
     head = 0,
     playing = null;
@@ -40,7 +45,7 @@ export function start(section, about) {
     ["→", "Next", 1],
     ["⇥", "Last", Infinity],
   ].map(([sign, name, by]) => el("button", { type: "button", "aria-label": name, onclick: () => go(by) }, sign));
-  const play = el("button", { type: "button", class: "play", onclick: () => (playing ? stop() : begin()) }, "▶ Play");
+  const play = el("button", { type: "button", class: "play", onclick: () => (playing ? stop() : begin()) }, PLAY);
   const place = el("output", { class: "place", "aria-live": "polite" });
   const { figure, ...drawing } = modelFigure(about.model, (name) => {
     stop();
@@ -78,17 +83,43 @@ export function start(section, about) {
   });
 
   document.addEventListener("translated", ({ detail }) => {
-    answer = detail.answer;
+    ({ answer, toggle } = detail);
     flow = null;
     fetched = new Map();
-    if (answer && !section.hidden) load();
-    if (!answer) close();
+    if (!section.hidden) load();
   });
   document.addEventListener("shown", ({ detail }) => {
-    if (detail !== "model") stop();
-    else if (answer && !flow) load();
+    const wasShown = isShown;
+    isShown = detail === "model";
+    if (!isShown) return stop();
+    if (!recorded) follow(wasShown);
+    if (answer && !flow) load();
     else drawing.connect();
   });
+
+  // Opens the block of the address. An address without a block closes the open one, unless another view was shown.
+  function follow(wasShown) {
+    const [, name, pass] = location.hash.split("/"),
+      place = find(name, pass === "backward");
+    if (place >= 0 && place !== at) visit(place);
+    else if (!name && at !== null && wasShown) close();
+    else if (closed) focusBlock(closed); // going back has taken the focus
+    else writeAddress();
+    closed = null;
+  }
+
+  function writeAddress() {
+    if (recorded || section.hidden) return;
+    const [name, isBackward] = at === null ? ["", false] : walk[at];
+    const [before, now] = [location.hash, `#model${name && `/${name}`}${isBackward ? "/backward" : ""}`];
+    const hadBlock = before.includes("/");
+    if (before === now || (!before && !name)) return;
+    if (hadBlock && !name && history.state?.opened) {
+      closed = before.split("/")[1];
+      history.back();
+    } else if (hadBlock || !name) history.replaceState(history.state, "", now);
+    else history.pushState({ opened: true }, "", now);
+  }
 
   // The name of the block above (by -1) or below (1) another one; without another one, that of the first or last block.
   function beside(other, by) {
@@ -162,7 +193,12 @@ export function start(section, about) {
 
   function draw() {
     directions.forEach((button, i) => button.setAttribute("aria-pressed", backward === (i === 1)));
-    layerButtons.forEach((button, i) => button.setAttribute("aria-pressed", layer === i));
+    const ablated = new Set((answer?.off ?? []).map((head) => Number(head.split(".")[1])));
+    layerButtons.forEach((button, i) => {
+      button.setAttribute("aria-pressed", layer === i);
+      button.classList.toggle("ablated", ablated.has(i));
+      button.title = ablated.has(i) ? `layer ${i} has ablated heads` : "";
+    });
     for (const button of [...moves, play]) button.disabled = !answer;
     section.classList.toggle("is-backward", backward);
     drawing.draw({ answer, flow, layer, backward });
@@ -170,10 +206,11 @@ export function start(section, about) {
     if (flow) whenIdle(fetchAhead);
   }
 
-  function titleOf(name) {
-    const { title, stack, layer: of } = block(name);
-    return `${title}, ${STACKS[stack].toLowerCase()}${of === null ? "" : ` layer ${of}`}`;
+  function whereOf(name) {
+    const { stack, layer: of } = block(name);
+    return `${STACKS[stack].toLowerCase()}${of === null ? "" : ` layer ${of}`}`;
   }
+  const titleOf = (name) => `${block(name).title}, ${whereOf(name)}`;
 
   // Opens the block at a place of the walk.
   function visit(place) {
@@ -206,12 +243,14 @@ export function start(section, about) {
   function mark() {
     for (const button of figure.querySelectorAll(".block"))
       button.setAttribute("aria-pressed", String(at !== null && walk[at][0] === button.dataset.block));
-    const end = at === walk.length - 1 ? ", the end" : "";
+    const end = at === walk.length - 1 ? ", the end" : "",
+      pass = backward ? "backward" : "forward";
     place.textContent = !answer
       ? ""
       : at === null
         ? "← → walk through all blocks, ↑ ↓ move, Enter opens"
-        : `${at + 1} of ${walk.length}${end}, ${titleOf(walk[at][0])}`;
+        : `${at + 1} of ${walk.length}${end}, ${pass}, ${whereOf(walk[at][0])}: ${block(walk[at][0]).title}`;
+    place.title = place.textContent;
   }
 
   function begin() {
@@ -221,7 +260,7 @@ export function start(section, about) {
       if (at === walk.length - 1) return stop();
       go(1);
     }, 1200);
-    play.textContent = "Pause";
+    play.textContent = "Pause the walk";
     section.classList.add("is-playing");
   }
 
@@ -229,13 +268,14 @@ export function start(section, about) {
     if (!playing) return;
     clearInterval(playing);
     playing = null;
-    play.textContent = "▶ Play";
+    play.textContent = PLAY;
     section.classList.remove("is-playing");
   }
 
   // ---- the open block
 
   async function open() {
+    writeAddress();
     if (at === null || !answer)
       return show(
         "",
@@ -251,7 +291,8 @@ export function start(section, about) {
       await open();
       panel.querySelector('[aria-label="Head"] [aria-pressed="true"]')?.focus({ preventScroll: true });
     };
-    show(`${id} ${name}`, openBlock(block(name), titleOf, loaded, backward, choose, steps()));
+    const ablate = (chosen) => toggle(loaded.names[chosen]);
+    show(`${id} ${name}`, openBlock(titleOf, loaded, backward, choose, ablate, steps()));
     panel.dataset.block = name;
   }
 
@@ -276,19 +317,21 @@ export function start(section, about) {
     if (next) return [row];
     const end = "The walk ends here: every block has its gradient, from which the optimizer updates the parameters. ";
     const advice = other
-      ? ["To see what a head contributes, ablate it in ", el("a", { href: other.hash }, other.textContent), "."]
+      ? ["To see what a head contributes, ablate it in its block, or in ", el("a", { href: other.hash }, other.textContent), "."]
       : [];
     return [el("p", { class: "end" }, el("strong", {}, end), ...advice), row];
   }
 
   // Fills the panel, scrolls it to its start if it showed something else, and keeps the focus in it.
   function show(content, elements) {
-    const hadFocus = panel.contains(document.activeElement);
+    const hadFocus = panel.contains(document.activeElement),
+      wasAblating = hadFocus && document.activeElement.matches(".ablate");
     panel.replaceChildren(...elements);
     if (panel.dataset.content !== content) panel.scrollTop = 0;
     panel.dataset.content = content;
     delete panel.dataset.block;
-    if (hadFocus) (panel.querySelector("button.primary") ?? panel).focus({ preventScroll: true });
+    const next = panel.querySelector(wasAblating ? ".ablate" : "button.primary") ?? panel;
+    if (hadFocus) next.focus({ preventScroll: true });
   }
 
   draw();

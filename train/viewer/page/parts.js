@@ -21,9 +21,26 @@ export const unit = () => parseFloat(getComputedStyle(document.documentElement).
 export function number(x) {
   if (x == null) return "";
   if (Array.isArray(x)) return `[${x.map(number).join(", ")}]`;
-  if (typeof x === "string") return x;
-  return x !== 0 && Math.abs(x) < 1e-3 ? x.toExponential(3).replace(/\.?0*e/, "e") : String(Number(x.toPrecision(4)));
+  if (typeof x === "string") return NONFINITE[x] ?? x;
+  const text = x !== 0 && Math.abs(x) < 1e-3 ? x.toExponential(3).replace(/\.?0*e/, "e") : Number(x.toPrecision(4));
+  return minus(text);
 }
+
+const NONFINITE = { inf: "∞", "-inf": "−∞" }; // as step.py writes them
+export const minus = (x) => String(x).replaceAll("-", "−"); // one minus sign everywhere
+export const fixed = (x, digits = 4) => minus(x.toFixed(digits));
+
+// The nodes of a text in which _x is a subscript and ^x a superscript, as in explanations.py.
+export const typeset = (text) =>
+  text.split(/([_^](?:\([^)]*\)|[A-Za-z0-9]+))/).map((part, i) => {
+    if (i % 2 === 0) return part;
+    return el(part[0] === "_" ? "sub" : "sup", {}, part.slice(1).replace(/^\((.*)\)$/, "$1"));
+  });
+// Lines of equations, which two spaces separate; a line breaks only between them, if it can.
+export const formula = (lines) => {
+  const equations = (line) => line.split("  ").flatMap((one) => [el("span", {}, ...typeset(one)), " "]);
+  return el("div", { class: "formula" }, ...lines.map((line) => el("p", {}, ...equations(line))));
+};
 
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 export const rounded = (n) => compact.format(n); // 44,800 is 44.8K
@@ -33,8 +50,27 @@ export function short(x, most = 24) {
   return text.length <= most ? text : `${text.slice(0, most - 1)}…`;
 }
 
+// What survives a reload: the theme in localStorage, and the sentence in sessionStorage, which ends with the tab. A
+// browser may refuse both, even to name them.
+export function remember(storage, name, value) {
+  try {
+    storage().setItem(name, JSON.stringify(value));
+  } catch {
+    // the page works without
+  }
+}
+
+export function recall(storage, name) {
+  try {
+    return JSON.parse(storage().getItem(name));
+  } catch {
+    return null;
+  }
+}
+
 export function table(caption, head, rows, rowHeads = true) {
-  const cell = (tag, scope) => (value) => el(tag, scope ? { scope } : {}, String(value));
+  const cell = (tag, scope) => (value) =>
+    el(tag, scope ? { scope } : {}, typeof value === "number" ? minus(value) : String(value));
   return el(
     "div",
     { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
@@ -87,6 +123,9 @@ const pack = (colors) => Uint32Array.from(colors, (color) => new Uint32Array(Uin
 const PIXELS = { light: pack(SCALES.light), dark: pack(SCALES.dark) };
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 
+const isTheme = (name) => name === "light" || name === "dark";
+const stored = recall(() => localStorage, "theme");
+if (isTheme(stored)) document.documentElement.dataset.theme = stored;
 const chosen = () => document.documentElement.dataset.theme ?? (prefersDark.matches ? "dark" : "light");
 let current = chosen(); // stored, because reading `matches` makes the browser update all styles
 export const theme = () => current;
@@ -100,6 +139,7 @@ export const level = (value, most) => 127 + Math.round(127 * Math.min(1, Math.ma
 
 export function setTheme(name) {
   document.documentElement.dataset.theme = current = name;
+  remember(() => localStorage, "theme", name);
   redraw();
 }
 // Canvases have a method `redraw`, which is called when the colors change. Legends use --scale and --masked.

@@ -41,7 +41,7 @@ const POLICY = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 
 
 let sentence = null; // the latest answer, and the one without ablated heads
 document.addEventListener("translated", ({ detail: { answer, before } }) => {
-  sentence = answer && { answer, before };
+  sentence = { answer, before };
   forgetOtherSentences();
 });
 

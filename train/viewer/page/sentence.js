@@ -1,17 +1,29 @@
 // The sentence that Model, Translate and Search tree show: the form, the running search, and the latest answer.
-import { ask, el, recorded } from "./parts.js";
+import { ask, el, fixed, minus, recall, recorded, remember } from "./parts.js";
 
 const WORDS = {
-  translation: { label: "Sentence", button: "Translate", hint: "A sentence in the source language" },
-  tree: { label: "Sentence", button: "Parse", hint: "An English sentence" },
+  translation: {
+    label: "Sentence",
+    button: "Translate",
+    hint: "A sentence in the source language",
+    empty: "(empty translation)",
+    same: "The translation is the same",
+  },
+  tree: {
+    label: "Sentence",
+    button: "Parse",
+    hint: "An English sentence",
+    empty: "(empty tree)",
+    same: "The tree is the same",
+  },
   text: { label: "Text", button: "Read", hint: "A text like the training text" },
 };
 
-// Fills `place`. Each answer is announced as the event "translated" with {answer, before, rerun}: `before` is the
-// answer without ablated heads, if known, and `answer` is null after an error; `rerun(prefix, off)` asks again with
-// forced first tokens and ablated heads. A setting that is not a number is reported, and the latest answer stays.
+// Fills `place`. Each answer is announced as the event "translated" with {answer, before, rerun, toggle}: `before` is the
+// answer without ablated heads, if known; `rerun(prefix, off)` asks again with forced first tokens and ablated heads;
+// `toggle(name)` ablates or restores a head and asks again. After an error, the latest answer stays.
 export function start(place, about) {
-  if (!about.model) return { read: () => {} };
+  if (!about.model) return {};
   const { task, examples, beam: width, most_beam, alpha: exponent } = about.model,
     words = WORDS[task];
   const text = el("textarea", { id: "text", rows: 1, lang: "und", dir: "auto", placeholder: words.hint });
@@ -42,9 +54,14 @@ export function start(place, about) {
   const status = el("p", { id: "status", role: "status", dir: "auto" });
   const kept = el("p", { class: "settings" });
   const ablated = el("p", { class: "ablated row", hidden: true });
-  place.append(recorded ? kept : form, el("div", { class: "answer" }, status, ablated));
+  const edited = el("p", { class: "soft", id: "edited", role: "status" });
+  place.append(recorded ? kept : form, el("div", { class: "answer" }, status, edited, ablated));
+  const key = `sentence ${about.source}`; // in the storage
   let running = null,
-    baseline = { key: "", answer: null }; // the latest answer without ablation, and its question
+    sent = null, // the fields of the latest question
+    shown = null, // the latest answer
+    baseline = { question: "", answer: null }; // the latest answer without ablation, and its question
+  form.addEventListener("input", markEdited);
 
   text.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.shiftKey) {
@@ -58,6 +75,8 @@ export function start(place, about) {
   });
 
   function submit() {
+    sent = fields();
+    markEdited();
     if (task === "text") return run({ text: text.value });
     for (const [name, { value, min, max, validity, defaultValue }] of Object.entries({ beam, alpha })) {
       if (value !== "" && validity.valid) continue;
@@ -77,12 +96,27 @@ export function start(place, about) {
     submit();
   }
 
+  // Answers the sentence from before a reload, or the first example.
+  function begin() {
+    const last = recall(() => sessionStorage, key);
+    if (last) [text.value, beam.value, alpha.value] = last;
+    if (last) submit();
+    else if (examples.length) read(examples[0]);
+  }
+
+  const fields = () => [text.value, beam.value, alpha.value];
+  const isEdited = () => sent !== null && JSON.stringify(sent) !== JSON.stringify(fields());
+  function markEdited() {
+    text.classList.toggle("edited", isEdited());
+    edited.textContent = isEdited() ? `Edited, not yet sent: press Enter or ${words.button}.` : "";
+  }
+
   async function run(search, prefix = [], off = []) {
     running?.abort();
     const controller = (running = new AbortController());
     status.className = "";
     status.textContent = "…";
-    const key = JSON.stringify([search, prefix]);
+    const question = JSON.stringify([search, prefix]);
     const started = performance.now();
     let first;
     const answer = await ask(
@@ -96,47 +130,49 @@ export function start(place, about) {
       controller.signal,
     );
     if (controller !== running) return;
-    if (answer.error) {
-      fail(answer.error);
-      if (!document.getElementById("banner").hidden) return; // the server is lost
-      ablated.hidden = true;
-      return tell({ answer: null });
-    }
-    if (!off.length) baseline = { key, answer };
-    announce(answer, baseline.key === key ? baseline.answer : null, (tokens, heads) => run(search, tokens, heads));
+    if (answer.error) return fail(`${answer.error}${shown ? `. The values are still those of "${shown.sentence}"` : ""}`);
+    if (!off.length) baseline = { question, answer };
+    remember(() => sessionStorage, key, sent);
+    const before = baseline.question === question ? baseline.answer : null;
+    announce(answer, before, (tokens, heads) => run(search, tokens, heads));
     Object.assign(place.dataset, { first: first ?? 0, milliseconds: Math.round(performance.now() - started) });
   }
 
   function announce(answer, before, rerun) {
-    const { ids, off } = answer;
-    const restored = (name) => () =>
-      rerun(
-        ids.slice(0, answer.forced),
-        off.filter((one) => one !== name),
-      );
+    const { ids, off, forced } = (shown = answer);
+    const toggle = (name) =>
+      rerun(ids.slice(0, forced), off.includes(name) ? off.filter((one) => one !== name) : [...off, name]);
     const hadFocus = ablated.contains(document.activeElement);
     ablated.hidden = !off.length;
     ablated.replaceChildren(
       el("strong", {}, `Without ${off.length === 1 ? "head" : "heads"} ${off.join(", ")}`),
+      ...(off.length && before ? [el("span", { id: "compare" }, comparison(answer, before))] : []),
       ...(recorded ? [] : off).map((name) =>
-        el("button", { type: "button", class: "restore", onclick: restored(name) }, `Restore head ${name}`),
+        el("button", { type: "button", class: "restore", onclick: () => toggle(name) }, `Restore head ${name}`),
       ),
     );
     if (hadFocus) (ablated.querySelector("button") ?? text).focus();
     status.className = "";
     status.textContent =
       task === "text"
-        ? `Loss ${(-answer.score).toFixed(4)} nats per token, perplexity ${Math.exp(-answer.score).toFixed(2)}`
-        : `${answer.text}${answer.finished ? "" : " (cut off at the maximum length)"}`;
-    const settings = Object.entries(answer.settings).map(([name, value]) => `, ${name} ${value}`);
+        ? `Loss ${fixed(-answer.score)} nats per token, perplexity ${Math.exp(-answer.score).toFixed(2)}`
+        : `${answer.text || words.empty}${answer.finished ? "" : " (cut off at the maximum length)"}`;
+    const settings = Object.entries(answer.settings).map(([name, value]) => `, ${name} ${minus(value)}`);
     kept.textContent = `${words.label}: ${answer.sentence}${settings.join("")}`;
-    tell({ answer, before, rerun });
+    document.dispatchEvent(new CustomEvent("translated", { detail: { answer, before, rerun, toggle } }));
   }
 
-  const tell = (detail) => document.dispatchEvent(new CustomEvent("translated", { detail }));
+  // What the ablation changes.
+  function comparison(answer, before) {
+    const change = (what, from, to) => `${what} ${fixed(from, 3)} → ${fixed(to, 3)}`;
+    if (task === "text") return `${change("loss", -before.score, -answer.score)} nats per token.`;
+    const difference = change("log-probability", before.log_probability, answer.log_probability);
+    if (before.text === answer.text) return `${words.same}; ${difference}.`;
+    return `Without ablation: ${before.text || words.empty}; ${difference}.`;
+  }
 
   return {
-    read,
+    begin,
     restore: () => recorded.sentence && announce(recorded.sentence.answer, recorded.sentence.before, () => {}),
   };
 }

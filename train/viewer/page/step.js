@@ -1,5 +1,5 @@
 // Step: the graph of an expression, forward then backward, one node at a time, with values from the engine.
-import { ask, el, number, recorded, recording, short, stepByKeys, table, collapsible } from "./parts.js";
+import { ask, collapsible, el, formula, number, recorded, recording, short, stepByKeys, table } from "./parts.js";
 import { fromNested } from "./matrix.js";
 
 const EXAMPLES = [
@@ -47,7 +47,8 @@ export function start(section) {
   let graph = null,
     at = 0,
     answered = -1,
-    requests = 0;
+    requests = 0,
+    isSourceOpen = false;
   const expression = el("input", { id: "expression", value: EXAMPLES[0][0], autocomplete: "off", spellcheck: "false" });
   const values = el("input", { id: "values", value: EXAMPLES[0][1], autocomplete: "off", spellcheck: "false" });
   const ready = el("select", { id: "ready" }, ...EXAMPLES.map(([name], i) => el("option", { value: i }, name)));
@@ -81,7 +82,7 @@ export function start(section) {
     "Use arithmetic and named operations (softmax, exp, log, relu, sum, matmul or @, …). Keys: ← → Home End.";
   section.append(
     ...(recorded ? [] : [el("p", { class: "soft" }, hint), form]),
-    el("div", { class: "row" }, el("div", { class: "group" }, ...moves), place),
+    el("div", { class: "row controls" }, el("div", { class: "group" }, ...moves), place),
     el("div", { class: "whole" }, drawing, panel),
     all,
   );
@@ -177,11 +178,11 @@ export function start(section) {
           class: "row",
           onsubmit: (event) => {
             event.preventDefault();
-            const guess = field.value.trim().replace(",", "."),
+            const guess = field.value.trim().replace(",", ".").replace("−", "-"),
               near = Math.abs(Number(guess) - truth) <= 0.006 * Math.max(1, Math.abs(truth));
             answered = at;
             go(1);
-            const right = guess !== "" && (near || guess === truth); // non-finite values are strings
+            const right = guess !== "" && (near || number(guess) === number(truth)); // non-finite values are strings
             panel.prepend(
               el("p", { class: right ? "right" : "error" }, right ? "Correct." : `The answer is ${number(truth)}.`),
             );
@@ -228,7 +229,7 @@ export function start(section) {
             class: lit ? "edge lit" : "edge",
           }),
         );
-        if (lit) labels.push([way, one.how[i]]);
+        if (lit) labels.push([way, one.gave[i] === null ? "no gradient" : short(one.gave[i], 14)]);
       });
     }
     svg.append(...edgeLabels(labels, graph.nodes));
@@ -254,52 +255,60 @@ export function start(section) {
     svg.style.width = `clamp(${graph.width / 13}rem, ${fitting}, ${graph.width / 7.5}rem)`;
     drawing.replaceChildren(svg);
     panel.replaceChildren(...about(here));
+    svg.querySelector(".box.lit")?.scrollIntoView({ block: "nearest", inline: "nearest" });
     all.refresh();
   }
 
   function about(here) {
     if (!here) return [el("p", {}, "Only the leaves have values; no operation has run yet.")];
-    const one = here.node;
+    const one = here.node,
+      [forward, ...gradients] = one.formula;
     if (!here.back) {
       return [
+        el("p", {}, el("strong", {}, one.name)),
+        ...(forward ? [formula([forward])] : []),
         el(
           "p",
           {},
-          el("strong", {}, one.name),
-          ` of ${one.inputs.map((key) => `${node(key).name} = ${number(node(key).value)}`).join(", ")} gives `,
+          `${one.inputs.map((key) => `${node(key).name} = ${number(node(key).value)}`).join(", ")} gives `,
           el("b", { class: "value" }, number(one.value)),
-          `. Its vjp saves ${one.saved} bytes for the backward pass.`,
+          ".",
         ),
         ...one.inputs.map((key) => fromNested(node(key).name, node(key).value)),
         fromNested(`${one.name}: value`, one.value),
       ];
     }
     return [
-      el(
-        "p",
-        {},
-        el("strong", {}, one.name),
-        " receives the complete gradient of its output, g = ",
-        el("b", { class: "gradient" }, number(one.gradient)),
-        `, and its vjp runs; its ${one.saved} saved bytes are then freed:`,
-      ),
-      el("pre", { tabindex: 0, "aria-label": "source code of the vjp" }, one.source),
+      el("p", {}, el("strong", {}, one.name), ", gradients of its inputs"),
+      ...(forward ? [formula([forward, ...gradients])] : []),
+      el("p", {}, "The gradient of its output is complete: g = ", el("b", { class: "gradient" }, number(one.gradient)), "."),
       el(
         "ul",
         {},
         ...one.gave.map((g, i) =>
-          el(
-            "li",
-            {},
-            `to ${node(one.inputs[i]).name}: `,
-            el("b", { class: "gave" }, g === null ? "none" : number(g)),
-            ` (${one.how[i]})`,
-          ),
+          el("li", {}, `to ${node(one.inputs[i]).name}: `, el("b", { class: "gave" }, g === null ? "none" : number(g))),
         ),
       ),
       fromNested("g, the gradient that arrives", one.gradient),
       ...one.gave.flatMap((g, i) => (g === null ? [] : [fromNested(`to ${node(one.inputs[i]).name}`, g)])),
+      source(one),
     ];
+  }
+
+  // The program behind a step, folded away; once opened, it stays open while the steps go by.
+  function source(one) {
+    const details = collapsible("In the engine: source code and memory", () => {
+      const handling = one.how.map((how, i) => `to ${node(one.inputs[i]).name}: ${how}`).join("; ");
+      return el(
+        "div",
+        {},
+        el("pre", { tabindex: 0, "aria-label": "source code of the vjp" }, one.source),
+        el("p", { class: "soft" }, `${one.saved} bytes are saved for the backward pass. Gradients ${handling}.`),
+      );
+    });
+    details.open = isSourceOpen;
+    details.addEventListener("toggle", () => (isSourceOpen = details.open));
+    return details;
   }
 
   function numbers() {

@@ -1,5 +1,5 @@
 // Translate, parse or read: tokens with probabilities and alternatives, the tree, all heads, each layer's prediction.
-import { el, table } from "./parts.js";
+import { el, fixed, table } from "./parts.js";
 import { grids, openHead } from "./heads.js";
 import { drawTree } from "./tree.js";
 
@@ -13,20 +13,19 @@ export function start(section, about) {
     opened = null, // the name of the open head
     openHeadAgain = null;
   section.append(result);
-  document.addEventListener("translated", ({ detail: { answer, before, rerun } }) => {
-    if (answer?.sentence !== shown?.sentence) opened = null;
+  document.addEventListener("translated", ({ detail: { answer, before, rerun, toggle } }) => {
+    if (answer.sentence !== shown?.sentence) opened = null;
     shown = answer;
-    if (!answer) return result.replaceChildren();
     const focused = document.activeElement,
       isIn = (place) => result.querySelector(place)?.contains(focused);
     const [wasInHead, wasInOthers] = [isIn("#head"), isIn("#others")];
-    show(answer, before, rerun);
+    show(answer, before, rerun, toggle);
     // the focus stays where the question was asked
     if (opened) openHeadAgain(wasInHead ? "#switch" : null);
     if (wasInOthers) result.querySelectorAll("button.token")[answer.forced - 1]?.focus();
   });
 
-  function show(answer, before, rerun) {
+  function show(answer, before, rerun, toggle) {
     const off = answer.off;
     const place = el("div", { class: "heads" }),
       panel = el("div", { id: "head" }),
@@ -38,12 +37,10 @@ export function start(section, about) {
       onblur: () => light(side, null),
     });
     const tokenRow = (side, labels, build) => el("p", { class: "tokens", "aria-label": side }, ...labels.map(build));
-    const changed = (i) => off.length > 0 && before && before.target[i] !== answer.target[i];
-    const toggle = (name) =>
-      rerun(
-        answer.ids.slice(0, answer.forced),
-        off.includes(name) ? off.filter((one) => one !== name) : [...off, name],
-      );
+    const isAblated = off.length > 0 && before;
+    const changed = (i) => isAblated && before.target[i] !== answer.target[i];
+    // the probability that an unchanged token has without ablation
+    const change = (i) => (changed(i) ? " changed" : isAblated ? `, was ${before.p[i].toFixed(4)}` : "");
     openHeadAgain = (focus) => openHead(panel, answer, opened, toggle, focus);
     const { blocks, light } = grids(answer.heads, kinds, off, (name) => {
       opened = name;
@@ -57,21 +54,9 @@ export function start(section, about) {
         {},
         task === "text"
           ? ""
-          : `Score ${answer.score.toFixed(4)}, log-probability ${answer.log_probability.toFixed(4)} nats.`,
+          : `Score ${fixed(answer.score)}, log-probability ${fixed(answer.log_probability)} nats.`,
         forced(answer.forced),
       ),
-      ...(off.length && before
-        ? [
-            el(
-              "p",
-              { id: "compare" },
-              task === "text"
-                ? `Without ablation: loss ${(-before.score).toFixed(4)} nats per token.`
-                : `Without ablation: ${before.text}. ` +
-                    (before.text === answer.text ? "Nothing changed." : "Changed tokens are marked."),
-            ),
-          ]
-        : []),
       ...(task === "tree" ? [el("h3", {}, "Tree"), drawTree(answer.text)] : []),
       el("h3", {}, task === "text" ? "Text" : "Source"),
       tokenRow("source", answer.source, (label, i) =>
@@ -94,7 +79,7 @@ export function start(section, about) {
             onclick: (event) => alternatives(event.currentTarget, i),
           },
           label,
-          el("small", {}, ` ${answer.p[i].toFixed(4)}${changed(i) ? " changed" : ""}`),
+          el("small", {}, ` ${answer.p[i].toFixed(4)}${change(i)}`),
         );
         chip.style.setProperty("--p", answer.p[i]);
         return chip;

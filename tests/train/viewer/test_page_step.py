@@ -1,0 +1,97 @@
+"""The page's Step view in a real browser, compared with the engine's numbers; see conftest.py."""
+
+import json
+
+import numpy as np
+
+from autograd import Tensor, neural
+from autograd.draw.graph import OPERATORS
+from tests.helpers.pages import cells, plain, until, view
+from train.viewer.explanations import BLOCKS, OPERATIONS, explain
+from train.viewer.step import KNOWN
+
+
+def test_every_operation_has_a_formula():
+    assert KNOWN | {*OPERATORS.values(), "negative", "where"} <= OPERATIONS.keys()
+
+
+def test_the_names_in_explanations_are_replaced():
+    names = dict.fromkeys(
+        "activation alpha bias factor last loss mask positions root sizes space whom x".split(), "value"
+    )
+    for kind in BLOCKS:
+        shown = explain(kind, "layer_norm", **names)
+        assert shown["text"] and shown["gradients"] and "{" not in str([*shown.values()])
+
+
+def test_step_view_shows_the_engines_numbers_by_keyboard(tab, address):
+    view(tab, address, "step")
+    tab.fill("#expression", "sum(softmax(x) * x)")
+    tab.fill("#values", "x = [1, 2.5, -3]")
+    tab.press("#values", "Enter")
+    until(tab, "document.querySelector('#place').textContent.startsWith('0 of 6')")
+    tab.press("#values", "Tab")  # to the next button
+    seen = [tab.inner_text("#place")]
+    for _ in range(6):
+        tab.keyboard.press("ArrowRight")
+        seen.append(tab.inner_text("#place"))
+    assert seen[0].startswith("0 of 6") and seen[3] == "3 of 6, forward" and seen[6] == "6 of 6, backward"
+    x = Tensor(np.array([1, 2.5, -3]), requires_grad=True)
+    y = neural.softmax(x)
+    z = (y * x).sum()
+    z.backward()
+    tab.click("#step > details summary")
+    rows = {row[0].split()[1]: row for row in cells(tab, "#step > details")[1:]}
+    for name, value in (("x", x), ("softmax", y), ("sum", z)):
+        np.testing.assert_allclose(json.loads(plain(rows[name][2])), value.data, rtol=6e-4)
+    np.testing.assert_allclose(json.loads(plain(rows["x"][3])), x.grad, rtol=6e-4)
+    tab.focus("#step button >> nth=0")
+    tab.keyboard.press("ArrowLeft")
+    explanation = tab.inner_text("#node")
+    assert "∂a = g ⊙ b" in explanation and "lambda g" not in explanation and "bytes" not in explanation
+    tab.click("#node summary")
+    until(tab, "document.querySelector('#node').innerText.includes('lambda g')")
+    assert "bytes are saved" in tab.inner_text("#node") and "borrowed" in tab.inner_text("#node")
+    tab.keyboard.press("Home")
+    assert tab.inner_text("#place").startswith("0 of 6")
+
+
+def test_step_quiz_accepts_right_and_rejects_wrong_answers(tab, address):
+    view(tab, address, "step")
+    tab.wait_for_selector("#step svg .box")
+    tab.check("#predict")
+    tab.click("#step [aria-label=Next]")
+    tab.fill("#guess", "6")
+    tab.press("#guess", "Enter")
+    assert "Correct." in tab.inner_text("#node") and tab.inner_text("#place").startswith("1 of 4")
+    tab.keyboard.press("ArrowRight")
+    tab.fill("#guess", "4")
+    tab.press("#guess", "Enter")
+    assert "The answer is 9." in tab.inner_text("#node")
+
+
+def test_step_shows_an_attention_head_and_an_error(tab, address):
+    view(tab, address, "step")
+    tab.wait_for_selector("#step svg .box")
+    tab.select_option("#ready", "4")
+    until(tab, "document.querySelectorAll('#step svg .box').length === 9")
+    tab.keyboard.press("End")  # the focus has left the list of examples
+    assert tab.inner_text("#place") == "12 of 12, backward"
+    names = {"scores: matmul q kᵀ", "multiply by 1/√2", "mask: where, else −∞", "output: matmul weights v"}
+    assert names <= {*tab.locator("#step svg .box text").all_text_contents()}
+    tab.set_viewport_size({"width": 390, "height": 500})
+    for step in range(12):  # the current node is in the window
+        tab.keyboard.press("ArrowLeft" if step < 11 else "ArrowRight")
+        box = "document.querySelector('#step .box.lit').getBoundingClientRect()"
+        left, right, top, bottom = tab.evaluate(
+            f"(({{left, right, top, bottom}}) => [left, right, top, bottom])({box})"
+        )
+        assert 0 <= left and right <= 390 and 0 <= top and bottom <= 500
+    tab.fill("#expression", "a.b")
+    tab.press("#expression", "Enter")
+    tab.wait_for_selector("#node .error")
+    assert "got 'a.b'" in tab.inner_text("#node")
+    tab.fill("#expression", "x @ w")
+    tab.fill("#values", "x = [[1, 2]]; w = [[1, 2]]")
+    tab.press("#values", "Enter")
+    until(tab, "document.querySelector('#node').textContent.startsWith('1×2 @ 1×2 does not fit')")
