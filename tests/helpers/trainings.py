@@ -59,13 +59,13 @@ def run(folder, out, resume=False, debug="", **changes):
     return train(config(folder, **changes), out, resume=resume, progress=False, debug=debug)
 
 
-def metrics(out, *stops):
+def metrics(out, *stops, validate_every=4):
     """Return the entries of metrics.jsonl without those that depend on the clock.
 
     Validations and log lines that only a stop has caused, at the steps `stops`, are left out.
     """
     lines = map(json.loads, (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-    every = {"valid": 4, "train": 5}
+    every = {"valid": validate_every, "train": 5}
     entries = (
         entry for entry in lines if entry["step"] not in stops or not entry["step"] % every.get(entry["kind"], 1)
     )

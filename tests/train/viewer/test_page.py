@@ -182,7 +182,7 @@ def test_a_setting_that_is_no_number_is_reported_and_the_result_stays(tab, addre
         assert tab.inner_text("#result") == shown
         tab.fill(f"#{field}", before)
     tab.press("#text", "Enter")
-    tab.wait_for_selector("#status:not(.error)")
+    tab.wait_for_selector("#status:not(.error)", state="attached")
 
 
 def test_curves_follow_trainings(tab, page, run, tmp_path):
