@@ -219,5 +219,9 @@ ELEMENTWISE = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "w
 
 
 def operation_formulas(name: str, repeats: bool) -> list[str]:
-    """Return the lines for an operation, [] if it is unknown; `repeats`: an input has fewer entries than the output."""
+    """Return the lines for an operation, [] if it is unknown.
+
+    Args:
+        repeats: whether an input has another shape than the output.
+    """
     return [*OPERATIONS.get(name, ()), *([REPEATED] if repeats and name in ELEMENTWISE else [])]

@@ -299,21 +299,24 @@ def test_the_arrow_keys_move_between_blocks_and_escape_closes(tab, address):
     tab.keyboard.press("Escape")  # closes the menu only
     assert not tab.is_visible("#save .menu") and tab.evaluate(f"{opened} !== undefined")
     tab.keyboard.press("Escape")
-    assert tab.evaluate(focused) == "encoder.0.attention_residual" and tab.is_visible("#model .start")
+    until(tab, f"{focused} === 'encoder.0.attention_residual'")
+    assert tab.is_visible("#model .start")
 
 
 def test_a_new_sentence_starts_the_panel_anew_and_an_error_keeps_the_latest_values(tab, address):
     translate(tab, address)
     turn_to(tab, "model")
     tab.click("[data-block='decoder.0.cross_attention']")
-    tab.wait_for_selector("#model .opened .matrix")
+    tab.wait_for_selector("#model[data-flow] .opened[data-block='decoder.0.cross_attention']")
     panel = "document.querySelector('#model .opened')"
     flow = tab.get_attribute("#model", "data-flow")
     tab.evaluate(f"{panel}.scrollTop = 300")
     assert tab.evaluate(f"{panel}.scrollTop") == 300
+    content = tab.get_attribute("#model .opened", "data-content")
     tab.fill("#text", "four")
     tab.press("#text", "Enter")
-    until(tab, f"document.querySelector('#model').dataset.flow !== '{flow}' && {panel}.scrollTop === 0")
+    until(tab, f"document.querySelector('#model').dataset.flow !== '{flow}' && {panel}.dataset.content !== '{content}'")
+    assert tab.evaluate(f"{panel}.scrollTop") == 0
     panel_text = tab.inner_text("#model .opened")
     tab.fill("#text", " ")
     assert "Edited, not yet sent" in tab.inner_text("#edited") and "edited" in tab.get_attribute("#text", "class")

@@ -48,7 +48,7 @@ export function start(section) {
   function draw() {
     hint.hidden = true;
     control.hidden = false;
-    reason.textContent = `The search ended: ${search.stop_reason}.`;
+    reason.textContent = `The search ended: ${search.stop_reason.replace(/-(?=\d)/g, "−")}.`;
     const best = new Set(path(search.won[0] ?? -1));
     const steps = Math.max(...search.nodes.map(({ length }) => length)),
       end = search.nodes[search.won[0]]?.length ?? steps;

@@ -73,7 +73,7 @@ function showGradient(one) {
   if (gradient)
     return matrix({ ...labels(one), title: `∂ ${title}`, caption: typeset(`∂ ${title}`), values: floats(gradient) });
   if (!reason) return [];
-  return el("figure", { class: "matrix" }, el("figcaption", {}, el("b", {}, title), `: ${reason}`));
+  return el("figure", { class: "matrix" }, el("figcaption", {}, el("b", {}, title), reason));
 }
 
 // How a score becomes a weight, for the cell under the pointer.
