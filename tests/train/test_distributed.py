@@ -111,7 +111,9 @@ def check_same(one, other, within, *stops, validate_every=3):
     clocks = {*trainings.CLOCKS, "window_loss", "best_loss"}
     first, second = ({k: v for k, v in c.state["run"].items() if k not in clocks} for c in (a, b))
     assert first == second and a.state["micro_batches"] == b.state["micro_batches"]
-    for x, y in zip(trainings.metrics(one), trainings.metrics(other, *stops, validate_every=validate_every), strict=True):
+    for x, y in zip(
+        trainings.metrics(one), trainings.metrics(other, *stops, validate_every=validate_every), strict=True
+    ):
         assert x.keys() == y.keys()
         for name in x:
             assert y[name] == (pytest.approx(x[name], rel=within) if isinstance(x[name], float) else x[name]), name
@@ -258,7 +260,9 @@ def test_a_run_does_not_resume_on_more_ranks_than_an_update_has_examples(text, t
     world.size = 1000
     monkeypatch.setattr(npx.distributed, "world", lambda: world)
     monkeypatch.setattr(npx.distributed, "join", lambda: world)
-    with pytest.raises(UserError, match=r"at most (\d+) ranks: the largest .* has \1 examples; got 1000; try mpirun -n \1$"):
+    with pytest.raises(
+        UserError, match=r"at most (\d+) ranks: the largest .* has \1 examples; got 1000; try mpirun -n \1$"
+    ):
         train_run(config, tmp_path / "run", resume=True, progress=False)
 
 
