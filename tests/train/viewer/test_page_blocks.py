@@ -49,7 +49,8 @@ def test_a_block_shows_its_matrices_in_the_order_of_the_pass(tab, address, page)
     tab.fill("#text", SENTENCE)
     tab.press("#text", "Enter")
     tab.click("[data-block='decoder.0.attention']")
-    tab.wait_for_selector("#model .matrix")
+    until(tab, "document.querySelector('#model .opened')?.dataset.block === 'decoder.0.attention'")
+    until(tab, "document.querySelectorAll('#model .matrix b').length === 9")
     order = ["x, from", "queries q", "keys k", "values v", "scores q kᵀ", "scores / √dk + mask", "weights, softmax"]
     order += ["head output", "all heads"]
     seen = tab.locator("#model .matrix b").all_inner_texts()
