@@ -24,8 +24,8 @@ def check_config(c: Any) -> None:
         raise ValueError(f"{names}: expected different ids; got {', '.join(map(str, ids))}")
     n = c.n_outputs
     if n is not None and not (type(n) is int and max(ids) < n <= v):
-        lowest = f"{max(ids) + 1}, above {names}"
-        raise ValueError(f"n_outputs: expected a whole number between {lowest}, and {v}; got {n!r}")
+        lowest = f"{max(ids) + 1} (above {names})"
+        raise ValueError(f"n_outputs: expected a whole number from {lowest} to {v}; got {n!r}")
     for i in c.suppressed_ids:
         if not (type(i) is int and 0 <= i < v and i != c.eos_id):
             raise ValueError(f"suppressed_ids: expected ids below vocab_size = {v} other than eos_id; got {i!r}")

@@ -108,7 +108,7 @@ class Module:
         return (parameter for _, parameter in self.named_parameters())
 
     def n_parameters(self) -> int:
-        """Return the number of trainable values."""
+        """Return the total number of elements of all parameters."""
         return sum(p.size for p in self.parameters())
 
     def train(self, mode: bool = True) -> "Module":

@@ -33,7 +33,7 @@ class Arguments:
         self.values = [x.data if isinstance(x, Tensor) else x for _, x in leaves]
 
     def restore(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return the inputs and options with other values in place of `values`."""
+        """Return the inputs and options with `values` in place of `self.values`."""
         rest = iter(values)
         inputs = [replace_leaves(x, rest) for x in self.inputs]
         return inputs, self.options | {name: replace_leaves(self.options[name], rest) for name in self.in_options}

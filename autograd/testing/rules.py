@@ -276,7 +276,7 @@ def fresh_values(expected: Expected, other: Expected) -> None:
 
 
 def saved_bytes(output: Tensor, excluded: Sequence[Any] = ()) -> int:
-    """Return the bytes of the arrays that the vjp of `output` saves.
+    """Return the total size in bytes of the arrays that the vjp of `output` saves.
 
     The output itself and the arrays in `excluded` are not counted.
     """

@@ -209,7 +209,7 @@ def residual_norm_cuda(
 ) -> Output:
     """layer_norm(residual + dropout(x)); a `residual` of None counts as 0. One warp reads and writes each row once.
 
-    Saved: gamma, xhat, rstd (N,), always float32, and `drop`; the gradient regenerates the mask.
+    Saved: gamma, xhat, rstd (N,), which is always float32, and `drop`, from which the gradient regenerates the mask.
     """
     check_rows(x, residual)
     xp = array_module(x)

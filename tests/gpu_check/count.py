@@ -55,7 +55,7 @@ def counted(shape: Namespace = GPU.shapes["base, 25k + 25k"], engine: str = "our
 
 
 def page_rows(counts: dict[str, Any]) -> str:
-    """Return the rows of docs/gpu.md: name, calls, MB, GFLOP, lower bound of the milliseconds."""
+    """Return the rows for docs/gpu.md: name, calls, MB, GFLOP and a lower bound on the time in milliseconds."""
     rates, rows = (CEILINGS["copy"], CEILINGS["largest product"]), []
     for line in counts["lines"]:
         work = f"{line.bytes / 1e6:,.0f} | {line.flops / 1e9:,.0f}"

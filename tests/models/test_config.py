@@ -157,7 +157,7 @@ def test_configurations_round_trip_and_presets_take_changes():
         *(
             (
                 change,
-                f"n_outputs: expected a whole number between {least}, above pad_id, bos_id, eos_id, and {V}; got {n}",
+                f"n_outputs: expected a whole number from {least} (above pad_id, bos_id, eos_id) to {V}; got {n}",
             )
             for change, least, n in (
                 ({"n_outputs": 5.0}, 3, 5.0),

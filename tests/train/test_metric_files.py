@@ -12,7 +12,7 @@ from train.run import metric_files
 from train.run.folder import RunFolder
 
 needs_tensorboard = pytest.mark.skipif(
-    importlib.util.find_spec("tensorboard") is None, reason="event files need the extra tensorboard"
+    importlib.util.find_spec("tensorboard") is None, reason="event files need the tensorboard extra"
 )
 
 

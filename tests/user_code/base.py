@@ -21,7 +21,7 @@ from models import Module, Parameter
 
 @dataclass
 class UserCode:
-    """`make(seed)` returns a new function or layer and its inputs; seed 0 has the plain shape, other seeds vary it."""
+    """`make(seed)` returns a new function or layer and its inputs. Seed 0 keeps the given shape; others vary it."""
 
     name: str
     kind: str

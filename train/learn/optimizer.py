@@ -132,8 +132,8 @@ class Adam:
         for name, moment in (("m", self.m), ("v", self.v)):
             if state[name].shape != moment.shape:
                 raise ValueError(
-                    f"Adam: expected {moment.size} values in {name!r}; got shape {state[name].shape}; "
-                    "try the checkpoint of a model of this size"
+                    f"Adam: expected {name!r} of shape {moment.shape}; got {state[name].shape}; "
+                    "try the checkpoint of a model of the same size as this one"
                 )
         self.m[...] = npx.asarray(state["m"], dtype=self.m.dtype)
         self.v[...] = npx.asarray(state["v"], dtype=self.v.dtype)

@@ -1,7 +1,7 @@
 """Shared parts of tasks that predict one sequence from another: batches, and beam search over lines of text.
 
-`search_lines` encodes lines, searches in batches of similar length and yields the hypotheses of each line in order, for
-input of any size as it arrives.
+`search_lines` encodes lines, searches in batches of similar length and yields the hypotheses of each line in order. It
+reads the lines as they arrive, so the input may be of any size.
 """
 
 import warnings

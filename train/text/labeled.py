@@ -197,7 +197,7 @@ class WordEncoder:
         self.tokenizer, self.words = tokenizer, dict[str, list[int]]()
 
     def __call__(self, sentences: Sequence[Sequence[str]]) -> tuple[list[list[int]], list[list[int]]]:
-        """Return, for each sentence, BOS with the tokens of its words, and the position of each word's first token."""
+        """Return each sentence's ids (BOS, then its words' tokens) and the position of each word's first token."""
         if len(self.words) > self.MAX_WORDS:
             self.words.clear()
         unseen = list(dict.fromkeys(word for words in sentences for word in words if word not in self.words))

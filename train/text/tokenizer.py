@@ -323,7 +323,7 @@ def _train_merges(spec: dict[str, Any], settings: dict[str, Any], lines: Iterabl
     if process.returncode > 0 and not re.search("MemoryError|annot (map|allocate)|failed to map", error):
         raise RuntimeError(f"bpe_process.py: {error}")
     raise UserError(
-        "vocabulary: expected enough memory to train it, about 1.6 KB per distinct word; got "
+        "vocabulary: expected enough memory to train it, about 1.6 KB per distinct word; the trainer ended with "
         f"'{one_line(error)[:99] or 'Killed'}'; try fewer lines (data own --learn-from N), or more memory"
     )
 

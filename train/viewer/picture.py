@@ -1,6 +1,6 @@
 """Write a picture as PNG or SVG, byte-identical for the same input, with title, source and alternative text.
 
-Uses matplotlib (the extra `draw`) through its Figure class only, so it needs no display and no global state.
+Uses matplotlib (the `draw` extra) through its Figure class only, so it needs no display and no global state.
 """
 
 import importlib.util

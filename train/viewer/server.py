@@ -8,7 +8,7 @@
 
 A POST is answered by lines of JSON; the last one has the result.
 
-Starlette and uvicorn (the extra `page`) are imported only here. All computations run in one thread, one after the
+Starlette and uvicorn (the `page` extra) are imported only here. All computations run in one thread, one after the
 other, because ablating a head changes the shared model. A computation whose client has left ends at its next step.
 """
 

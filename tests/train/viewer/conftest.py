@@ -1,6 +1,6 @@
 """A page of a small run, and a real browser.
 
-The browser is NPX_CHROMIUM, or a Chromium on PATH, driven by Playwright (the extra `browser`); without one its tests
+The browser is NPX_CHROMIUM, or a Chromium on PATH, driven by Playwright (the `browser` extra); without one its tests
 are skipped, or fail where NPX_REQUIRE_BROWSER=1. A request that leaves this machine, or a word on the browser's
 console, fails the test that caused it.
 """
