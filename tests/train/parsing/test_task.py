@@ -118,7 +118,7 @@ def test_n_outputs_limits_logits_and_gradients():
     assert (rows[:9] > 0).all() and set(np.flatnonzero(rows[9:]) + 9) == set(src[src > 8].tolist())
     hypotheses = [*greedy_search(few, src, max_extra=9), *(h for hs in beam_search(few, src, max_extra=9) for h in hs)]
     assert max(i for h in hypotheses for i in h.tokens) < 9
-    with pytest.raises(ValueError, match="n_outputs: expected a whole number between 3, .* and 30; got 2"):
+    with pytest.raises(ValueError, match="n_outputs: expected a whole number from 3 .* to 30; got 2"):
         TransformerConfig(**shape, n_outputs=2)
 
 
