@@ -13,11 +13,12 @@ from pathlib import Path
 REPORT = Path(__file__).resolve().parent.parent.parent / "benchmarks" / "RELIABILITY.md"
 HEAD = """# Reliability of training runs
 
-`make torture` (`python -m tests.torture`) writes this table, one row per part. A case is right if weights, Adam
-moments, state and metrics equal, bit for bit, those of an undisturbed run, with the same files next to them; or, for
-damaged files and failing calls, if one line of output names the fault. `tests/torture/` has the exact criteria, and the
-test suite runs some cases of each part. The parts `crashes`, `faults` and `commands` see the system calls of a program
-through seccomp and need Linux on x86-64; `ranks` needs `mpirun`, and compares weights to 1e-9 in float64.
+`make torture` (`python -m tests.torture`) writes this table, one row per part. A case is right if the weights, Adam
+moments, state and metrics are bit-identical to those of an undisturbed run and the folder contains the same files. For
+damaged files and failing calls, it is also right if one line of output names the fault. `tests/torture/` defines the
+exact criteria, and the test suite runs some cases of each part. The parts `crashes`, `faults` and `commands` see the
+system calls of a program through seccomp and need Linux on x86-64; `ranks` needs `mpirun`, and compares weights to 1e-9
+in float64.
 
 | part | what was done | right | of | seconds | when, with |
 |---|---|---|---|---|---|
@@ -26,7 +27,7 @@ through seccomp and need Linux on x86-64; `ranks` needs `mpirun`, and compares w
 
 def parts(scale, minutes):
     """Return a function of the workspace for each part; it returns (description, number right, number of cases)."""
-    from tests.torture import commands, crashes, damage, distributed, faults, fuzz, runs
+    from tests.torture import commands, crashes, damage, distributed, faults, fuzz, memory, runs
 
     def n(count):
         return max(1, round(count * scale))
@@ -44,7 +45,7 @@ def parts(scale, minutes):
         "ranks": lambda w: distributed.ranks(w, n(36)),
         "damage": lambda w: damage.damaged(w, n(200)),
         "fuzz": lambda w: fuzz.fuzzed(w, n(50_000)),
-        "memory": lambda w: runs.memory(w, minutes * min(1.0, scale)),
+        "memory": lambda w: memory.memory(w, minutes * min(1.0, scale)),
     }
 
 
@@ -65,7 +66,7 @@ def main():
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=sys.modules["tests.torture"].__doc__)
     parser.add_argument("--only", default="", metavar="PART,PART", help="run only these parts")
     parser.add_argument("--scale", type=float, default=1.0, metavar="X", help="fraction of the cases")
-    parser.add_argument("--minutes", type=float, default=60.0, metavar="M", help="duration of the long training")
+    parser.add_argument("--minutes", type=float, default=60.0, metavar="M", help="duration of the long trainings")
     parser.add_argument("--folder", default="", metavar="DIR", help="working folder (default: a temporary one)")
     parser.add_argument("--report", default=str(REPORT), metavar="F", help="report (default: %(default)s)")
     a = parser.parse_args()
@@ -105,7 +106,7 @@ def main():
         failed += count - right
         log(f"{name}: {right:,} of {count:,} right in {seconds:.0f} s: {words}")
 
-    # The long training occupies one core while the other parts use the second.
+    # The long trainings run at the same time as the other parts.
     wait = in_thread(lambda: run("memory")) if "memory" in names else lambda: None
     for name in names:
         if name != "memory":

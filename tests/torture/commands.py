@@ -64,10 +64,11 @@ def task_tables(folder, task, **changes):
     }  # fmt: skip
 
 
-def training(folder, task, out):
+def training(folder, task, out, **changes):
     """Train, or resume; return the exit status."""
     try:
-        train(RunConfig.from_dict(task_tables(folder, task)), out, not RunFolder(out).is_new(), progress=False)
+        config = RunConfig.from_dict(task_tables(folder, task, **changes))
+        train(config, out, not RunFolder(out).is_new(), progress=False)
     except UserError as error:
         sys.stderr.write(f"{error}\n")
         return 2

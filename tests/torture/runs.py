@@ -283,34 +283,6 @@ def full(workspace, count, seed=3):
 # ---- a long training
 
 
-def memory(workspace, minutes):
-    """Train for some minutes; compare memory, file descriptors and threads after warm-up and at the end."""
-    out, samples = workspace.new_run("long"), []
-    changes = {"max_steps": 10**9, "validate_every": 200, "checkpoint_every": 100, "log_every": 50, "patience": 0}
-    fork = Fork(lambda: workspace.train(out, **changes))
-    deadline = time.monotonic() + 60 * minutes
-    while time.monotonic() < deadline and not fork.ended(min(5.0, max(0.01, deadline - time.monotonic()))):
-        status = dict(
-            line.split(":", 1) for line in Path(f"/proc/{fork.pid}/status").read_text().splitlines() if ":" in line
-        )
-        files = len(os.listdir(f"/proc/{fork.pid}/fd"))
-        samples.append((int(status["VmRSS"].split()[0]) / 1024, files, int(status["Threads"])))
-    ended_early = fork.ended()
-    fork.kill(signal.SIGTERM)
-    status = fork.wait()
-    steps = RunFolder(out).steps()[-1].name.removeprefix("step-")
-    warm, end = samples[len(samples) // 5], samples[-1]
-    growth = end[0] / warm[0] - 1
-    right = not ended_early and status == 130 and abs(growth) <= 0.02 and end[1:] == warm[1:]
-    if not right:
-        workspace.report(f"memory: exit {status}: {warm} grew to {end}; {workspace.stderr()[-300:]}")
-    words = (
-        f"{minutes:g} minutes, {steps} updates: resident memory {warm[0]:.1f} MiB after a fifth, {end[0]:.1f} at the "
-    )
-    words += f"end ({growth:+.1%}); {end[1]} file descriptors and {end[2]} threads"
-    return f"{words} ({warm[1]} and {warm[2]} at the start)", int(right), 1
-
-
 def in_thread(call):
     """Start a call in a thread; return a function that waits for its result."""
     results = []
