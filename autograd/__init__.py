@@ -39,10 +39,33 @@ if TYPE_CHECKING:
     from autograd.testing.gradcheck import GradientError as GradientError
     from autograd.testing.gradcheck import gradcheck as gradcheck
 
+__all__ = [
+    "OPERATIONS",
+    "AnomalyError",
+    "BackwardEvent",
+    "GradientError",
+    "Memory",
+    "MemorySample",
+    "Observer",
+    "Recorder",
+    "Tensor",
+    "accumulates",
+    "anomaly",
+    "backward",
+    "checkpoint",
+    "differentiable",
+    "gradcheck",
+    "is_grad_enabled",
+    "neural",
+    "no_grad",
+    "observing",
+    "on_gradient",
+    "operations",
+    "saved_arrays",
+    "testing",
+]
+
 _TESTING = ("GradientError", "gradcheck")
-
-
-__all__ = [*(name for name in globals() if not name.startswith("_")), "testing", *_TESTING]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:

@@ -43,13 +43,15 @@ class ProblemCheck:
         try:
             if self.expectation is not None:
                 return self.expectation.compare(problem, self.seed)
-            options: dict[str, Any] = {
-                "seed": self.seed,
-                "limit": limit,
-                "least": self.least,
-                "screen": limit < MAX_ENTRIES,
-            }
-            return check_gradients(problem, self.report, directions, **options)
+            return check_gradients(
+                problem,
+                self.report,
+                directions,
+                seed=self.seed,
+                limit=limit,
+                least=self.least,
+                screen=limit < MAX_ENTRIES,
+            )
         except GradientError as error:
             shown = smallest(problem, error, self.check_small) if error.rule in SHRINKABLE else error
             raise (with_hint(shown, problem, self.seed) if self.has_expect else shown) from error.__cause__

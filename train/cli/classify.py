@@ -51,7 +51,7 @@ def classify(
     device: Device = "cpu",
 ) -> None:
     """Print the label of each line of text with its probability, or the tags of its words."""
-    from train.run.checkpoint import find_checkpoint, load_model, read_state, task_of
+    from train.run.checkpoint import find_checkpoint, load_with_origin, read_state, task_of
     from train.tasks.labeling import label_lines, score_labels, text_of
     from train.text.labeled import check_tag_lines, label_names
 
@@ -75,9 +75,9 @@ def classify(
     texts: AbstractContextManager[Iterator[str | None]] = (
         open_input(input) if gold is None else nullcontext(text_of(example, task.name) for example in examples)
     )
-    predicted, checkpoints = [], list[str]()
+    predicted = []
     with texts as lines, open_output(output) as file:
-        network, tokenizer, _ = load_model(model, task.name, warn, checkpoints.append)
+        network, tokenizer, _, origin = load_with_origin(model, task.name, warn)
         names = label_names(tokenizer)
         with line_progress("labeled", gold or input, output, not quiet and gold is None) as work:
             results = label_lines(network, tokenizer, lines, task.name, on_progress=work.advance)
@@ -90,7 +90,7 @@ def classify(
         for line in score_labels(examples, predicted).table():
             warn(line)
     elif not quiet:
-        warn(f"labeled {work.result()}, with {checkpoints[0]}")
+        warn(f"labeled {work.result()}, with {origin.path}")
 
 
 def format_labeling(index: int, result: Any, names: list[str], top: int, as_json: bool) -> str:

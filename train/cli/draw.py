@@ -87,7 +87,7 @@ def load_for_search(run: Path, overrides: dict[str, Any]) -> tuple[Any, Any, str
     s = config.search
     search = {"beam": s.beam, "alpha": s.alpha, "penalty": s.penalty, "max_extra": s.max_extra}
     search |= {"full_beam": s.full_beam, "finish_in_beam": s.finish_in_beam}
-    return model, tokenizer, origin, search | overrides
+    return model, tokenizer, origin.caption, search | overrides
 
 
 def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dict[str, Any]) -> None:
@@ -180,7 +180,7 @@ def draw_memory_of(run: Path, out: Path) -> None:
     task = pairs_task(run, config)
     batches = task.batches(open_corpus(run, "train", config, tokenizer), config.train.batch_tokens, config.train.seed)
     batch = batches.batch(batches.epoch(1)[0])
-    draw_memory(measure_memory(task, model, batch, config.train), batch.describe(), out, origin)
+    draw_memory(measure_memory(task, model, batch, config.train), batch.describe(), out, origin.caption)
 
 
 def draw_confusion_of(run: Path, out: Path) -> None:
@@ -198,7 +198,7 @@ def draw_confusion_of(run: Path, out: Path) -> None:
     text, evaluation = open_corpus(run, "valid", config, tokenizer), LabelEvaluation(label_names(tokenizer))
     for examples, batch in task.in_order(LabeledText(text, task.of_texts), config.train.batch_tokens):
         evaluation.add(model, examples, batch)
-    draw_confusion(evaluation.scores(), out, origin)
+    draw_confusion(evaluation.scores(), out, origin.caption)
 
 
 def draw_roles_of(run: Path, out: Path, sentences: int) -> None:
@@ -218,4 +218,4 @@ def draw_roles_of(run: Path, out: Path, sentences: int) -> None:
             print(f"\rhead {n_done + 1} of {n_heads}", end=end, file=sys.stderr, flush=True)
 
     full_model, head_roles = measure_roles(model, text, report)
-    draw_roles(full_model, head_roles, text, out, origin)
+    draw_roles(full_model, head_roles, text, out, origin.caption)

@@ -40,12 +40,11 @@ def embed(
     device: Device = "cpu",
 ) -> None:
     """Print a vector for each line of text, by a masked language model, classifier or tagger."""
-    from train.run.checkpoint import load_model
+    from train.run.checkpoint import load_with_origin
     from train.tasks.labeling import embed_lines
 
     use_device(device)
-    checkpoints: list[str] = []
-    network, tokenizer, _ = load_model(model, "", warn, checkpoints.append)
+    network, tokenizer, _, origin = load_with_origin(model, "", warn)
     if network.examples != "labels":
         raise UserError(
             f"{model}: expected a model of the architecture encoder; got {network.config.architecture}; try another run"
@@ -62,7 +61,7 @@ def embed(
                     file.write(" ".join(f"{x:.6g}" for x in vector.tolist()) + "\n")
                     file.flush()
     if not quiet:
-        warn(f"embedded {work.result()}, with {checkpoints[0]}")
+        warn(f"embedded {work.result()}, with {origin.path}")
 
 
 def write_array(path: Path, vectors: list[Any], width: int) -> None:

@@ -60,7 +60,7 @@ def parse(
     """Parse sentences, one per line, into trees in Penn Treebank brackets."""
     from dataclasses import asdict
 
-    from train.run.checkpoint import load_model
+    from train.run.checkpoint import load_with_origin
     from train.tasks.parsing.commands import summarize, write_parses
     from train.tasks.parsing.lexicon import Lexicon
     from train.tasks.parsing.pictures import attention_over_words, draw_tree
@@ -77,8 +77,7 @@ def parse(
     tags = Lexicon.from_trees(read_clean_trees(lexicon)) if lexicon is not None else None
     source: AbstractContextManager[Iterator[str | None]] = nullcontext(iter(())) if gold else open_input(input)
     with source as lines, open_output(output) as file:
-        checkpoints: list[str] = []
-        network, tokenizer, config = load_model(model, "parsing", warn, checkpoints.append)
+        network, tokenizer, config, origin = load_with_origin(model, "parsing", warn)
         if tags and not tokenizer.tags:
             raise UserError(
                 f"--lexicon: expected a parser that writes tags; got {model}, which writes XX; try without it"
@@ -95,7 +94,7 @@ def parse(
             else:
                 written = write_parses(file, parse_stream(network, tokenizer, lines, **search), n_best)
     if not quiet:
-        warn(f"parsed {work.result()}, with {checkpoints[0]}")
+        warn(f"parsed {work.result()}, with {origin.path}")
     if svg is not None:
         if written.first_tree is None:
             raise UserError("--svg: the input has no sentence to draw; try an input with words, or without --svg")

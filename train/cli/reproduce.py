@@ -265,5 +265,5 @@ def figures(
     if layer is not None and layer > last:
         raise UserError(f"--layer: expected 0 to {last}; got {layer}; try {last}")
     open_table_folder(out, {}, "figures.json")
-    for file in draw_figures(inspection, word, max(0, last - 1) if layer is None else layer, out, origin):
+    for file in draw_figures(inspection, word, max(0, last - 1) if layer is None else layer, out, origin.caption):
         print(file)

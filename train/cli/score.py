@@ -122,7 +122,7 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool)
     from train.text.lines import check_parallel, read_parallel
 
     check_parallel(*pairs)
-    model, tokenizer, config = load_models(runs, warn)
+    model, tokenizer, config, _ = load_models(runs, warn)
     total, n_tokens, n_pairs = 0.0, 0, 0
     options = {"batch_tokens": config.search.batch_tokens, "on_warning": warn}
     for index, t in enumerate(decoding.score_pairs(model, tokenizer, read_parallel(*pairs), **options)):

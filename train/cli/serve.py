@@ -78,7 +78,7 @@ def load_page(runs: list[Path]) -> Any:
     from train.viewer.server import Page
 
     try:
-        model, tokenizer, config, source = load_with_origin(runs[0], "", warn)
+        model, tokenizer, config, origin = load_with_origin(runs[0], "", warn)
         if model.examples not in ("pairs", "text"):
             raise UserError(
                 f"{runs[0]}: expected a translation model, a language model or a parser; got the task "
@@ -87,7 +87,7 @@ def load_page(runs: list[Path]) -> Any:
         if model.examples == "pairs":
             check_heads(model)
         examples = validation_sentences(runs[0], tokenizer, config)
-        page = Page(by_name(runs), model, tokenizer, config, source, examples)
+        page = Page(by_name(runs), model, tokenizer, config, origin.caption, examples)
         page.warm_up()
         return page
     except UserError as error:

@@ -102,13 +102,12 @@ def translate(
     with ExitStack() as stack:
         lines: Iterator[str | None] = iter(())
         file, on_warning = None, ignore_warning
-        checkpoints: list[str] = []
         prefixes = None if constrain is None else read_all_lines(constrain)
         with world.rank_zero_first():
             if world.rank == 0:  # only rank 0 reads, writes and warns
                 lines, file = stack.enter_context(open_input(input)), stack.enter_context(open_output(output))
                 on_warning = warn
-        network, tokenizer, config = load_models(model, on_warning, checkpoints.append)
+        network, tokenizer, config, checkpoints = load_models(model, on_warning)
         world.start_heartbeat(config.train.rank_timeout)
         if sampling:
             options: dict[str, Any] = {"sampling": sampling, "max_extra": max_extra or config.search.max_extra}
@@ -137,7 +136,7 @@ def translate(
             file.flush()
         work.done = index + 1
     if world.rank == 0 and not quiet:
-        warn(f"translated {work.result()}, with {', '.join(checkpoints)}")
+        warn(f"translated {work.result()}, with {checkpoints}")
 
 
 def check_sampling_options(sampling: dict[str, Any], search: dict[str, Any]) -> None:

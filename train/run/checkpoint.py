@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import npx
 from models import TransformerConfig
@@ -30,6 +30,18 @@ from train.tasks import TASKS, Task
 from train.tasks.protocols import TextTokenizer
 
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+
+
+class Origin(NamedTuple):
+    """The checkpoint that a model was loaded from.
+
+    Attributes:
+        path: its folder, as the user named the run, and its step if the name lacks it.
+        caption: for pictures; ends with the SHA-256 of state.json, which contains the checksums of all weights.
+    """
+
+    path: str
+    caption: str
 
 
 @dataclass
@@ -118,7 +130,7 @@ def load_newest(
 
 
 def newest_totals(run: RunFolder) -> RunState | None:
-    """Return the state of a run from its newest readable checkpoint, or None if there is none."""
+    """Return the state of a run from its newest readable checkpoint, or None if no checkpoint is readable."""
     for path in reversed(run.steps()):
         with suppress(UserError, ValueError):
             state = read_state(path)
@@ -242,7 +254,6 @@ def load_model(
     path: str | Path,
     task: str = "",
     on_warning: Callable[[str], object] = warnings.warn,
-    on_load: Callable[[str], object] = lambda text: None,
 ) -> tuple[Any, Any, RunConfig]:
     """Load a trained model for use.
 
@@ -251,7 +262,6 @@ def load_model(
         task: the task that the model must have been trained for; "" accepts any task.
         on_warning: called with a message if a damaged checkpoint is skipped, an average is older than the newest
             checkpoint, or the run has lost its config.toml. Default: Python's warnings.
-        on_load: called with the folder of the checkpoint that was loaded and, if not in its name, the step.
 
     Returns:
         (model in eval mode, tokenizer, configuration); the types of the first two depend on the task. tokenizer.json
@@ -262,19 +272,15 @@ def load_model(
         UserError: A file is missing or damaged, the tokenizer does not fit the model, or the model was trained for
             another task.
     """
-    return load_with_origin(path, task, on_warning, on_load)[:3]
+    return load_with_origin(path, task, on_warning)[:3]
 
 
 def load_with_origin(
     path: str | Path,
     task: str = "",
     on_warning: Callable[[str], object] = warnings.warn,
-    on_load: Callable[[str], object] = lambda text: None,
-) -> tuple[Any, Any, RunConfig, str]:
-    """Return the results of `load_model` and the origin, which identifies the checkpoint in the captions of pictures.
-
-    The origin ends with the SHA-256 of state.json, which in turn contains the checksums of all weights.
-    """
+) -> tuple[Any, Any, RunConfig, Origin]:
+    """Return the results of `load_model` and the checkpoint that they come from."""
     given = folder = find_checkpoint(path)
     run = owner_of(folder)
     steps = run.steps()
@@ -307,10 +313,9 @@ def load_with_origin(
     step = f"step {checkpoint.state.get('step', 'unknown')}"
     if isinstance(averaged, list):
         step = f"mean of {len(averaged)} checkpoints"
+    caption = f"{run.path.name}/{folder.name}, {step}, SHA-256 of {STATE} {checksum(folder / STATE)[:12]}"
     name = given.with_name(folder.name)  # as the user named the run
-    on_load(str(name) if is_step else f"{name} ({step})")
-    origin = f"{run.path.name}/{folder.name}, {step}, SHA-256 of {STATE} {checksum(folder / STATE)[:12]}"
-    return model, tokenizer, config, origin
+    return model, tokenizer, config, Origin(str(name) if is_step else f"{name} ({step})", caption)
 
 
 def check_shapes(shape: TransformerConfig, weights: Mapping[str, npx.Array], file: Path) -> None:
