@@ -1,4 +1,4 @@
-"""docs/derivations.md: each line is a function, neighbors agree to 1e-12 on drawn inputs, the last is the kernel."""
+"""docs/derivations.md: lines are functions, adjacent ones agree to 1e-12 on random inputs, the last is the kernel."""
 
 import re
 

@@ -276,7 +276,7 @@ SIZES = (2, 3, 4, 2, 4, 3), (2, 4, 2, 1, 2, 1), (2, 1, 3, 2, 2, 2)  # B, T, S, H
 def merged_directions(i, h):
     """Return the directions for edge i of an operation on h merged heads; None compares every entry.
 
-    The operation calls `attention`, of which every entry is compared, so with several heads the first edge suffices.
+    The operation calls `attention`, whose entries are all compared, so with several heads the first edge suffices.
     """
     return None if h == 1 or i == 0 else 3
 

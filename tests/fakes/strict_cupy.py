@@ -32,7 +32,7 @@ ARRAYS = (np.ndarray,)
 
 
 def unwrap(x):
-    """Replace device arrays by the NumPy arrays they hold, in nested arguments. Raises TypeError for a host array."""
+    """Replace device arrays in nested arguments with the NumPy arrays they hold. Raises TypeError for a host array."""
     if isinstance(x, ndarray):
         return x.held
     if isinstance(x, ARRAYS):

@@ -149,7 +149,7 @@ def short_training(sizes: Sizes) -> Iterator[dict[str, Any]]:
 
 
 def a_run(sizes: Sizes) -> Iterator[dict[str, Any]]:
-    """Train a run without interruption and one that is resumed; their weights must be equal, and translate."""
+    """Train one run without interruption and one that is resumed, compare their weights, and translate."""
     from tests.helpers.trainings import outcome, run, write_pairs
 
     npx.use_device("cuda")

@@ -47,7 +47,7 @@ def small_transformer(seed, **changes):
 
 @pytest.fixture(scope="module")
 def members():
-    """Three models of different sizes with one vocabulary."""
+    """Three models of different sizes that share a vocabulary."""
     return [small_transformer(1), small_transformer(2, n_layers=2), small_transformer(3, d_model=12, norm="pre")]
 
 

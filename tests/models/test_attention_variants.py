@@ -40,7 +40,7 @@ def test_alibi_is_a_penalty_on_distances():
 
 
 def bucket_of_one(distance, n, longest, causal):
-    """Raffel et al.'s bucket of a distance s - t, from Python numbers."""
+    """Return Raffel et al.'s bucket of a distance s - t, computed with Python numbers."""
     offset = 0
     if causal:
         distance = max(0, -distance)

@@ -143,7 +143,7 @@ def test_learned_positions_have_a_limit():
 
 
 def test_sinusoids_get_no_gradient():
-    """The sum of such a gradient over the batch would be computed in vain."""
+    """Summing such a gradient over the batch would be wasted work."""
     x = Tensor(np.ones((3, 2, 4)), requires_grad=True)
     g = np.ones((3, 2, 4))
     (gradient,) = Sinusoids(4)(x).node.vjp(g)

@@ -43,7 +43,7 @@ INTERDEPENDENT = (
 
 @st.composite
 def tables(draw):
-    """Some keys of each table with valid values; interdependent sizes have the preset's values."""
+    """Draw some keys of each table, with valid values; interdependent sizes have the preset's values."""
     chosen = {}
     for table in SECTIONS:
         names = [n for n in keys_of(table) if n not in INTERDEPENDENT]

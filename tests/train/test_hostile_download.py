@@ -25,7 +25,7 @@ UNPUBLISHED = Archive("a.bin", "")
 
 @contextmanager
 def answering(*answers):
-    """Run a server that sends these raw answers, the last one again and again; yield its URL."""
+    """Run a server that sends these raw answers, repeating the last one; yield its URL."""
     left = list(answers)
 
     class Handler(http.server.BaseHTTPRequestHandler):

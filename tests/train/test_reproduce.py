@@ -239,7 +239,7 @@ def test_the_papers_results_agree_with_themselves(rows, factor, more):
 
 
 def test_ties_are_counted_apart():
-    """Rows with equal results here do not agree with any order of the paper."""
+    """Rows with equal results here do not agree with any order in the paper."""
     rows = {"base": 0.0, "A-h1": 0.0, "A-h4": 1.0}  # the paper: 25.8, 24.9, 25.5
     results = {
         row: {"perplexity": 5.0, "bleu": bleu, "parameters": 1, "averaged": {"perplexity": 5.0, "bleu": bleu},

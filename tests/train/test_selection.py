@@ -29,7 +29,7 @@ from train.text.corpus import Corpus
 
 
 def scripted(monkeypatch, results):
-    """Let validations return these (loss, BLEU) instead of measuring them."""
+    """Make validations return these (loss, BLEU) pairs instead of measuring them."""
     remaining = iter(results)
 
     def measure(self, signals):

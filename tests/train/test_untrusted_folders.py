@@ -27,7 +27,7 @@ def copied(uninterrupted, tmp_path):
 
 @pytest.fixture(scope="module")
 def foreign(text, tmp_path_factory):
-    """A run with the same text and tokenizer, and another seed."""
+    """A run with the same text and tokenizer, but another seed."""
     out = tmp_path_factory.mktemp("foreign") / "run"
     run(text, out, seed=7)
     return out

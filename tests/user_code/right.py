@@ -295,7 +295,7 @@ def running_maximum(x):
     return y, vjp
 
 
-# Stairs: the gradient is 0, and large steps pass over many
+# Stairs: the gradient is 0, and a large step crosses many of them
 
 
 @right()

@@ -1,6 +1,6 @@
-"""Wrong functions of first-time users: wrong at isolated points. One bug each, of:
+"""Wrong functions of first-time users: wrong at isolated points.
 
-special (ties, repeats, 0), finite (NaN or infinity in a gradient).
+Each has one bug, of the kind special (ties, repeats, 0) or finite (NaN or infinity in a gradient).
 """
 
 import numpy as np
