@@ -133,7 +133,7 @@ def quoted(where: str, code: str, source: Path) -> None:
     raise PageError(
         f"{where}: the page quotes {source.relative_to(ROOT)}, which has changed: "
         "update the page\n"
-        f"  quoted  {changed.strip()}\n  there   {similar[0] if similar else 'nothing similar'}"
+        f"  quoted  {changed.strip()}\n  file    {similar[0] if similar else 'nothing similar'}"
     )
 
 

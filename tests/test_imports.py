@@ -57,8 +57,8 @@ def imported_files(path, root=ROOT):
     """Return the files of the project that a file imports.
 
     `from a.b import c` is a/b/c.py if that file exists, else a/b.py or a/b/__init__.py, which defines c. The __init__
-    files that Python runs on the way (a/__init__.py) do not count. So a package's public list is above its modules, and
-    a module that imports from that list creates a cycle.
+    files that Python runs on the way (a/__init__.py) do not count. So a package's `__init__` counts as above its
+    modules, and a module that imports from it creates a cycle.
     """
     files = set()
     for module, name in imports(path.read_text(encoding="utf-8"), path.name):

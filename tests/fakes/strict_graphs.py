@@ -157,7 +157,7 @@ def poison(array):
 
 
 def forbidden():
-    """Raise an error for a wait during a capture, which invalidates it."""
+    """Raise an error for a wait during a capture, because a wait invalidates the capture."""
     if STATE.recording:
         STATE.recording.broken = True
         raise RuntimeError(CAPTURING)

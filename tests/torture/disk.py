@@ -27,7 +27,7 @@ MARK = "mark "
 
 
 class Entries(NamedTuple):
-    """A change of the entries of folders, applied atomically: (folder, name, object or None) each."""
+    """An atomic change to entries of folders, each given as (folder, name, object or None)."""
 
     changes: tuple[tuple[int, str, int | None], ...]
 

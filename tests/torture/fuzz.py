@@ -216,7 +216,7 @@ def fuzzed(workspace, count, seed=5):
 
 
 def feed_all(workspace, model, each, seed):
-    """Run every reader on `each` inputs; return the number of right ones and the total."""
+    """Run every reader on `each` inputs; return the number of correct results and the total."""
     right, total = 0, 0
     for reader in READERS:
         for first in range(0, each, BATCH):

@@ -96,7 +96,7 @@ class Workspace:
 
 
 def kills(workspace, count, seed=0):
-    """Send SIGKILL at a random time, and in a third of the trainings again during the resumption."""
+    """Send SIGKILL at a random time, and in a third of the trainings again while resuming."""
     rng, counts, number = random.Random(seed), Counter(), 0
     while counts["killed"] < count and number < 10 * count:
         number += 1

@@ -4,7 +4,8 @@
 
 The fork installs a seccomp filter that asks this process about each call in CALLS (seccomp_unotify(2)), so calls made
 by C and Rust libraries are seen too. `unsupported` says why this does not work here: it needs Linux 5.5 on x86-64 and a
-container that allows it. A library that replaces such calls with its own (io_uring) would not be seen; none here does.
+container that allows it. Calls through io_uring, which bypasses these system calls, would not be seen; no library here
+uses it.
 """
 
 import ctypes
@@ -92,7 +93,8 @@ def supervise(call, folder, answer, kinds=KINDS, streams=(), setup=lambda: None)
     """Run `call` in a fork and return its exit status, or -SIGALRM if it hangs, making no call for SECONDS.
 
     `answer(call)` is called before each system call of one of `kinds` that refers to `folder` or allocates memory; it
-    returns 0 to let the kernel execute the call, or the errno with which it fails. `setup` runs in the fork, unseen.
+    returns 0 to let the kernel execute the call, or the errno with which it fails. `setup` runs in the fork,
+    unobserved.
     """
     ours, theirs = socket.socketpair()
 

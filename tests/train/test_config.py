@@ -140,7 +140,7 @@ def test_a_shipped_config_loads_and_explains_its_keys(file):
     before = ""
     for line in file.read_text(encoding="utf-8").splitlines():
         if " = " in line and not line.startswith("#"):
-            assert before.startswith("#") or " = " in before, f"{line} stands without a comment"
+            assert before.startswith("#") or " = " in before, f"{line} has no comment"
         before = line
 
 

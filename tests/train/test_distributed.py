@@ -1,6 +1,6 @@
 """Data-parallel training with real processes, which mpirun launches (distributed_jobs.py).
 
-One process and k processes differ only by the order of summation. Comparing in float64 separates bugs, which are as
+One process and k processes differ only in the order of summation. Comparing in float64 separates bugs, which are as
 large as in float32, from rounding errors, which are much smaller.
 """
 
@@ -194,7 +194,7 @@ def test_a_failed_rank_ends_the_run_with_one_line_and_the_run_can_resume(text, t
     assert process.poll() is None, distributed_jobs.stderr_of(process)
     os.kill(distributed_jobs.rank_pids(process)[1], number)
     errors = distributed_jobs.stderr_of(process)
-    messages = re.findall(r"npx-transformer: (rank . of 3 \(.*\)), step \d+: (.*)", errors)  # among those of mpirun
+    messages = re.findall(r"npx-transformer: (rank . of 3 \(.*\)), step \d+: (.*)", errors)  # among mpirun's messages
     assert process.returncode and messages, errors
     assert messages[0][0] == f"rank 1 of 3 ({socket.gethostname()})" and "the run ends" in messages[0][1]
     steps = int(RunFolder(out).steps()[-1].name.removeprefix("step-")) + 2

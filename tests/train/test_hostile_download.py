@@ -1,4 +1,4 @@
-"""`data` against a hostile server on this machine and hostile archives: one line, and nothing outside its folder."""
+"""`data` with a hostile local server and hostile archives: one-line errors, and no file outside its folder."""
 
 import bz2
 import gzip

@@ -71,7 +71,7 @@ def logarithm_times_sign(x):
 @wrong(second=lambda rng, x: rng.permutation(len(x)))
 @differentiable
 def gather_overwritten(x, index):
-    """Rows selected by index; of repeated rows one gradient is lost [special]."""
+    """Rows selected by index; for repeated rows, one gradient is lost [special]."""
 
     def vjp(g):
         gx = np.zeros_like(x)
