@@ -117,7 +117,7 @@ class Bias(Module):
         return biased(x, self.bias)
 
 
-SQUARE = X[:, :3]  # in a square, the length of a column may have meant that of a row
+SQUARE = X[:, :3]  # a square, in which a row's length may be mistaken for a column's
 
 
 @pytest.mark.parametrize(

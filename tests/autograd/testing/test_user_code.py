@@ -1,4 +1,4 @@
-"""Code of first-time users, checked with one plain array: all wrong code is detected, no correct code is rejected.
+"""Code of first-time users, checked with one plain array: all wrong code is detected; no correct code is rejected.
 
 Each entry is checked with one seed, and only every fourth one in the daily suite; `python -m tests.user_code --runs
 100` tries many seeds.
