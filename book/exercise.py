@@ -26,7 +26,7 @@ class Stage(NamedTuple):
         cases: `cases(seed)` yields tuples.
         yours: `yours(module, *case)` is the answer's result.
         right: `right(*case)` is the right result.
-        call: `call(*case)` is the Python text that a learner can type.
+        call: `call(*case)` is the Python expression that a learner can type.
         linear: whether the first item of a case is an incoming gradient, and the result is linear in it.
         explain: `explain(yours, right, *case)` describes the error in a result that no hint recognizes.
     """
@@ -47,7 +47,7 @@ def draw(seed: int, *shape: int) -> Any:
 
 
 def counted(shape: tuple[int, ...]) -> Any:
-    """Return 1, 2, 3, ... in a shape: an incoming gradient whose entries all differ."""
+    """Return an array of 1, 2, 3, ... in a shape: an incoming gradient whose entries all differ."""
     return np.arange(1.0, np.prod(shape) + 1).reshape(shape)
 
 
@@ -176,7 +176,7 @@ def operation(
 def gradient_check(
     name: str, *inputs: Any, accepts: Callable[..., bool] | None = None, **options: Any
 ) -> Callable[[Any, bool], None]:
-    """Return the last stage of an operation: `check_operation` at these inputs and at derived ones.
+    """Return the last stage of an operation: `check_operation` on these inputs and on derived ones.
 
     Derived inputs that `accepts` rejects are outside the exercise's contract and are skipped.
     """

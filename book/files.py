@@ -54,10 +54,10 @@ class Exercise:
 
     @cached_property
     def wrong_answers(self) -> list[WrongAnswer]:
-        """The known wrong answers of `wrong.txt`, which lists changes of the solution.
+        """The known wrong answers in `wrong.txt`, which lists changes to the solution.
 
-        Each has a name, a hint, and changes: `-` text, found once in the solution, is replaced by `+` text. Without
-        `-` text, the `+` text is a new version of the function that it defines.
+        Each has a name, a hint, and changes. The `-` text, which occurs once in the solution, is replaced by the `+`
+        text. Without `-` text, the `+` text is a new version of the function that it defines.
         """
         answers = []
         for entry in re.split(r"^## ", (self.folder / "wrong.txt").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:

@@ -1,7 +1,7 @@
 """Judge an answer by the stages of its exercise; report only the first failure, in at most 18 lines, with a hint.
 
 `judge` runs a file in this process. `python -m book.judging` is the separate process in which a learner's file runs, so
-prints, crashes and endless loops do no harm.
+that prints, crashes and endless loops do no harm.
 """
 
 import contextlib
@@ -146,8 +146,8 @@ def find_hint(
 ) -> tuple[str, str]:
     """Return the name and text of a hint, or two empty strings.
 
-    The first choice is the hint of a known wrong answer with the learner's results, then a relation to the right
-    results, then the explanation of the stage.
+    The first choice is the hint of a known wrong answer that gives the learner's results, then a relation to the right
+    results, then the stage's explanation.
     """
     right = stage.right(*copied(case))
     parts = wrong_parts(yours, right, stage.close)
@@ -163,7 +163,7 @@ def find_hint(
 
 
 def wrong_parts(yours: Any, right: Any, close: float) -> list[int]:
-    """Return the indices of the wrong parts of a result of several parts; none for a result of one part."""
+    """Return the indices of the wrong parts of a result with several parts; an empty list if it has one part."""
     if isinstance(yours, (tuple, list)) and isinstance(right, (tuple, list)) and len(yours) == len(right) > 1:
         return [i for i, (a, b) in enumerate(zip(yours, right, strict=True)) if not same(a, b, close)]
     return []
@@ -176,11 +176,11 @@ def part_of(result: Any, part: int | None) -> Any:
 def recognized(
     exercise: Exercise, stage: Stage, seed: int, module: ModuleType, case: Any, part: int | None
 ) -> tuple[str, str]:
-    """Return the name and hint of the known wrong answer with the learner's results, or two empty strings.
+    """Return the name and hint of the known wrong answer that gives the learner's results, or two empty strings.
 
     Two errors may agree on one case by chance, and a wrong hint is worse than none. So the comparison covers all cases
     of all stages that test the same function in the same way: a known answer must agree wherever the learner's result
-    is wrong, and on three cases in four altogether. If several do, the closest one is taken, and it must pass the
+    is wrong, and on three quarters of all cases. If several do, the closest one is chosen, and it must pass the
     stages that the learner's answer passes. With `part`, only that part of a result is compared, so each of two
     independent errors can be recognized.
     """
@@ -236,7 +236,7 @@ def agrees(a: Any, b: Any) -> bool:
 
 
 def same(a: Any, b: Any, close: float) -> bool:
-    """Return whether two results are equal, floats to a relative difference of `close`."""
+    """Return whether two results are equal, with floats compared to a relative tolerance of `close`."""
     if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
         return len(a) == len(b) and all(same(x, y, close) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict) and isinstance(b, dict):
@@ -291,7 +291,7 @@ def describe_error(error: BaseException, path: Path) -> str:
 
 
 def show(value: Any, digits: int = 6) -> str:
-    """Format a result in one line, a matrix with its shape."""
+    """Format a result as one line; a matrix is followed by its shape."""
     shape = f"  shape {value.shape}" if isinstance(value, np.ndarray) and (value.ndim > 1 or not value.size) else ""
     return written(value, digits) + shape
 
@@ -310,7 +310,7 @@ def written(value: Any, digits: int) -> str:
 
 
 def folded(line: str, label: str = "", max_lines: int = 6) -> list[str]:
-    """Break an expression after commas, where Python allows it; " ..." marks the part that `max_lines` leaves out."""
+    """Break an expression after commas, where Python allows it; " ..." marks the part that exceeds `max_lines`."""
     lines = ["  " + label]
     for word in line.replace(", ", ", \0").split("\0"):
         if len(lines[-1]) + len(word) > WIDTH - 4 and lines[-1].strip() != label.strip():

@@ -3,8 +3,8 @@
     ```python                        runs; a ```text block right after it is its output, compared to 3 digits
     ```python autograd/engine.py     is a quotation: these lines must be in that file, word for word
 
-A change of the engine therefore breaks the test of the page that quotes it, and every number on a page is right.
-`python -m book.pages book/12-panels.md` updates the text blocks of a page; review the difference.
+So a change to the engine breaks the test of any page that quotes it, and every number on a page is right.
+`python -m book.pages book/12-panels.md` updates the text blocks of a page; review the diff.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ NUMBER = re.compile(r"(?<![\w.])-?\d+\.?\d*(?:e[-+]?\d+)?(?![\w])")
 
 @dataclass
 class Block:
-    """A fenced block: its kind (python, text, mermaid), the file it quotes, its first line in the page."""
+    """A fenced block: its kind (python, text, mermaid), the file it quotes, and the page line on which it begins."""
 
     kind: str
     source: str
@@ -93,7 +93,7 @@ class Page:
                 )
 
     def updated(self) -> str:
-        """Return the page with the text blocks replaced by current output."""
+        """Return the page with its text blocks replaced by the current output."""
         lines = self.text.split("\n")
         after = dict(zip([b.line for b in self.blocks], self.blocks[1:], strict=False))
         for block, printed in reversed(self.run()):
@@ -133,7 +133,7 @@ def quoted(where: str, code: str, source: Path) -> None:
     raise PageError(
         f"{where}: the page quotes {source.relative_to(ROOT)}, which has changed: "
         "update the page\n"
-        f"  quoted  {changed.strip()}\n  there   {similar[0] if similar else 'nothing similar'}"
+        f"  quoted  {changed.strip()}\n  file    {similar[0] if similar else 'nothing similar'}"
     )
 
 

@@ -1,5 +1,5 @@
-"""Relations between wrong results and right ones that say what is wrong, whatever the exercise: a flipped sign, a
-constant factor, exchanged gradients, an ignored g, a wrong shape. They apply where no known wrong answer is recognized.
+"""Relations between wrong and right results that identify an error in any exercise: a flipped sign, a constant factor,
+swapped gradients, an ignored g, a wrong shape. They apply where no known wrong answer is recognized.
 """
 
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from book.exercise import kind
 
 
 class Pair(NamedTuple):
-    """A wrong result and the right one: the wrong part of each, and the complete results.
+    """A wrong result and the right one: the part that is wrong, from each, and the complete results.
 
     `doubled` is the wrong part for an incoming gradient twice as large; None where there is no incoming gradient.
     """
@@ -91,7 +91,7 @@ def exchanged(pair: Pair) -> bool:
 
 
 def factor(arrays: list[tuple[Any, Any]], which: str) -> tuple[str, str]:
-    """Return the hint for results that equal the right ones times a factor: -1, a constant, or a size."""
+    """Return the hint for results that equal the right ones up to a factor: -1, a constant, or a size."""
     ratios = []
     for a, b in arrays:
         at = np.unravel_index(np.abs(b).argmax(), b.shape)

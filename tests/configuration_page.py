@@ -120,7 +120,7 @@ def values(value_range: Any) -> str:
 
 
 def default(section: str, field: Field[Any]) -> str:
-    """Return the default of a key; for a key of the model that of `base`."""
+    """Return the default of a key; for a key of the model, that of `base`."""
     value = default_of(section, field)
     if value is None:
         return f"`{field.metadata['unset']}`"

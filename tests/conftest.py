@@ -1,4 +1,4 @@
-"""Settings of all tests: hypothesis profiles, the device, and the order of the tests.
+"""Settings for all tests: hypothesis profiles, the device, and the order of the tests.
 
 HYPOTHESIS_PROFILE (or pytest's --hypothesis-profile): "ci", the default, always tries the same examples; "dev" tries
 new ones in each run; "thorough" tries many; "few" tries few, for the GPU check, which has little time. No profile has a

@@ -1,7 +1,7 @@
 """The diagram in docs/architecture.md, drawn from the imports: `python -m tests.import_diagram --write`.
 
 A box is a folder. An arrow leads from a folder to one that imports it; arrows that follow from others are left out
-(transitive reduction). Imports in `__init__` and `__main__` files are ignored: they collect names for users.
+(transitive reduction). Imports in `__init__` and `__main__` files are ignored: they only collect names for users.
 """
 
 import re

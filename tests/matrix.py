@@ -20,8 +20,8 @@ KERNELS = {
     "SkylakeX": "AVX512F",
     "Zen": "AVX2",
     "Sandybridge": "AVX",
-}  # of OpenBLAS, and the instruction set each needs
-NUMERICAL = [  # not of text, files or the command line
+}  # OpenBLAS's kernels, and the instruction set that each needs
+NUMERICAL = [  # excludes the tests of text, files and the command line
     *(f"tests/npx/test_{name}.py" for name in ("kernels", "attention_spec")),
     *(f"tests/autograd/test_{name}.py" for name in ("engine", "neural", "operations")),
     *(f"tests/models/test_{name}.py" for name in ("layers", "loss")),
@@ -31,7 +31,7 @@ NUMERICAL = [  # not of text, files or the command line
 
 
 def processor() -> set[str]:
-    """Return the instruction sets of this processor, as /proc/cpuinfo names them; empty without that file."""
+    """Return the instruction sets of this processor as named by /proc/cpuinfo; an empty set without that file."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             return next((set(line.upper().split()) for line in file if line.startswith("flags")), set())

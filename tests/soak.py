@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests import cases
 
-CHUNK = 250  # examples of an entry per task, so that all processes stay busy to the end
+CHUNK = 250  # examples of an entry per task, so that all processes stay busy until the end
 WEIGHT = {"layer": 0.15, "model": 0.05}  # relative number of examples of kinds that are slower to check
 
 

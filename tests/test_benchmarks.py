@@ -49,7 +49,7 @@ def test_growth_has_a_row_for_every_setting(monkeypatch, capsys):
     growth.main()
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line[:3] in ("| 4", "| 8")]
     assert len(rows) == 2 and rows[0][-1] == " |"
-    assert npx.host.isfinite(float(rows[1][-1].strip(" |")))  # the growth of time; none at this size
+    assert npx.host.isfinite(float(rows[1][-1].strip(" |")))  # the slope of time in a log-log plot
 
 
 @pytest.mark.parametrize(("framework", "modules"), [("torch", {"torch", "F"}), ("jax", {"jax", "jnp", "nn", "jsp"})])

@@ -43,7 +43,7 @@ def rehearse(folder, *options):
 
 @needs_gxx
 def test_steps_run_and_fill_the_page(tmp_path):
-    """This quick rehearsal runs in the fast tests: the part with the most code, and the memory that the page needs."""
+    """Rehearse two parts quickly, in the fast tests: the one with the most code, and the memory figures of the page."""
     pytest.importorskip("ml_dtypes", reason="NumPy needs ml_dtypes for bfloat16")
     done, results = rehearse(tmp_path, "--only", "memory", "--only", "steps: ours", "--seconds", "100")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -60,7 +60,7 @@ def test_steps_run_and_fill_the_page(tmp_path):
 @pytest.mark.slow
 @needs_gxx
 def test_every_part_runs_on_fakes_and_fills_the_page(tmp_path):
-    """Each part passes and reports its results, which fill docs/gpu.md. One test, as a rehearsal takes 25 s."""
+    """Each part passes and reports its results, which fill docs/gpu.md. A rehearsal takes 25 s, so this is one test."""
     pytest.importorskip("ml_dtypes", reason="NumPy needs ml_dtypes for bfloat16")
     done, file = rehearse(tmp_path)
     results = {name: part["values"] for name, part in file["parts"].items()}

@@ -19,7 +19,7 @@ SUBPACKAGES = [
     "experiments",
     "cli",
 ]  # packages of train, in the same order
-COMMON = ["errors.py", "files.py", "json_files.py", "progress.py"]  # modules of train that every subpackage may import
+COMMON = ["errors.py", "files.py", "json_files.py", "progress.py"]  # modules of train that all subpackages may import
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 MAX_LINES = 400
 LIBRARIES = {
@@ -57,8 +57,8 @@ def imported_files(path, root=ROOT):
     """Return the files of the project that a file imports.
 
     `from a.b import c` is a/b/c.py if that file exists, else a/b.py or a/b/__init__.py, which defines c. The __init__
-    files that Python runs on the way (a/__init__.py) do not count. So a package's public list is above its modules, and
-    a module that imports from that list makes a cycle.
+    files that Python runs on the way (a/__init__.py) do not count. So a package's `__init__` counts as above its
+    modules, and a module that imports from it creates a cycle.
     """
     files = set()
     for module, name in imports(path.read_text(encoding="utf-8"), path.name):
@@ -121,7 +121,7 @@ def test_subpackages_of_train_import_only_earlier_ones():
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_there_are_no_import_cycles(package):
-    """This includes imports inside functions, for type checking only, and through other packages."""
+    """This includes imports inside functions, imports for type checking only, and imports through other packages."""
     for path in (ROOT / package).rglob("*.py"):
         assert not import_cycle(path), " -> ".join(import_cycle(path))
 

@@ -34,7 +34,7 @@ PHRASES = (
     r"\b(bytes|tokens|updates|microseconds|ns|s) a (second|step|token|number)\b",  # per
     r"[;.] (?-i:[A-Z])\w+Error (if|for|unless|outside)\b",  # a sentence: "Raises ValueError if ..."
 )
-# A comment after code that begins with "of" does not name its subject: "bytes of a line" instead of "of a line".
+# A trailing comment that begins with "of" does not name its subject; write "bytes of a line" instead of "of a line".
 FRAGMENT = re.compile(r"\S +# of [a-z]")
 THIS = "tests/test_language.py"
 
@@ -48,7 +48,7 @@ def text_files():
 
 
 def occurrences(text):
-    """Return "line: phrase" for each former phrase in a text, also across a line break and a comment sign."""
+    """Return "line: phrase" for each former phrase in a text, even across a line break and a comment sign."""
     results = []
     for phrase in PHRASES:
         for match in re.finditer(phrase.replace(" ", r"(?:\s|#|//|\*|>)+"), text, re.IGNORECASE):

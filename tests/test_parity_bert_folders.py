@@ -86,7 +86,7 @@ def test_an_imported_model_equals_that_of_transformers(tmp_path, options, lower,
     texts = [("a dog runs.", "cats sleep"), ("unbelievable!", "a a a a"), ("running", "b")]
     batch = theirs(*map(list, zip(*texts, strict=True)), padding=True, return_tensors="pt")
     batch["token_type_ids"] = batch["token_type_ids"].clamp(max=n_types - 1)
-    numbers = np.array([names.index(token) for token in VOCABULARY])  # our id of each of theirs
+    numbers = np.array([names.index(token) for token in VOCABULARY])  # our id for each of theirs
     ids, mask = numbers[batch["input_ids"].numpy()], batch["attention_mask"].numpy().astype(bool)
     with torch.no_grad():
         expected = bert(**batch, output_hidden_states=True)

@@ -131,7 +131,7 @@ def test_a_model_in_marians_own_format_has_the_same_logits(tmp_path, pieces, opt
         (folder / name).write_bytes(pieces[0])
     import_folder(folder, tmp_path / "run", pytest.fail)
     imported, tokenizer, _ = load_model(tmp_path / "run")
-    # Marian computes positions and norms otherwise than transformers does.
+    # Marian computes positions and norms differently from transformers.
     ours = replace(imported.config, position_rates="paper", layer_norm_eps=1e-5).build()
     ours.load_state_dict(imported.state_dict())
     src = np.array([[*ids, 0] for ids in tokenizer.encode_batch(["a dog sleeps", "the old cat"])])

@@ -1,4 +1,4 @@
-"""A layer as a user of the packages writes it, which docs/check-your-layer.md checks.
+"""A layer as a user of the packages would write it; docs/check-your-layer.md checks it.
 
 RMSNorm (Zhang and Sennrich, 2019) with a handwritten gradient, once correct and once with a missing term.
 """

@@ -82,7 +82,7 @@ def programs(draw):
     same_leaf=st.booleans(),
 )
 def test_random_graphs_have_equal_gradients_with_accumulating_vjps(program, grads, same_leaf):
-    """With shared, borrowed and reused values, and leaves with no gradient, a plain, a wider and a strided same_leaf.
+    """Values are shared, borrowed and reused; leaves have no gradient, or a plain, a wider or a strided one.
 
     The values are small integers, so that sums are exact in any order.
     """
@@ -134,7 +134,7 @@ def targets_of(*parents, before=()):
 
 
 def test_targets_are_owned_contiguous_sums():
-    """The grad of leaves and owned sums of inner nodes, none of them twice."""
+    """They are the grads of leaves and the owned sums of inner nodes, each at most once."""
     leaf = Tensor(np.ones(3), requires_grad=True)
     assert targets_of(leaf) == (None,), "no gradient yet"
     buffer = leaf.grad = np.zeros(3)
@@ -222,7 +222,7 @@ def test_which_kernels_accumulate():
 @pytest.mark.parametrize(("mode", "number_type"), MODES)
 @pytest.mark.parametrize("name", INTO)
 def test_a_kernel_adds_its_gradient_to_existing_sums(name, mode, number_type):
-    """The sums have the kernel's dtype or float32; some or all gradients have one."""
+    """The sums have the kernel's dtype or float32; some or all gradients have such a sum."""
     kernel, number_type = npx.KERNELS[name], dtype(number_type)
     for index, call in enumerate(edge_calls(name, number_type)):
         if call.options.get("grad") is False:

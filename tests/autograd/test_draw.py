@@ -1,4 +1,4 @@
-"""Drawing graphs: the output formats, large graphs, and that an expression can only run operations."""
+"""Drawing graphs: the output formats, large graphs, and the restriction of expressions to operations."""
 
 import re
 import xml.etree.ElementTree as xml

@@ -26,7 +26,7 @@ def leaf(*values, dtype="float64"):
 
 
 def test_operations_are_not_overwritten_silently():
-    """Names of the package are unique; an operation of another module may be redefined there."""
+    """Names in the package are unique; an operation of another module may be redefined in it."""
     tanh = engine.OPERATIONS["tanh"]
 
     def another(x):
@@ -142,7 +142,7 @@ def test_gradients_of_random_graphs(program, seed):
 
 
 def test_borrowed_gradients_are_never_modified():
-    """A vjp may return one array, even its argument, for several parents, whose sums must stay separate."""
+    """A vjp may return the same array, even its argument, for several parents, whose sums must stay separate."""
 
     @differentiable
     def both(a, b):

@@ -1,4 +1,4 @@
-"""Test what Jupyter shows of Tensors and recorded graphs: well-formed HTML and SVG with the values in it."""
+"""Test how Jupyter displays Tensors and recorded graphs: well-formed HTML and SVG with the values in it."""
 
 from xml.etree import ElementTree
 

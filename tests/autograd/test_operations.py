@@ -35,7 +35,7 @@ class Draw:
         return self.data.draw(strategy)
 
     def values(self, shape):
-        """Distinct values, at least 0.1 apart and from 0, in random order, layout and sign."""
+        """Return distinct values, at least 0.1 apart and 0.1 from 0, in random order, layout and sign."""
         size = int(np.prod(shape))
         x = (self.rng.permutation(size) - size // 2 + 0.5 + self.rng.uniform(-0.2, 0.2, size)) / 4
         return self.laid_out(x.reshape(shape))

@@ -1,4 +1,4 @@
-"""docs/derivations.md: each line is a function, neighbors agree to 1e-12 on drawn inputs, the last is the kernel."""
+"""docs/derivations.md: lines are functions, adjacent ones agree to 1e-12 on random inputs, the last is the kernel."""
 
 import re
 
@@ -24,7 +24,7 @@ def test_neighbours_agree(title):
         case = DRAWN[title](np.random.default_rng(seed))
         results = [line(*case) for line in lines]
         for one, other, line in zip(results, results[1:], lines[1:], strict=False):
-            assert same(one, other, 1e-12), f"{line.__name__}: expected what the line before it gives, seed {seed}"
+            assert same(one, other, 1e-12), f"{line.__name__}: expected the result of the previous line, seed {seed}"
 
 
 def test_the_page_has_every_line_as_it_stands_here():
@@ -49,5 +49,5 @@ def test_a_wrong_line_is_found(monkeypatch):
     lines = [*DERIVATIONS["softmax"]]
     lines[3] = lambda g, x: basics.softmax(x) * g
     monkeypatch.setitem(DERIVATIONS, "softmax", lines)
-    with pytest.raises(AssertionError, match="expected what the line before it gives"):
+    with pytest.raises(AssertionError, match="expected the result of the previous line"):
         test_neighbours_agree("softmax")

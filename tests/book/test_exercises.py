@@ -114,7 +114,7 @@ def test_a_change_must_fit_the_solution_once(tmp_path, monkeypatch):
         exercise.wrong_answers  # noqa: B018
 
 
-# Answers written without the hints in sight
+# Answers written without seeing the hints
 
 
 def test_other_right_answers_pass(tmp_path):
@@ -126,7 +126,7 @@ def test_other_right_answers_pass(tmp_path):
 
 
 def test_other_wrong_answers_fail_with_a_specific_message(tmp_path):
-    """At least 90 in 100 get a hint; for the others, the message says which form of a result was expected."""
+    """At least 90 in 100 get a hint; for the others, the message says which form of result was expected."""
     hints = 0
     for number, answer in enumerate(answers.wrong_answers()):
         exercise, path = write_answer(tmp_path, answer.source, ALL[answer.exercise - 1].name)

@@ -1,4 +1,4 @@
-"""The versions in docs/ladder.md compute the same function, and the page shows them in their order."""
+"""The versions in docs/ladder.md compute the same function, and the page shows them in the same order."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Test that the relations between wrong and right results are recognized, and never claimed of other results."""
+"""Test that the relations between wrong and right results are recognized, and never reported for other results."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_relations_by_name(change, name):
     assert name_of(change) == name
 
 
-OF_ONE_RESULT = {  # changes of a result, and the relation that describes the result by itself
+OF_ONE_RESULT = {  # changes to a result, and the relation that describes the result by itself
     "shape": lambda x: x[0],
     "dtype": lambda x: x > 0,
     "nan": lambda x: x * np.nan,

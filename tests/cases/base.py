@@ -1,8 +1,8 @@
 """Cases: calls of registered entries, drawn or picked by hand, and how they are checked.
 
-A case draws a `Call`. The edges of an entry are calls picked by hand: the ends of the domain, and values and shapes at
-which only a special bug shows. `check` passes them to autograd.testing. The entries come from the registries, so that a
-test fails for an entry without a case or edges. tests/mutants/ searches for planted bugs with the same cases.
+A case draws a `Call`. The edges of an entry are calls picked by hand: the ends of the domain, and the values and shapes
+that expose special bugs. `check` passes them to autograd.testing. The entries come from the registries, so that a test
+fails for an entry without a case or edges. tests/mutants/ searches for planted bugs with the same cases.
 """
 
 from collections.abc import Callable, Iterable
@@ -47,10 +47,10 @@ NAMES = {
 ENTRIES = [f"{kind} {name}" for kind, names in NAMES.items() for name in names]
 CASES: dict[str, st.SearchStrategy["Call"]] = {}
 EDGES: dict[str, Callable[[], Iterable["Call"]]] = {}
-UNDERIVED: set[str] = set()  # entries of whose edges no inputs are derived
+UNDERIVED: set[str] = set()  # entries from whose edges no inputs are derived
 REAL = -npx.inf, npx.inf  # the domain of functions that are finite everywhere
-# Multiples of the examples of the profile, which are 20 in ci. Few, because the edges alone detect every mutant, and
-# `python -m tests.soak` tries new ones. Layers and models cost 20 times as much to check.
+# Multiples of the profile's number of examples, which is 20 in ci. They are small because the edges alone detect every
+# mutant, and `python -m tests.soak` tries new examples. Layers and models cost 20 times as much to check.
 EXAMPLES = {"operation": 0.5, "kernel": 0.5, "expression": 1, "layer": 0.1, "model": 0.1}
 
 
@@ -173,8 +173,8 @@ def edges(entry, domain=None, derive=True):
 
     Args:
         domain: for calls that declare none.
-        derive: whether other inputs are derived from the first call; False for a layer of operations that have such
-            checks.
+        derive: whether other inputs are derived from the first call; False for a layer composed of operations that have
+            such checks.
     """
 
     def register(function):

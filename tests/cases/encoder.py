@@ -17,7 +17,7 @@ BERT = {"token_types": 2, "embedding_norm": True, "pooler": True, "output_transf
 
 
 class Wrapper(models.Module):
-    """A function of a model and ids as a layer."""
+    """A layer that computes a function of a model and ids."""
 
     def __init__(self, model, function):
         self.model, self.function = model, function

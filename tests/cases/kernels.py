@@ -31,7 +31,7 @@ LONG = (2, 1025)  # compiles another variant of kernels that hold rows in regist
 
 
 def kernel_case(function):
-    """Register the case of the kernel of this name, here and, drawn by hypothesis, in `CASES`."""
+    """Register the case of the kernel with the function's name, here and, drawn by hypothesis, in `CASES`."""
     KERNEL_CASES[function.__name__] = function
     CASES[f"kernel {function.__name__}"] = st.composite(
         lambda draw: function(Hypothesis(draw, draw(st.sampled_from(["float64", "float32"]))))
@@ -66,7 +66,7 @@ class Draw:
         return self.pick(st.sampled_from(values), values, lambda sizes: values[0])
 
     def values(self, *shape: int, styles: tuple[str, ...] = BOUNDED, scale: float = 1.0, shift: float = 0.0) -> Any:
-        """Return floats of the dtype: of one of the styles for hypothesis, else normal numbers, scaled and shifted."""
+        """Return floats of the dtype: in one of the styles for hypothesis, else normal numbers, scaled and shifted."""
         raise NotImplementedError
 
     def ids(self, rows: int, *shape: int) -> Any:
@@ -337,7 +337,7 @@ def linear_cross_entropy(d):
 
 @kernel_case
 def adam(d):
-    """Parameters in float32 or float64; `Edges` of a 16-bit dtype add a copy of the parameters in it."""
+    """Draw parameters in float32 or float64; `Edges` of a 16-bit dtype add a copy of the parameters in that dtype."""
     half = d.dtype if d.dtype.itemsize == 2 else None
     if half is not None:
         d.dtype = np.dtype("float32")

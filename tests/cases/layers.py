@@ -1,4 +1,4 @@
-"""Cases of the layers in models/: small layers whose parameters, also biases and gains, are random."""
+"""Cases of the layers in models/: small layers whose parameters, including biases and gains, are random."""
 
 from hypothesis import strategies as st
 
@@ -256,7 +256,7 @@ def target_space_edges():
 
 @edges("layer SelfAttention", derive=False)
 def self_attention_edges():
-    for i, spec in enumerate(spec_edges(2, 2, 3, 3)):  # the operation is checked by every entry with each of them
+    for i, spec in enumerate(spec_edges(2, 2, 3, 3)):  # the operation's cases check every entry with each spec
         yield Call((sample(2, 3, 4), spec), layer=make_layer(models.SelfAttention, 4, 2), directions=3 if i else None)
     for options in (
         {"bias": True},

@@ -1,7 +1,8 @@
 """Cases of complete models, one per architecture: tiny, in float64, for the logits and for the training loss.
 
-Besides the gradient check, the value and the gradient of every parameter are compared with the model composed of small
-operations and the loss by its definition, with the loss of the logits, and with the same sentences with more padding.
+Besides the gradient check, the value and the gradient of every parameter are compared with those of the model composed
+of small operations with the loss by its definition, of the loss of the logits, and of the same sentences with more
+padding.
 """
 
 from itertools import product
@@ -139,8 +140,8 @@ def model_edges(architecture):
     return calls
 
 
-INPUTS = {"pairs": 2, "text": 1}  # sequences per training example; tests/cases/encoder.py has the models of labels
-OTHER_LAYERS = {  # architectures of layers with cases of their own, which need fewer calls: their configurations
+INPUTS = {"pairs": 2, "text": 1}  # sequences per training example; tests/cases/encoder.py has the models with labels
+OTHER_LAYERS = {  # configurations of architectures that need fewer calls because their layers have cases of their own
     "rnn": {"cell": "gru", "n_layers": 2},
     "convs2s": {"kernel_width": 2, "n_layers": 2},
     "bytenet": {"kernel_width": 2, "n_layers": 2},

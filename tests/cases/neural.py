@@ -276,7 +276,7 @@ SIZES = (2, 3, 4, 2, 4, 3), (2, 4, 2, 1, 2, 1), (2, 1, 3, 2, 2, 2)  # B, T, S, H
 def merged_directions(i, h):
     """Return the directions for edge i of an operation on h merged heads; None compares every entry.
 
-    The operation calls `attention`, of which every entry is compared, so with several heads the first edge suffices.
+    The operation calls `attention`, whose entries are all compared, so with several heads the first edge suffices.
     """
     return None if h == 1 or i == 0 else 3
 
@@ -331,7 +331,7 @@ def self_attention_edges():
         qkv, directions = sample(b, t, h * (2 * d_k + d_v)), merged_directions(i, h)
         saved = 9 * b * h * t * t + rotated_bytes(spec, qkv)
         yield Call((qkv, h, d_k, spec), {"drop": drop}, saved, directions=directions)
-    yield Call((sample(1, 1, 3), 1, 1, npx.AttentionSpec()), saved=PACKED_BYTES)  # rounding of the values alone
+    yield Call((sample(1, 1, 3), 1, 1, npx.AttentionSpec()), saved=PACKED_BYTES)  # only the values are rounded
     for t, _, spec in packed_edges([(n, n) for n in (0, 1, 3, 1)]):
         yield Call((sample(t, 2 * (2 + 2 + 1)), 2, 2, spec), saved=PACKED_BYTES)
         yield Call((sample(t, 4 * 2 + 2 * (2 + 1)), 4, 2, spec), {"kv_heads": 2}, saved=PACKED_BYTES)

@@ -1,4 +1,4 @@
-"""Cases of the positions that are a bias on the scores: models/layers/{alibi,t5_positions,shaw_positions}.py."""
+"""Cases of positions added to the scores as a bias: models/layers/{alibi,t5_positions,shaw_positions}.py."""
 
 from hypothesis import strategies as st
 
@@ -24,7 +24,7 @@ def draw_queries(draw, heads, d_k):
 
 
 def bias_edges(layer):
-    """Yield calls with as many keys as queries, with more, and packed."""
+    """Yield calls with as many keys as queries, calls with more keys, and packed calls."""
     for t, n_keys in ((6, 6), (1, 7), (2, 9), (1, 1)):
         yield Call((sample(2, t, 3, 2), n_keys), layer=layer)
     yield Call((sample(6, 3, 2), 3, PACKING), layer=layer)

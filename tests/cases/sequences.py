@@ -1,6 +1,6 @@
 """Cases of models/layers/recurrent.py, convolution.py and restricted_attention.py.
 
-They are drawn from few calls, because a check of a recurrence takes long: hypothesis tries each once.
+They are drawn from a few calls, each of which hypothesis tries once, because checking a recurrence takes long.
 """
 
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The thirteen derivations of docs/derivations.md: each line is a function, and neighbors agree to 1e-12.
+"""The thirteen derivations of docs/derivations.md: each line is a function, and adjacent lines agree to 1e-12.
 
 The first line of each derivation is the definition: the derivative of sum(g * f) with respect to every input entry,
 from a step along the imaginary axis. For an analytic function, Im f(x + ih) / h contains no difference in which digits

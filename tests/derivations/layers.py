@@ -170,7 +170,7 @@ def linear_2(g, x, w, b):
 @line("linear with bias and ReLU")
 def linear_3(g, x, w, b):
     y = np.maximum(x @ w + b, 0)
-    h = g * (y > 0)  # y is positive just where its input was: y suffices, the input need not be kept
+    h = g * (y > 0)  # y is positive exactly where its input is: y suffices, the input is not saved
     return h @ w.T, x.T @ h, h.sum(axis=0)
 
 
@@ -204,7 +204,7 @@ def table_2(g, table, ids):
 def table_3(g, table, ids):
     gx, second = g @ table, g.T @ (np.sqrt(3) * table[ids])  # the product's two sides
     first = np.zeros(table.shape)
-    for row, i in enumerate(ids):  # an id that is there twice adds twice
+    for row, i in enumerate(ids):  # an id that occurs twice adds twice
         first[i] += np.sqrt(3) * gx[row]
     return first + second
 

@@ -22,7 +22,7 @@ def ties_1(g, x, h):
     gx = np.zeros(x.shape)
     for n, row in enumerate(x):
         winners = np.flatnonzero(row == row.max())
-        for winner in winners:  # broken in favor of one, a maximum is that entry; here the mean over all ways
+        for winner in winners:  # a tie broken in favor of one entry selects it; here the mean over all choices
             gx[n, winner] += g[n, 0] / len(winners)
     return gx, np.where(x > 0, h, 0.0)  # a ReLU that is 0 at 0, taken from its left
 
@@ -59,7 +59,7 @@ def adam_1(p, g, m, v, t, lr=0.01, b1=0.9, b2=0.98, eps=1e-3):
 @line("Adam")
 def adam_2(p, g, m, v, t, lr=0.01, b1=0.9, b2=0.98, eps=1e-3):
     norm = np.sqrt((g * g).sum()) / 64
-    g = g * (min(1, 1 / norm) / 64)  # both are one factor
+    g = g * (min(1, 1 / norm) / 64)  # the two are one factor
     m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
     return p - lr * (m / (1 - b1**t)) / (np.sqrt(v / (1 - b2**t)) + eps), m, v
 
@@ -68,7 +68,7 @@ def adam_2(p, g, m, v, t, lr=0.01, b1=0.9, b2=0.98, eps=1e-3):
 def adam_3(p, g, m, v, t, lr=0.01, b1=0.9, b2=0.98, eps=1e-3):
     g = g * (min(1, 64 / np.sqrt((g * g).sum())) / 64)
     m, v = m + (1 - b1) * (g - m), v + (1 - b2) * (g * g - v)
-    root = np.sqrt(1 - b2**t)  # above and below times this root: the corrections are two numbers a step
+    root = np.sqrt(1 - b2**t)  # expand the fraction by this root: the corrections are two numbers per step
     return p - (lr * root / (1 - b1**t)) * m / (np.sqrt(v) + eps * root), m, v
 
 

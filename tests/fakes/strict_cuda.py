@@ -216,7 +216,7 @@ class CublasLt:
 
 
 def memory(address, dtype, count):
-    """Return an array on `count` numbers at an address."""
+    """Return an array that views `count` numbers at an address."""
     return np.frombuffer((ctypes.c_char * (count * dtype.itemsize)).from_address(address), dtype)
 
 

@@ -32,11 +32,11 @@ ARRAYS = (np.ndarray,)
 
 
 def unwrap(x):
-    """Replace device arrays by the NumPy arrays they hold, in nested arguments. Raises TypeError for a host array."""
+    """Replace device arrays in nested arguments with the NumPy arrays they hold. Raises TypeError for a host array."""
     if isinstance(x, ndarray):
         return x.held
     if isinstance(x, ARRAYS):
-        raise TypeError(f"Unsupported type {type(x)} beside a device array")
+        raise TypeError(f"Unsupported type {type(x)} next to a device array")
     if isinstance(x, (tuple, list)):
         return type(x)(unwrap(item) for item in x)
     return {k: unwrap(v) for k, v in x.items()} if isinstance(x, dict) else x
@@ -126,7 +126,7 @@ class ndarray:
 
     def __setitem__(self, index, value):
         if isinstance(value, (list, *ARRAYS)):
-            raise TypeError(f"Unsupported type {type(value)} beside a device array")
+            raise TypeError(f"Unsupported type {type(value)} next to a device array")
         computed(np.ndarray.__setitem__, (self.held, unwrap(index), unwrap(value)), {}, writes=True)
         CUPY.kernels.append(("=", self.held[unwrap(index)].nbytes + getattr(value, "nbytes", 0)))
 
@@ -304,7 +304,7 @@ def used(name):
 
 @contextmanager
 def device(cuda=False):
-    """Compute on the strict device within the block; yields the module, with its records cleared."""
+    """Compute on the strict device within the block; yield the module, with its records cleared."""
     CUPY.waits.clear()
     CUPY.names.clear()
     CUPY.kernels.clear()

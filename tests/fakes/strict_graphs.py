@@ -105,7 +105,7 @@ class Graph:
         poison(array)
 
     def pinned(self, value):
-        """Replace arrays by aliases that, like addresses, do not keep them alive."""
+        """Replace arrays with aliases that, like addresses, do not keep them alive."""
         if isinstance(value, np.ndarray):
             base = owner(value)
             if any(base is x for x in self.own):
@@ -117,7 +117,7 @@ class Graph:
         return {k: self.pinned(v) for k, v in value.items()} if isinstance(value, dict) else value
 
     def address(self, pointer):
-        """Do the same for a plain address."""
+        """Do the same as `pinned` for a plain address."""
         for array in (*self.own, *(x for ref in self.known if (x := ref()) is not None)):
             start = array.ctypes.data
             if start <= pointer < start + max(array.nbytes, 1):
@@ -157,7 +157,7 @@ def poison(array):
 
 
 def forbidden():
-    """Raise an error for a wait during a capture, which invalidates it."""
+    """Raise an error for a wait during a capture, because a wait invalidates the capture."""
     if STATE.recording:
         STATE.recording.broken = True
         raise RuntimeError(CAPTURING)

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-SECONDS = 575  # in total
+SECONDS = 575  # for all parts
 
 
 def arguments() -> argparse.Namespace:

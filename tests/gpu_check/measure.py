@@ -1,6 +1,6 @@
 """Measurements of speed: memory, kernel launches, matmuls, training steps and each of their kernels.
 
-Every function yields its results one by one as dictionaries, so that none is lost if time runs out. `rate` is in bytes
+Every function yields its results one by one as dictionaries, so no result is lost if time runs out. `rate` is in bytes
 or operations per second; times are in milliseconds unless their name says otherwise.
 """
 
@@ -180,7 +180,7 @@ def products_by_cublaslt(sizes: Sizes) -> Results:
 
 
 def steps(engine: str, sizes: Sizes) -> Results:
-    """Measure consecutive training steps of an engine and, of ours, every kernel."""
+    """Measure consecutive training steps of an engine and, for our engine, every kernel."""
     for name, shape in sizes.shapes.items():
         device = sizes.torch_device if engine.startswith("torch") else shape.device
         a = Namespace(**vars(shape) | {"worker": engine, "device": device})

@@ -9,7 +9,7 @@ CEILINGS = {"copy": 4.3e12, "largest product": 790e12}  # bytes and operations p
 
 
 def line(name: str, outcome: Outcome, seconds: float) -> str:
-    """Return one line on a part: status, seconds, summary."""
+    """Return one line about a part: status, seconds, summary."""
     return f"{name:28} {outcome.status:9} {seconds:6.1f} s  {words(outcome.values) or last_line(outcome.output)}"
 
 
@@ -50,7 +50,7 @@ def rate(value: dict[str, Any]) -> str:
 
 
 def ceilings(results: dict[str, Any]) -> dict[str, float]:
-    """Return the peak bytes and operations per second: as measured, or those of an H200."""
+    """Return the peak bytes and operations per second: the measured ones, or those of an H200."""
     values = results.get("memory and calls", {}).get("values", {})
     return {name: values.get(name, {}).get("rate", known) for name, known in CEILINGS.items()}
 
@@ -121,7 +121,7 @@ def measured(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def filled(page: str, file: dict[str, Any]) -> str:
-    """Return the page with the column "measured" of its tables, which is the last, filled from a results file."""
+    """Return the page with the last column of its tables, "measured", filled from a results file."""
     if file["rehearsal"]:
         raise SystemExit("gpu-check: expected results from a GPU; got those of a rehearsal")
     values, lines, in_table = dict(measured(file["parts"])), [], False

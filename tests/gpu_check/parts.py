@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PYTHON = sys.executable
-MAX_OUTPUT = 6000  # characters recorded of an output
+MAX_OUTPUT = 6000  # maximum number of characters recorded from an output
 MIN_SECONDS = 5  # a part is skipped if less time is left
-REHEARSAL_FACTOR = 5  # on the time limits of a rehearsal, which may share its machine
+REHEARSAL_FACTOR = 5  # multiplies the time limits in a rehearsal, which may share its machine
 SUITES = {  # name: the files for pytest, and its -k option in a rehearsal
     "kernels": (
         ["tests/npx/test_cuda_kernels.py", "tests/npx/test_cuda_attention.py"],

@@ -108,7 +108,7 @@ def by_graph(name: str, graphs: bool, sizes: Sizes) -> tuple[np.ndarray, int]:
     for step in range(1, min(5, sizes.updates) + 1):
         flat.zero_grad()
         with npx.keyed(3, step):
-            for length in (11, 17, 14):  # the second graph needs more memory than the first leaves
+            for length in (11, 17, 14):  # the second graph needs more memory than the first leaves free
                 batch = (np.roll(x, step, axis=0)[:, :length] for x in (src, tgt))
                 steps.loss(tuple(batch), 3.0 * tgt.size, scale)
         adam.step(1e-3, 1 / scale)
@@ -149,7 +149,7 @@ def short_training(sizes: Sizes) -> Iterator[dict[str, Any]]:
 
 
 def a_run(sizes: Sizes) -> Iterator[dict[str, Any]]:
-    """Train a run without interruption and one that is resumed; their weights must be equal, and translate."""
+    """Train one run without interruption and one that is resumed, compare their weights, and translate."""
     from tests.helpers.trainings import outcome, run, write_pairs
 
     npx.use_device("cuda")
@@ -180,7 +180,7 @@ def every_kernel(sizes: Sizes) -> Iterator[dict[str, Any]]:
     from tests.cases.kernels import KERNEL_CASES, edge_calls
 
     npx.use_device("cuda")
-    cupy.cuda.set_allocator(None)  # without a pool, an index past an array is past an allocation
+    cupy.cuda.set_allocator(None)  # without a pool, an access past an array is past its allocation
     calls = 0
     for dtype, name in product(DTYPES, KERNEL_CASES):
         for call in edge_calls(name, dtype_named(dtype)):

@@ -30,7 +30,7 @@ class Sizes:
         rounds: number of times that a step is profiled.
         updates: steps of the short training.
         model, rows: the configuration and the number of sentences of the tested step.
-        precisions: those compared with and without CUDA graphs.
+        precisions: precisions that are compared with and without CUDA graphs.
         torch_device: where PyTorch runs.
     """
 

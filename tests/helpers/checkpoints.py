@@ -26,7 +26,7 @@ def names(run):
 
 
 def one_line(error):
-    """Return the message of a UserError after checking that it is one line with expected and try."""
+    """Return the message of a UserError after checking that it is one line with "expected" and "try"."""
     text = str(error.value)
     assert "\n" not in text and "expected" in text and "; try " in text
     return text

@@ -136,7 +136,7 @@ def write_npz(folder, tensors, settings=(), **decoder):
     """Write the tensors of transformers' Marian, whose last token is padding, as Marian's own model.npz.
 
     Args:
-        settings: changes of the settings in the file; a value of None removes a setting.
+        settings: changes to the settings in the file; a value of None removes a setting.
         decoder: content of decoder.yml.
     """
     import yaml

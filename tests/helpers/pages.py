@@ -1,4 +1,4 @@
-"""What the tests of the page share: a server in a thread, and the steps of a user in a browser."""
+"""Helpers for the tests of the page: a server in a thread, and a user's steps in a browser."""
 
 import socket
 import threading
@@ -10,7 +10,7 @@ from train.viewer.connections import server_config
 from train.viewer.server import application
 
 SENTENCE = "one two three"
-# Records what is written on canvases in window.drawn, as [text, font size], and the heights of filled rectangles.
+# Records texts drawn on canvases in window.drawn, as [text, font size], and heights of rectangles in window.heights.
 RECORD_CANVAS = """
 window.drawn = [];
 window.heights = [];
@@ -29,7 +29,7 @@ HOSTILE = '<img src="http://example.invalid/x.png" onerror="document.title=1">'
 
 @contextmanager
 def served(page, port=0):
-    """The address of a server in a thread of its own, with its token, and the Guard."""
+    """Run a server in a thread of its own; yield its address with the token, the Guard, and the port."""
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(("127.0.0.1", port))
@@ -52,7 +52,7 @@ def signed(text):
 
 
 def plain(text):
-    """Return a text with the minus sign of Python."""
+    """Return a text with Python's minus sign."""
     return text.replace("−", "-")
 
 
@@ -68,13 +68,13 @@ def view(tab, address, name):
 
 
 def turn_to(tab, name):
-    """Another view, by its link: the browser says later, not within the click, that the address has changed."""
+    """Follow the link to another view and wait: the browser reports the new address only after the click returns."""
     tab.click(f"nav a[href='#{name}']")
     tab.wait_for_selector(f"nav a[href='#{name}'][aria-current]")
 
 
 def until(tab, expression):
-    """Waits until an expression is true; Playwright's own way needs eval in the page, which is refused."""
+    """Wait until an expression is true; Playwright's `wait_for_function` needs eval, which the page forbids."""
     for _ in range(600):
         if tab.evaluate(expression):
             return
@@ -90,6 +90,6 @@ def translate(tab, address, sentence=SENTENCE):
 
 
 def cells(tab, place):
-    """The rows of a table as lists of text, as soon as it has more than its head: it is made when it is opened."""
+    """Return the rows of a table as lists of text, after waiting for rows below the header; opening it creates them."""
     until(tab, f"document.querySelectorAll(`{place} tr`).length > 1")
     return tab.locator(f"{place} tr").evaluate_all("rows => rows.map(r => [...r.children].map(c => c.textContent))")

@@ -62,7 +62,7 @@ def run(folder, out, resume=False, debug="", **changes):
 def metrics(out, *stops, validate_every=4):
     """Return the entries of metrics.jsonl without those that depend on the clock.
 
-    Validations and log lines that only a stop has caused, at the steps `stops`, are left out.
+    Validations and log lines that occur only because of a stop, at the steps `stops`, are left out.
     """
     lines = map(json.loads, (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
     every = {"valid": validate_every, "train": 5}
@@ -73,7 +73,7 @@ def metrics(out, *stops, validate_every=4):
 
 
 def outcome(out, *stops):
-    """Return the results of a run, to compare two: the bytes of weights and moments, state, metrics."""
+    """Return the results of a run for comparison: the bytes of weights and moments, the state, and the metrics."""
     last = load_checkpoint(RunFolder(out).steps()[-1])
     arrays = {name: array.tobytes() for name, array in (last.model | last.optimizer).items()}
     state = {k: v for k, v in last.state.items() if k not in ("run", "files", "sha256_of_this")}

@@ -5,9 +5,9 @@
 runs COMMAND on both. A host is a network namespace and a UTS namespace of Linux. The link transfers frames between TAP
 devices on the hosts, delays every frame and drops some. This process is the first one of its own PID namespace: when it
 ends, for whatever reason, the kernel ends all others and removes the devices, the namespaces and the temporary folder.
-It ends with its command, or when standard input is closed, as when its parent ends. The line `cut` on standard input
-cuts the link. Its last line on stderr reports as JSON the frames transferred and the processes that were still running
-LEFT seconds after the end of the command. Needs root, /dev/net/tun and `ip`.
+It ends when its command ends, or when its standard input is closed, for example because its parent ended. The line
+`cut` on standard input cuts the link. Its last line on stderr reports as JSON the frames transferred and the processes
+that were still running LEFT seconds after the command ended. Needs root, /dev/net/tun and `ip`.
 """
 
 import argparse

@@ -47,7 +47,7 @@ def small_transformer(seed, **changes):
 
 @pytest.fixture(scope="module")
 def members():
-    """Three models of different sizes with one vocabulary."""
+    """Three models of different sizes that share a vocabulary."""
     return [small_transformer(1), small_transformer(2, n_layers=2), small_transformer(3, d_model=12, norm="pre")]
 
 
@@ -105,7 +105,7 @@ def test_scores_of_hypotheses_equal_forced_scores(members, seed):
             flat = [h for sentence in hypotheses for h in sentence]
             forced = forced_log_probabilities(scorer, src[rows], [h.tokens for h in flat])
             for h, values in zip(flat, forced, strict=True):
-                assert len(values) == len(h.tokens) + 1  # EOS
+                assert len(values) == len(h.tokens) + 1  # plus one for EOS
                 expected = values if h.finished else values[:-1]
                 np.testing.assert_allclose(h.token_log_probabilities, expected, rtol=0, atol=1e-9)
                 assert h.log_probability == pytest.approx(sum(expected), abs=1e-9)

@@ -75,7 +75,7 @@ class Multiplications(Observer):
 
     def on_forward(self, name, args, result):
         tensors = [a for a in args if isinstance(a, Tensor)]
-        if tensors and id(tensors[0]) not in self.matrices:  # which an embedding looks up
+        if tensors and id(tensors[0]) not in self.matrices:  # these are looked up by an embedding
             rows = math.prod(tensors[0].shape[:-1])
             self.count += rows * sum(a.size for a in tensors[1:] if id(a) in self.matrices)
 

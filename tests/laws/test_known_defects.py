@@ -114,7 +114,7 @@ def test_backward_does_not_recurse_over_long_chains():
 
 
 def test_cross_entropy_selects_the_target_by_index_not_by_value():
-    """With equal logits, only the entry of the target gets the - 1."""
+    """With equal logits, only the target's entry has 1 subtracted."""
     for loss in (neural.cross_entropy, neural.composed_cross_entropy):
         logits = Tensor(np.full((1, 4), 0.5), requires_grad=True)
         loss(logits, np.array([2])).backward()

@@ -214,7 +214,7 @@ def test_a_full_window_continues_from_its_later_half(positions):
     (text,) = sample(model, [[3, 4]], 40, seed=1, window=window)
     assert len(text) == 40
     ids, expected = [3, 4, *text], []
-    for n_seen in range(6, 12):  # after 13 tokens, positions 7 to 12 are read expected until the window has 12
+    for n_seen in range(6, 12):  # after 13 tokens, positions 7 to 12 are reread until the window has 12
         end = n_seen + 7
         p = np.maximum(next_probabilities(model, ids[end - n_seen : end]), 1e-300)
         u = npx.random.uniform(npx.Key(1, 0, 0), (40,), np.float64)[end - 2]

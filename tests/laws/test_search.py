@@ -113,7 +113,7 @@ def test_a_beam_as_wide_as_the_search_space_finds_the_optimum(seed, alpha, penal
 
 
 def full_beam_search(model, row, beam, alpha, penalty, limit, finish_in_beam):
-    """Return the best tokens by the rule of tensor2tensor's beam_search, with lists, until the limit.
+    """Return the best tokens by the rule of tensor2tensor's beam_search, using lists, up to the limit.
 
     Args:
         finish_in_beam: use the rule of transformers: only hypotheses that end among the `beam` best are finished.

@@ -78,7 +78,7 @@ def test_cached_decoding_equals_full_decoding(config, seed, data):
         assert np.allclose(step, full, rtol=0, atol=1e-11)
         kind = data.draw(st.sampled_from(["stay", "beam", "drop", "any"]))
         rows = np.arange(len(origin))
-        if kind == "beam":  # equally many neighboring rows for each source
+        if kind == "beam":  # the same number of adjacent rows for each source
             rows = np.repeat(np.unique(origin, return_index=True)[1], 2)
         elif kind == "drop":  # finished sentences
             rows = rows[np.isin(origin, origin[: data.draw(st.integers(0, len(origin)))])]

@@ -54,7 +54,7 @@ def test_16_bit_activations_are_accurate_over_the_full_range(operation, dtype):
     )
     results = []
     for tensor in (Tensor(x, True), Tensor(x.astype(float), True)):
-        y = operation(tensor)  # g a overflows in float16 where g a s does not
+        y = operation(tensor)  # g * a overflows in float16 where g * a * s does not
         g = np.broadcast_to(np.where(x.astype(float)[:, :1] < -20, 4000, 1), y.shape)
         y.backward(g.astype(tensor.dtype))
         results.append((y.data.astype(float), tensor.grad / g.astype(float)))

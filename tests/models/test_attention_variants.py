@@ -40,7 +40,7 @@ def test_alibi_is_a_penalty_on_distances():
 
 
 def bucket_of_one(distance, n, longest, causal):
-    """Raffel et al.'s bucket of a distance s - t, from Python numbers."""
+    """Return Raffel et al.'s bucket of a distance s - t, computed with Python numbers."""
     offset = 0
     if causal:
         distance = max(0, -distance)
@@ -59,7 +59,7 @@ def test_buckets_of_t5(n, longest, causal):
     result = bucket(distances, n, longest, causal)
     assert result.tolist() == [bucket_of_one(d, n, longest, causal) for d in distances.tolist()]
     assert result.min() == 0 and result.max() == n - 1
-    if (n, causal) == (32, False):  # exact up to 7, then ranges; the last from 128 on
+    if (n, causal) == (32, False):  # exact up to 7, then ranges, the last of which starts at 128
         assert result[150:158].tolist() == [0, *range(17, 24)] and result[150 - 128] == 15
 
 

@@ -23,7 +23,7 @@ def test_selected_rows_keep_their_contents(seed, length, rows):
             got = state.append(*new)
             plain = tuple(np.concatenate(pair, axis=1) for pair in zip(plain, new, strict=True))
             assert all(np.array_equal(x, y) for x, y in zip(got, plain, strict=True))
-        chosen = rng.integers(0, n, rng.integers(1, 2 * n + 1))  # fewer rows, equally many, more
+        chosen = rng.integers(0, n, rng.integers(1, 2 * n + 1))  # fewer rows, the same number, more
         state.select(chosen)
         plain = tuple(x[chosen] for x in plain)
         held = [x[:, : state.length] for x in (state.keys, state.values)]

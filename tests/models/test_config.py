@@ -52,7 +52,7 @@ def test_parameters_of_every_preset(name):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_parameters_of_every_preset_as_built(name):
-    """Models are built without memory, so that even the big one is quick."""
+    """Models are built without allocating memory, so even the big one is quick."""
     config = TransformerConfig.preset(name, 17)
     held = {(p.data.base if p.data.base is not None else p.data).size for p in config.outline().parameters()}
     assert config.n_parameters() == AT_37000[name] - (37_000 - 17) * config.d_model and held == {1}

@@ -76,7 +76,7 @@ def test_cached_decoding_and_any_batch_give_the_same_outputs():
 
 
 def test_sizes_and_operations():
-    """A token passes two of the four experts, and the router."""
+    """A token passes through two of the four experts and the router."""
     one, four = (TransformerConfig(**SMALL | {"n_experts": n, "experts_per_token": 2}) for n in (None, 4))
     expert, layers = 2 * 8 * 12 + 12 + 8, 4
     assert four.n_parameters() - one.n_parameters() == layers * (3 * expert + 8 * 4)

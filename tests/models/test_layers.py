@@ -143,7 +143,7 @@ def test_learned_positions_have_a_limit():
 
 
 def test_sinusoids_get_no_gradient():
-    """The sum of such a gradient over the batch would be computed in vain."""
+    """Summing such a gradient over the batch would be wasted work."""
     x = Tensor(np.ones((3, 2, 4)), requires_grad=True)
     g = np.ones((3, 2, 4))
     (gradient,) = Sinusoids(4)(x).node.vjp(g)
@@ -290,7 +290,7 @@ def test_cached_self_attention_equals_full_attention(rotary):
 def test_rotary_attention_depends_on_distances_only():
     """Shifting a sequence does not change its attention; changing distances does."""
     layer, x = build(SelfAttention, 8, 2, rotary_base=RotaryPositions.rotary_base), RNG.normal(size=(1, 5, 8))
-    first = RNG.normal(size=(1, 3, 8))  # the bias hides the rest
+    first = RNG.normal(size=(1, 3, 8))  # the bias hides these positions
     bias = np.where(np.arange(8) < 3, -np.inf, 0.0)
     later = layer(Tensor(np.concatenate([first, x], axis=1)), npx.AttentionSpec(bias=bias)).data[:, 3:]
     assert np.allclose(later, layer(Tensor(x)).data, atol=1e-12)
@@ -309,7 +309,7 @@ def test_attention_weights_reproduce_the_output():
 @pytest.mark.parametrize("name", ["sinusoidal", "sinusoidal_halves", "learned", "rotary"])
 @pytest.mark.parametrize("start", [0, 3])
 def test_fused_embedding_equals_embedding_positions_and_dropout(name, start):
-    """Bit for bit, in both modes, with the same dropout mask, and with the gradients of both tables."""
+    """They are equal bit for bit in both modes, with the same dropout mask, including the gradients of both tables."""
     ids, dropout, results = np.array([[1, 2, 2], [9, 2, 0]]), Dropout(0.3), []
     embedding, positions = build(Embedding, 10, 4), build(POSITIONS[name], 4, 16)
     parameters = [p for module in (embedding, positions) for p in module.parameters()]

@@ -153,7 +153,8 @@ def test_ten_sentences_are_memorized(change):
         with npx.keyed(1, step):
             loss = model.loss(src, tgt, label_smoothing=0.0)
         loss.backward()
-        # With a constant rate of 0.01, rounding (hence the processor) decides whether training ends on a plateau.
+        # With a constant rate of 0.01, rounding, which depends on the processor, decides whether training ends on a
+        # plateau.
         adam.step(0.005 * min(1, step / 20, (201 - step) / 100))
     assert loss.item() < 0.05
     model.eval()

@@ -90,7 +90,7 @@ def raw(name: str) -> Callable[..., Any]:
 
 
 def mutant(name: str, family: str, kind: str, entry: str) -> Callable[[Callable[[Patch], None]], None]:
-    """Register the decorated function as the one that installs a mutant."""
+    """Register the decorated function as the installer of a mutant."""
     return lambda install: MUTANTS.append(Mutant(name, family, kind, entry, install))
 
 
@@ -167,7 +167,7 @@ def scale_in_place(g, factor):
 
 
 def scatter_overwriting(shape, index, g):
-    """Scatter g to `index` without accumulation: of repeated indices the last wins."""
+    """Scatter g to `index` without accumulation: if indices repeat, the last one wins."""
     gx = npx.zeros(shape, g.dtype)
     gx[index] = g
     return gx
@@ -194,7 +194,7 @@ def find(mutant: Mutant, number: int | None = None) -> Detection | None:
     """Search for a mutant under the `ci` profile; return None if no example detects it.
 
     Args:
-        number: the seed of the random examples; None takes those that derandomized tests use.
+        number: the seed of the random examples; None uses the examples of derandomized tests.
     """
     examples, failure = 0, ""
     profile = cases.case_settings(mutant.entry, settings.get_profile("ci"))

@@ -72,7 +72,7 @@ def test_fully_masked_queries_give_zeros(mode):
 
 @modes
 def test_rotary_positions_are_relative(mode):
-    """Masked keys in front shift all positions and change nothing."""
+    """Masked keys at the front shift all positions without changing the result."""
     spec = AttentionSpec(rotary_base=100.0)
     prefix = heads(7, 7)
     masked = np.arange(7 + S) >= 7

@@ -1,4 +1,4 @@
-"""GEMMs by cuBLASLt (npx/cuda/cublas.py), on a fake (strict_cuda.py) that interprets the descriptors."""
+"""GEMMs computed by cuBLASLt (npx/cuda/cublas.py), on a fake (strict_cuda.py) that interprets the descriptors."""
 
 import shutil
 

@@ -30,7 +30,7 @@ pytestmark = [
 
 DROP = npx.Drop(0.3, npx.Key(2**40 + 3, 7, 5))
 DTYPES = ("float32", "float16", "bfloat16")
-# Where the emulator would compile more kernels: those of bfloat16 differ from float16 only by conversions of numbers.
+# The emulator skips bfloat16, whose kernels differ from those of float16 only in conversions.
 two_dtypes = pytest.mark.parametrize("dtype", DTYPES if ON_GPU else DTYPES[:2], indirect=True)
 
 
@@ -127,7 +127,7 @@ def test_a_sentence_that_fits_one_tile(queries, keys, d_k, d_v, kind, drop, dtyp
 
 @two_dtypes
 def test_a_tile_of_four_warps_at_once(dtype):
-    """The queries of each half of a sentence attend only to the keys of the same half."""
+    """Queries in each half of a sentence attend only to keys in the same half."""
     mask = np.kron(np.eye(2, dtype=bool), np.ones((32, 25), bool))
     arrays = inputs(dtype, 1, 64, 50, 1, 64)
     assert_near(dtype, in_reference(*arrays, mask, DROP), on_cuda(*arrays, mask, DROP))
@@ -189,7 +189,7 @@ def test_thread_order_changes_no_bit(queries, keys, size, dtype):
 
 @two_dtypes
 def test_without_tensor_cores(monkeypatch, dtype):
-    """The kernels do without tensor cores for float32, and for 16-bit floats on GPUs older than sm_80."""
+    """The kernels use no tensor cores for float32, nor for 16-bit floats on GPUs older than sm_80."""
     launch = host.launch
     monkeypatch.setattr(host, "launch", lambda *args, **named: launch(*args, TENSOR_CORES=0, **named))
     for keys in (33, 27):

@@ -1,4 +1,4 @@
-"""Every kernel compiles with NVIDIA's compiler for GPUs before and after sm_80; the report of registers and spills.
+"""Compile every kernel with NVIDIA's compiler for GPUs before and after sm_80; test the report of registers and spills.
 
 `python -m npx.testing.nvrtc_report` compiles all variants that the kernel files list; this test compiles one per type.
 """

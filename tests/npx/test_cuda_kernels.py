@@ -118,7 +118,7 @@ def test_check_mode_passes(name):
         evaluate(name, call, "check" if ON_GPU else "emulate+check")
 
 
-@pytest.mark.parametrize("dtype", DTYPES if ON_GPU else DTYPES[:2])  # the order is that of the indices, not of numbers
+@pytest.mark.parametrize("dtype", DTYPES if ON_GPU else DTYPES[:2])  # the order depends on indices, not on dtypes
 @pytest.mark.parametrize("name", ON_CUDA)
 def test_thread_order_changes_no_bit(name, dtype):
     """The results of three orders in the emulator, or of three runs on a GPU, are equal bit for bit."""
@@ -151,7 +151,7 @@ def test_inputs_of_any_memory_layout(name):
 
 @pytest.mark.parametrize("name, dtype", [(n, d) for n in ON_CUDA for d in DTYPES if ("cupy", d) in KERNELS[n].versions])
 def test_results_have_the_dtype_of_the_inputs(name, dtype):
-    """Except for the loss, which is float32 because a batch's sum exceeds the range of float16, and Adam's arrays."""
+    """Exceptions are the loss, which is float32 because a batch's sum exceeds float16's range, and Adam's arrays."""
     result, _ = evaluate(name, calls(name, dtype)[0], MODE)
     if name != "adam":
         loss = name.endswith("cross_entropy")
@@ -187,7 +187,7 @@ def loss_and_gradients(x, w, targets):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ON_CUDA)
 def test_small_blocks_change_nothing_but_rounding(name, dtype):
-    """For the chunks of the vocabulary loss, slices of summed rows, blocks of partial sums and columns of top_k."""
+    """Vary the chunks of the vocabulary loss, slices of summed rows, blocks of partial sums and columns of top_k."""
     for i, call in enumerate(calls(name, dtype)):
         if max(x.size for x in call.inputs if isinstance(x, np.ndarray)) <= 2000:
             expected, _ = evaluate(name, call, "reference", wide)

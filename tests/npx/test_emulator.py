@@ -47,7 +47,7 @@ def run(module, n=64, block=64, grid=1, shared=0):
 def test_conversions_round_as_numpy_does(dtype):
     rng = np.random.default_rng(0)
     special = [0, -0.0, np.inf, -np.inf, np.nan, 65519.99, 65520, 1e-8, 2.0**-25, 3 * 2.0**-25, 6e-8, 3e38, 1e-40]
-    halfway = 1 + np.arange(9) / 512  # between neighbors of bfloat16
+    halfway = 1 + np.arange(9) / 512  # halfway between adjacent bfloat16 values
     x = np.concatenate([rng.normal(size=3000) * np.exp(8 * rng.normal(size=3000)), special, halfway, halfway / 16])
     x = x.astype("float32")
     low, back = np.empty(x.shape, dtype), np.empty_like(x)
@@ -236,7 +236,7 @@ def test_bugs_planted_in_real_kernels_are_detected(bug, kernels):
             call()
 
 
-# Every barrier of the kernels is needed, and its absence is detected
+# Every barrier in the kernels is needed, and its absence is detected
 
 
 def relu_rows():

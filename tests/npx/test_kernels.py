@@ -141,7 +141,7 @@ print({*process()[0]} <= {1} if npx.is_configured() else process()[0] == before[
 
 @pytest.mark.parametrize("setting", ["1", "0"])
 def test_importing_leaves_the_process_unchanged_and_configuring_changes_it(setting):
-    """In a new process, because this one is configured."""
+    """Use a new process, because this one is already configured."""
     environment = os.environ | {"NPX_TUNE": setting, "OPENBLAS_NUM_THREADS": "2"}
     command = [sys.executable, "-c", IMPORT]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)

@@ -1,7 +1,7 @@
 """Collectives between GPUs, on strict fakes of NCCL and CUDA's streams with one thread per rank.
 
 The fakes reject what would hang or be undefined on GPUs: a message outside a group, a size that the receiver does not
-expect, a message on a stream other than that of the collectives, and memory used before its transfer is waited for.
+expect, a message on a stream other than that of the collectives, and use of memory before waiting for its transfer.
 """
 
 import ctypes
@@ -174,7 +174,7 @@ def test_the_host_never_waits():
 
 @given(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 9), st.booleans(), st.booleans()), max_size=6))
 def test_completed_waits_are_counted_once(waits):
-    """A collective that had ended before the stream reached it causes no wait."""
+    """A collective that ended before the stream reached it causes no wait."""
     timed = SimpleNamespace(cuda=SimpleNamespace(Stream=lambda **_: None, get_elapsed_time=lambda a, b: b.at - a.at))
     collectives = NcclCollectives(timed, Nccl({}, None), "drawn", World())
     collectives._waits = [(SimpleNamespace(at=a, done=i), SimpleNamespace(at=b, done=j)) for a, b, i, j in waits]

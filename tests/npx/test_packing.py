@@ -1,4 +1,4 @@
-"""Packing (npx/kernels/packing.py): every version computes packed sentences as if each were computed separately."""
+"""Packing (npx/kernels/packing.py): every version gives packed sentences the results that they have separately."""
 
 import numpy as np
 import pytest

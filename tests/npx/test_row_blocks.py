@@ -18,7 +18,7 @@ small = pytest.mark.parametrize("size, threads", [(size, threads) for size in SI
 @small
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 7, 20])
 def test_every_row_once_and_results_in_order(number, size, threads):
-    """As many threads as there are blocks take part, and nothing runs inline."""
+    """There are as many threads as blocks, and nothing runs inline."""
     workers, seen = set(), []
 
     def body(i, j):

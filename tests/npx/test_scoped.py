@@ -1,4 +1,4 @@
-"""Values set by a `with` block (npx/scoped.py) apply to its thread and to the worker threads of its row blocks."""
+"""A value set by a `with` block (npx/scoped.py) applies to its thread and to the worker threads of its row blocks."""
 
 import threading
 

@@ -1,6 +1,7 @@
 """Failing allocations of NumPy: the n-th array that a program creates gets no memory.
 
-NumPy takes the memory of arrays from a handler (NEP 49). The one set here counts, and returns NULL once.
+NumPy takes the memory of arrays from a handler (NEP 49). The handler set here counts the requests and returns NULL
+once.
 """
 
 import ctypes

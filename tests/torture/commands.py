@@ -1,4 +1,4 @@
-"""Kills of every kind of command: SIGKILL before a system call that changes a file, and at random times in `serve`.
+"""Kill every kind of command: SIGKILL before a system call that changes a file, and at random times in `serve`.
 
 A case is right if the same command (a training with --resume) then gives the result of an undisturbed one.
 """
@@ -33,11 +33,11 @@ SMALL += ("train.batch_tokens=100", "search.max_extra=2", "search.beam=1")
 
 
 class Program(NamedTuple):
-    """A command with the folder that it writes, which is first a copy of `before` or missing, and its result."""
+    """A command, its result, and the folder that it writes, which is initially a copy of `before` or missing."""
 
     name: str
     run: Any  # returns the exit status
-    result: Any  # something to compare
+    result: Any  # a value to compare
     out: Path
     before: Path | None = None
 
@@ -112,7 +112,7 @@ def programs(workspace):
 
 
 def kill_at(program, at):
-    """Run a program and kill it before its call number `at` that changes a file; 0: never. Returns status and calls."""
+    """Run a program; kill it before call number `at` that changes a file (0: never). Returns status and calls."""
     calls = 0
 
     def answer(call):

@@ -1,8 +1,8 @@
 """Power loss during a training, an average, a `data own` and a `translate --output`.
 
-Each state that the disk may be left in (tests/torture/disk.py) is written to a folder and examined: what a command had
-reported as done is there, bit for bit; a file that it was writing has the old or the new content, or is ignored; and
-the command can be run again. A sample of the states is resumed to the end.
+Each state that the disk may be left in (tests/torture/disk.py) is written to a folder and examined: whatever a command
+had reported as done must be there, bit for bit; a file that it was writing must have the old or the new content, or be
+ignored; and the command must run again. A sample of the states is resumed to the end.
 """
 
 import random
@@ -32,9 +32,10 @@ class Crashes:
         self.tried = self.resumed = self.right = 0
 
     def examine(self, log, check, resume, at="run"):
-        """Examine all states of a log: `check(folder, marks)`, and `resume(folder)` for a sample, return "" if right.
+        """Examine all states of a log: `check(folder, marks)` and, for a sample, `resume(folder)` return "" if all is
+        right.
 
-        They are written to the place `at` of the workspace, because runs contain absolute paths.
+        The states are written to the path `at` in the workspace, because runs contain absolute paths.
         """
         states = disk.crash_states(log, random.Random(0), max(1, round(64 * self.scale)))
         for marks, files in islice(states, 0, None, round(1 / self.scale)):

@@ -1,8 +1,8 @@
 """Damaged run folders: a command either loads exactly what was written, or reports the damage in one line.
 
-Each damaged folder is resumed, used for translation and described. A case is right if it gives the result of the
-undisturbed run (from the newest intact checkpoint), the translations of one of the checkpoints, or exit status 2 with
-one line.
+Each damaged folder is resumed, used by `translate`, and described by `info`. A case is right if it gives the result of
+the undisturbed run (from the newest intact checkpoint), the translations of one of the checkpoints, or exit status 2
+with one line.
 """
 
 import json

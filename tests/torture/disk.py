@@ -7,8 +7,8 @@
 - written any subset of the data since the last fsync of a file, and torn a write at a multiple of 512 bytes, with or
   without the file's new size,
 
-and keeps everything older. This is weaker than any common file system: the method of ALICE (Pillai et al., OSDI 2014)
-and CrashMonkey (Mohan et al., OSDI 2018).
+and it keeps everything older. These guarantees are weaker than those of any common file system. The method is that of
+ALICE (Pillai et al., OSDI 2014) and CrashMonkey (Mohan et al., OSDI 2018).
 """
 
 import hashlib
@@ -22,12 +22,12 @@ from typing import NamedTuple
 from tests.torture.syscalls import supervise
 
 CHANGES = ("open", "write", "fsync", "truncate", "rename", "link", "unlink", "mkdir", "rmdir")
-UNREAD = ("log.txt", "lock")  # files on whose content no program depends: every state has all of it
+UNREAD = ("log.txt", "lock")  # no program depends on the content of these files: every state has all of it
 MARK = "mark "
 
 
 class Entries(NamedTuple):
-    """A change of the entries of folders, applied atomically: (folder, name, object or None) each."""
+    """An atomic change to entries of folders, each given as (folder, name, object or None)."""
 
     changes: tuple[tuple[int, str, int | None], ...]
 
@@ -45,7 +45,7 @@ class Entries(NamedTuple):
 
 
 class Data(NamedTuple):
-    """Bytes written to a file, of which the first `start` and those after `stop` are lost (None: none)."""
+    """Bytes written to a file; the first `start` and those after `stop` are lost (None: no bytes after it)."""
 
     file: int
     offset: int
@@ -63,7 +63,7 @@ class Data(NamedTuple):
         tree[self.file] = old[:at].ljust(at, b"\0") + kept + old[at + len(kept) :]
 
     def tears(self):
-        """Yield the write torn at multiples of 512 bytes: at most 8 of them, and at most 8 multiples of 4 KiB."""
+        """Yield the write torn at multiples of 512 bytes: at most 8 of these, and at most 8 multiples of 4 KiB."""
         size = len(self.content)
         points = {at for block in (512, 4096) for at in spread(range(block, size, block), 8)}
         for at in sorted(points):
@@ -99,7 +99,7 @@ class Log(NamedTuple):
 
 
 class Recorder:
-    """Follows the calls of a program in a model of the folder; `events` has what they did."""
+    """Tracks a program's calls in a model of the folder; `events` records their effects."""
 
     def __init__(self, folder, on_mark):
         self.folder, self.on_mark, self.events = Path(folder), on_mark, []
@@ -235,7 +235,7 @@ def crash_states(log, rng, samples=64) -> Iterator[tuple[list[str], dict[str, by
     """Yield (marks reached, files) for each distinct state after a crash at any point of a log.
 
     With at most 6 pending changes, all subsets are built. With more changes, these subsets are built: every prefix, all
-    changes but one, a single change, only the changes of entries or only those of data, and `samples` random subsets.
+    changes but one, a single change, only the changes to entries or only those to data, and `samples` random subsets.
     Every write is torn twice: after all other changes, and after the earlier ones only.
     """
     tree, pending, marks, seen = dict(log.before), [], [], set()
@@ -268,7 +268,7 @@ def crash_states(log, rng, samples=64) -> Iterator[tuple[list[str], dict[str, by
 
 
 def subsets(pending, rng, samples):
-    """Yield the sequences of changes, of all that are pending, that a crash may have applied."""
+    """Yield the sequences of pending changes that a crash may have applied."""
     if len(pending) <= 6:
         for chosen in product((True, False), repeat=len(pending)):
             yield [change for change, is_chosen in zip(pending, chosen, strict=True) if is_chosen]

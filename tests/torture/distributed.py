@@ -1,4 +1,4 @@
-"""Training on two and three ranks, where one rank is killed or stopped, or the launcher gets signals as from Slurm.
+"""Training on two and three ranks, where one rank is killed or stopped, or the launcher gets Slurm's signals.
 
     python -m tests.torture.distributed 36
 

@@ -4,8 +4,8 @@ The calls are system calls on the files of the program, requests for memory from
 arrays. A case is right if the program ends with status 0 and the result of an undisturbed run, or with status 1 or 2
 and one line on stderr; if no intact checkpoint is lost; and if the same command, with --resume, then gives the result
 of the undisturbed run. There are two exceptions. A compiled library that gets no memory may abort the program, which
-then counts as killed. And an update whose arrays do not fit is repeated with halves of its batches, hence with other
-dropout masks: metrics.jsonl says so, and only the result of that run differs.
+then counts as killed. And an update whose arrays do not fit in memory is repeated with halves of its batches and
+therefore with other dropout masks; metrics.jsonl records this, and only the result of that run differs.
 """
 
 import ctypes
@@ -40,8 +40,8 @@ SETTINGS = {
     "max_steps": 2, "warmup_steps": 2, "log_every": 1, "validate_every": 1, "checkpoint_every": 1, "keep_last": 2,
     "accumulate": 1, "validate_bleu": False,
 }  # fmt: skip
-MMAP_THRESHOLD, TOP_PAD = -3, -2  # options of mallopt; small values request memory from the kernel more often
-# Ends of a process in a library that does not check whether it got memory; nothing may be lost then either.
+MMAP_THRESHOLD, TOP_PAD = -3, -2  # mallopt's options; small values make malloc call the kernel more often
+# How a process ends in a library that does not check whether it got memory; nothing may be lost then either.
 ABORTED = -signal.SIGABRT, -signal.SIGSEGV
 
 
@@ -116,7 +116,7 @@ class Program:
         return status, calls
 
     def attempt_without_memory(self, first):
-        """Run the program; the memory of array number `first` is refused. Returns the exit status and their number."""
+        """Run the program; array number `first` gets no memory. Returns the exit status and the number of arrays."""
         (reader, writer), self.resumes = os.pipe(), not RunFolder(self.run).is_new()
 
         def program():
@@ -178,13 +178,13 @@ class Faults:
         self.kinds, self.outcomes, self.wrong, self.second = Counter(), Counter(), 0, 0
 
     def array(self, program, n):
-        """Refuse array number n its memory."""
+        """Make the allocation of array number n fail."""
         program.remove()
         status, _ = program.attempt_without_memory(n)
         self._count("array", f"array {n}", program, status)
 
     def call(self, program, n, number):
-        """Let system call number n fail with an errno; in a quarter of the cases all later writes fail too."""
+        """Make system call number n fail with an errno; in a quarter of the cases, all later writes fail too."""
         kind = program.calls[n - 1][0]
         lasts = kind != "allocate" and number != errno.EINTR and self.rng.random() < 0.25
         program.remove()
@@ -216,10 +216,9 @@ class Faults:
 
 
 def faults(workspace, scale=1.0, seed=5, repeats=1, arrays=100, kinds=KINDS):
-    """Let each call fail with `repeats` of the errors in turn, and some allocations of arrays; recoveries fail too.
+    """Make each call fail with `repeats` of the errors in turn, and some array allocations; make recoveries fail too.
 
-    Calls before the tokenizer is on disk are those of the program that trains it; the others are those of one that does
-    not.
+    Calls before the tokenizer is on disk come from the program that trains it; the others come from one that does not.
 
     Args:
         kinds: the kinds of calls that fail.

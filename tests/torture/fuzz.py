@@ -83,7 +83,7 @@ def read_tokenizer(model, data):
 
 
 def read_checkpoint(model, data):
-    """Replace each file by the bytes in turn; a checkpoint that loads must have the parameters of the model."""
+    """Replace each file in turn with the bytes; a checkpoint that loads must have the parameters of the model."""
     for name in ("state.json", "model.safetensors", "optimizer.safetensors"):
         file = model.checkpoint / name
         original = file.read_bytes()
@@ -207,7 +207,7 @@ def feed_batch(model, reader, seed, count, failures):
 
 
 def fuzzed(workspace, count, seed=5):
-    """Run all readers on `count` inputs, `BATCH` per fork, each with 1 GiB more than at its start."""
+    """Run all readers on `count` inputs, `BATCH` per fork; each fork may use 1 GiB more than at its start."""
     start, each = time.monotonic(), -(-count // len(READERS))
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=IN_MEMORY) as folder:
         right, total = feed_all(workspace, Model(folder), each, seed)
@@ -216,7 +216,7 @@ def fuzzed(workspace, count, seed=5):
 
 
 def feed_all(workspace, model, each, seed):
-    """Run every reader on `each` inputs; return the number of right ones and the total."""
+    """Run every reader on `each` inputs; return the number of correct results and the total."""
     right, total = 0, 0
     for reader in READERS:
         for first in range(0, each, BATCH):

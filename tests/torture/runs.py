@@ -74,7 +74,7 @@ class Workspace:
     def result(self, out):
         """Return the outcome of a run: weights, moments, state, metrics and the names of its files."""
         names = sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.name != "log.txt")
-        return outcome(out, 6), names  # some runs stop after step 6 first
+        return outcome(out, 6), names  # some runs are first stopped after step 6
 
     def new_run(self, name="run"):
         """Return the path of a new run folder."""
@@ -96,7 +96,7 @@ class Workspace:
 
 
 def kills(workspace, count, seed=0):
-    """Send SIGKILL at a random time, and in a third of the trainings again during the resumption."""
+    """Send SIGKILL at a random time, and in a third of the trainings again while resuming."""
     rng, counts, number = random.Random(seed), Counter(), 0
     while counts["killed"] < count and number < 10 * count:
         number += 1
@@ -142,7 +142,7 @@ EVENTS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "shut
 
 
 def kill_at_write(out, at, report):
-    """Send SIGKILL to this process before its call number `at` that changes a file in `out`; -1 only reports calls."""
+    """Send SIGKILL to this process before call number `at` that changes a file in `out`; -1 only reports the calls."""
     calls, root = [0], os.fspath(out)
 
     def call(name):

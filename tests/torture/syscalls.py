@@ -3,8 +3,9 @@
     status = supervise(call, folder, lambda call: errno.EIO if call.kind == "fsync" else 0)
 
 The fork installs a seccomp filter that asks this process about each call in CALLS (seccomp_unotify(2)), so calls made
-by C and Rust libraries are seen too. `unsupported` says why that is impossible: it needs Linux 5.5 on x86-64 and a
-container that allows it. A library that replaces such calls with its own (io_uring) would not be seen; none here does.
+by C and Rust libraries are seen too. `unsupported` says why this does not work here: it needs Linux 5.5 on x86-64 and a
+container that allows it. Calls through io_uring, which bypasses these system calls, would not be seen; no library here
+uses it.
 """
 
 import ctypes
@@ -22,7 +23,7 @@ from functools import cache, cached_property
 from tests.helpers.forks import Fork
 
 AT_FDCWD = -100
-# Number on x86-64 -> name, kind, arguments: p path, f descriptor, d folder descriptor of the path that follows,
+# Number on x86-64 -> name, kind, arguments: p path, f descriptor, d descriptor of the folder of the path that follows,
 # b buffer, n its length, o offset, w flags, _ ignored.
 CALLS = {
     2: ("open", "open", "pw"), 257: ("openat", "open", "dpw"), 85: ("creat", "open", "p"),
@@ -89,10 +90,11 @@ class Call:
 
 
 def supervise(call, folder, answer, kinds=KINDS, streams=(), setup=lambda: None):
-    """Run `call` in a fork and return its exit status, -SIGALRM if it hangs: no call for SECONDS.
+    """Run `call` in a fork and return its exit status, or -SIGALRM if it hangs, making no call for SECONDS.
 
     `answer(call)` is called before each system call of one of `kinds` that refers to `folder` or allocates memory; it
-    returns 0 to let the kernel execute the call, or the errno with which it fails. `setup` runs in the fork, unseen.
+    returns 0 to let the kernel execute the call, or the errno with which it fails. `setup` runs in the fork,
+    unobserved.
     """
     ours, theirs = socket.socketpair()
 

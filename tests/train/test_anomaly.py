@@ -32,7 +32,7 @@ LONG = 15  # tokens; only line 28 of the text has more
 
 
 def plant(monkeypatch, make, training=True):
-    """Make feed-forward layers add make(0) in batches longer than LONG; return the list of their inputs there."""
+    """Make feed-forward layers add make(0) in batches longer than LONG; return the list of those inputs."""
     forward, loss_from_inputs, inputs_there, longest = FeedForward.forward, Transformer.loss_from_inputs, [], {}
 
     def measured(self, *inputs, packing, **options):

@@ -184,8 +184,8 @@ def test_the_report_is_json_and_prints_complete_signatures():
         (["a a b c d e"], ["a b c d e f"], (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25),  # the second "a" has no match
         (["a b c d e", "x y z v w u"], ["a b c d f", "x y z v w u"], (10 / 11 * 8 / 9 * 6 / 7 * 4 / 5) ** 0.25),
         (["a b c d e f", "g"], ["a b c d e f", "g h"], math.exp(1 - 8 / 7)),  # one penalty for the corpus
-        (["A b c d e"], ["a b c d e"], (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25),  # case counts, as without -lc
-        (["a b c d e ."], ["a b c d e."], (4 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25),  # words end at white space alone
+        (["A b c d e"], ["a b c d e"], (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25),  # case matters, as it does without -lc
+        (["a b c d e ."], ["a b c d e."], (4 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25),  # words end only at white space
     ],
 )
 def test_tokenized_bleu_equals_multi_bleu(hypotheses, references, expected):

@@ -32,7 +32,7 @@ def processes(monkeypatch):
 
 @pytest.fixture
 def fake_python(monkeypatch, tmp_path):
-    """Replace the Python that runs bpe_process.py by a shell script."""
+    """Replace the Python that runs bpe_process.py with a shell script."""
 
     def install(script):
         program = tmp_path / "python"

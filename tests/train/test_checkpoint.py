@@ -30,7 +30,7 @@ def test_arrays_round_trip_bit_for_bit(data, tmp_path_factory):
         shape = data.draw(st.lists(st.integers(0, 4), max_size=3))
         dtype = data.draw(st.sampled_from([np.float32, np.float64]))
         array = np.random.default_rng(i).normal(size=shape).astype(dtype)
-        model[f"layer.{i}"] = array.T if data.draw(st.booleans()) else array  # also arrays that are not contiguous
+        model[f"layer.{i}"] = array.T if data.draw(st.booleans()) else array  # including non-contiguous arrays
     path = save(run, 3, model)
     loaded = load_checkpoint(path)
     assert loaded.model.keys() == model.keys()

@@ -43,7 +43,7 @@ INTERDEPENDENT = (
 
 @st.composite
 def tables(draw):
-    """Some keys of each table with valid values; interdependent sizes have the preset's values."""
+    """Draw some keys of each table, with valid values; interdependent sizes have the preset's values."""
     chosen = {}
     for table in SECTIONS:
         names = [n for n in keys_of(table) if n not in INTERDEPENDENT]
@@ -140,7 +140,7 @@ def test_a_shipped_config_loads_and_explains_its_keys(file):
     before = ""
     for line in file.read_text(encoding="utf-8").splitlines():
         if " = " in line and not line.startswith("#"):
-            assert before.startswith("#") or " = " in before, f"{line} stands without a comment"
+            assert before.startswith("#") or " = " in before, f"{line} has no comment"
         before = line
 
 

@@ -42,7 +42,7 @@ def test_the_command_that_data_prints_trains_with_its_tokens(own, text, tmp_path
     err = capfd.readouterr().err
     assert err.count("up to date") == 2 and not (tmp_path / "run" / "data").exists()
     counts = [line for line in printed.splitlines() if line.startswith("train: ")][0].split()
-    assert f"({counts[3]} + {counts[6]} tokens)" in err  # `data` and `train` count alike
+    assert f"({counts[3]} + {counts[6]} tokens)" in err  # `data` and `train` count the same way
     now = {path: path.stat().st_mtime_ns for path in own.rglob("*") if path.name != "manifest.json"}
     assert now == {path: time for path, time in before.items() if path in now}
 
@@ -199,7 +199,7 @@ def test_changed_moved_and_added_texts_are_prepared_again(text, tmp_path, capfd)
     assert prepare(mine, out, valid="") == 0
     before = contents(out / "prepared")
     assert prepare(mine, out) == 0 and (out / "prepared" / "valid").is_dir()
-    assert prepare(text, out) == 0  # from another place
+    assert prepare(text, out) == 0  # from another folder
     assert {path: content for path, content in contents(out / "prepared").items() if path in before} == before
 
 

@@ -1,7 +1,7 @@
 """Data-parallel training with real processes, which mpirun launches (distributed_jobs.py).
 
-One process and k processes differ only by the order of summation. Comparing in float64 separates bugs, which are as
-large as in float32, from rounding, which is not.
+One process and k processes differ only in the order of summation. Comparing in float64 separates bugs, which are as
+large as in float32, from rounding errors, which are much smaller.
 """
 
 import json
@@ -121,7 +121,7 @@ def check_same(one, other, within, *stops, validate_every=3):
 
 @pytest.mark.slow
 def test_several_ranks_train_like_one_process(text, tmp_path):
-    """A single test, so that parallel test runners launch mpirun only once."""
+    """This is a single test so that parallel test runners launch mpirun only once."""
     distributed_jobs.needs_mpi()
     run_all(text, tmp_path)
     assert len(list((tmp_path / "worlds").iterdir())) == 2 + 3 + 4, "every rank has checked its world"
@@ -194,7 +194,7 @@ def test_a_failed_rank_ends_the_run_with_one_line_and_the_run_can_resume(text, t
     assert process.poll() is None, distributed_jobs.stderr_of(process)
     os.kill(distributed_jobs.rank_pids(process)[1], number)
     errors = distributed_jobs.stderr_of(process)
-    messages = re.findall(r"npx-transformer: (rank . of 3 \(.*\)), step \d+: (.*)", errors)  # among those of mpirun
+    messages = re.findall(r"npx-transformer: (rank . of 3 \(.*\)), step \d+: (.*)", errors)  # among mpirun's messages
     assert process.returncode and messages, errors
     assert messages[0][0] == f"rank 1 of 3 ({socket.gethostname()})" and "the run ends" in messages[0][1]
     steps = int(RunFolder(out).steps()[-1].name.removeprefix("step-")) + 2
@@ -274,7 +274,7 @@ def test_halves_of_micro_batches_have_unique_numbers(halves, count):
 
 
 class RecordingWorld(npx.distributed.World):
-    """A world of two ranks, the other of which adds nothing. It records the arrays that are reduced."""
+    """A world of two ranks, of which the other one adds nothing. It records the arrays that are reduced."""
 
     size = 2
 

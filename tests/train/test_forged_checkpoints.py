@@ -18,7 +18,7 @@ NAME = "decoder.0.attention.query_key_value.weight"  # (D, 3 D)
 
 
 def forge(folder, change):
-    """Change the weights of a checkpoint and write them with right checksums."""
+    """Change the weights of a checkpoint and write them with valid checksums."""
     checkpoint = load_checkpoint(folder)
     state = {key: value for key, value in checkpoint.state.items() if key not in ("files", "sha256_of_this")}
     change(weights := dict(checkpoint.model))

@@ -1,4 +1,4 @@
-"""`data` against a hostile server on this machine and hostile archives: one line, and nothing outside its folder."""
+"""`data` with a hostile local server and hostile archives: one-line errors, and no file outside its folder."""
 
 import bz2
 import gzip
@@ -25,7 +25,7 @@ UNPUBLISHED = Archive("a.bin", "")
 
 @contextmanager
 def answering(*answers):
-    """Run a server that sends these raw answers, the last one again and again; yield its URL."""
+    """Run a server that sends these raw answers, repeating the last one; yield its URL."""
     left = list(answers)
 
     class Handler(http.server.BaseHTTPRequestHandler):

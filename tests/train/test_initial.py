@@ -144,7 +144,7 @@ def test_the_command_takes_tokenizer_and_configuration_from_the_run(text, source
 @pytest.mark.parametrize(("patterns", "n_frozen"), [("", 0), ("encoder.*", None), ("embedding.weight", 300 * 128)])
 @pytest.mark.parametrize("decay", [0.0, 0.9])
 def test_info_counts_frozen_parameters_once(patterns, n_frozen, decay):
-    """They have neither gradients nor moments nor a moving average."""
+    """They have no gradients, no moments and no moving average."""
     config = RunConfig.from_dict({"model": {"preset": "tiny"}, "train": {"freeze": patterns, "ema_decay": decay}})
     shape = config.transformer_config(300)
     n = shape.n_parameters()

@@ -115,7 +115,7 @@ def test_adam_updates_the_model_and_continues_from_its_state():
 
 @pytest.mark.parametrize("joined", [0, 100, 1 << 20])
 def test_an_update_does_not_depend_on_the_layout_of_gradients(monkeypatch, joined):
-    """Weights and moments are equal to the bit; the norm is summed in another order."""
+    """Weights and moments are equal bit for bit; the norm is summed in another order."""
     monkeypatch.setattr("models.parameters.CHUNK_SIZE", joined)
     results, ids = [], np.array([[4, 5, 6, 2], [7, 8, 2, 0]])
     for in_one in (True, False):

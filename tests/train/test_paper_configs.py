@@ -90,7 +90,7 @@ def test_a_variant_changes_only_its_keys(variant):
 
 
 def test_version_1_is_post_norm_with_dropout_on_sublayer_outputs_only():
-    """This is as in its first public commit; pre-norm, other dropout and a higher rate belong to version 2."""
+    """This matches its first public commit; pre-norm, other dropout and a higher rate belong to version 2."""
     model, t = shaped(f"model.variant={V1}").config, config_of(f"model.variant={V1}").train
     assert (model.norm, model.attention_dropout, model.activation_dropout) == ("post", 0, 0)
     assert (t.warmup_steps, t.lr_scale, model.layer_norm_eps) == (4000, 1.0, 1e-6)
@@ -222,7 +222,7 @@ def test_each_difference_affects_training(table, name, value, text, tmp_path, lo
 
 @pytest.mark.parametrize("shape", [(7, 5), (7, 5, 3)])
 def test_uniform_unit_scaling_depends_on_the_inputs_only(shape):
-    """U(-a, a) with a = sqrt(3 / n_in), TensorFlow's; merged matrices have the same bound, as one matrix does there."""
+    """U(-a, a) with a = sqrt(3 / n_in), as in TensorFlow; merged matrices have the bound of one matrix."""
     samples = {}
     for name in SCHEMES:
         with npx.keyed(1, 0), scheme(name):
@@ -284,7 +284,7 @@ def test_the_decoder_starts_with_a_zero_vector():
 
 
 def test_checkpoint_minutes_count_across_interruptions(text, tmp_path, monkeypatch):
-    """With 20 seconds per update every 3rd update is due, also if the run was stopped in between."""
+    """With 20 seconds per update, every 3rd update is due, even if the run was stopped in between."""
     update = Trainer._update
 
     def slow(self):

@@ -187,7 +187,7 @@ def test_fp16_training_saves_float32_weights(text, tmp_path, gpu):
     run(text, tmp_path / "float32", **often)
     plain = [entry for entry in metrics(tmp_path / "float32") if entry["kind"] == "train"]
     assert len(plain) == 12 and not any("loss_scale" in entry for entry in plain)
-    # Only the first steps: rounding errors then grow.
+    # Only the first steps, because rounding errors grow later.
     for half, full in zip(entries[:3], plain[:3], strict=True):
         assert half["loss"] == pytest.approx(full["loss"], rel=1e-3)
         assert half["gradient_norm"] == pytest.approx(full["gradient_norm"], rel=1e-2)

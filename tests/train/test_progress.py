@@ -1,4 +1,4 @@
-"""The display of long work: on a terminal of any width, in a log file, and the counts that it reports."""
+"""The display of long-running work: on a terminal of any width, in a log file, and the counts that it reports."""
 
 import io
 import re

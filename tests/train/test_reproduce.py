@@ -239,7 +239,7 @@ def test_the_papers_results_agree_with_themselves(rows, factor, more):
 
 
 def test_ties_are_counted_apart():
-    """Rows with equal results here do not agree with any order of the paper."""
+    """Rows with equal results here do not agree with any order in the paper."""
     rows = {"base": 0.0, "A-h1": 0.0, "A-h4": 1.0}  # the paper: 25.8, 24.9, 25.5
     results = {
         row: {"perplexity": 5.0, "bleu": bleu, "parameters": 1, "averaged": {"perplexity": 5.0, "bleu": bleu},
@@ -367,7 +367,7 @@ def test_measure_speed_takes_the_fastest_update(texts, monkeypatch):
     monkeypatch.setattr(speed.time, "perf_counter", lambda: next(clock))
     config = RunConfig.from_dict({}, [*SMALL, "train.batch_tokens=100"])
     tokens_per_second = speed.measure_speed(config.transformer_config(300), config)
-    assert tokens_per_second == 3 * 2 * 30 / 0.25  # 3 pairs of 30 tokens per side; the fastest after the warm-up
+    assert tokens_per_second == 3 * 2 * 30 / 0.25  # 3 pairs of 30 tokens per side; the fastest step after the warm-up
     language = RunConfig.from_dict({"model": {"architecture": "decoder"}, "data": {"task": "language"}})
     with pytest.raises(UserError, match="expected a model of the task translation; got language"):
         speed.measure_speed(language.transformer_config(300), language)

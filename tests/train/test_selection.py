@@ -29,7 +29,7 @@ from train.text.corpus import Corpus
 
 
 def scripted(monkeypatch, results):
-    """Let validations return these (loss, BLEU) instead of measuring them."""
+    """Make validations return these (loss, BLEU) pairs instead of measuring them."""
     remaining = iter(results)
 
     def measure(self, signals):
@@ -84,7 +84,7 @@ def test_selection_survives_a_stop(text, tmp_path):
     keys = {"validate_every": 2, "best_metric": "loss", "keep_best": 2}
     run(text, tmp_path / "a", **keys)
     run(text, tmp_path / "b", **keys, max_steps=5)
-    (tmp_path / "b" / "checkpoints" / "best-99").mkdir()  # from a future that the run has not reached
+    (tmp_path / "b" / "checkpoints" / "best-99").mkdir()  # from a step that the run has not reached
     run(text, tmp_path / "b", resume=True, **keys)
     assert outcome(tmp_path / "a") == outcome(tmp_path / "b", 5)
     names = [path.name for path in RunFolder(tmp_path / "a").best_steps()]
@@ -92,7 +92,7 @@ def test_selection_survives_a_stop(text, tmp_path):
     for name in (*names, "best"):
         a, b = (load_checkpoint(tmp_path / run / "checkpoints" / name).model for run in "ab")
         assert all(a[key].tobytes() == b[key].tobytes() for key in a)
-    for keep, n_left in ((2, 2), (1, 0)):  # also for a run that makes no further update
+    for keep, n_left in ((2, 2), (1, 0)):  # even for a run that makes no further update
         run(text, tmp_path / "b", resume=True, **keys | {"keep_best": keep})
         assert len(RunFolder(tmp_path / "b").best_steps()) == n_left
 

@@ -138,7 +138,7 @@ def test_a_second_ctrl_c_stops_at_once(text, tmp_path, monkeypatch, capfd):
     def twice(self):
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
-        raise AssertionError("went on")
+        raise AssertionError("training continued")
 
     monkeypatch.setattr(Trainer, "_update", twice)
     with pytest.raises(KeyboardInterrupt):

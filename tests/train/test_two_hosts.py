@@ -39,7 +39,7 @@ def needs_two_hosts():
 
 @contextmanager
 def launched(stderr, *arguments, **options):
-    """Two hosts that end with the block; their stderr goes to a file."""
+    """Run two hosts until the block ends; their stderr goes to a file."""
     with open(stderr, "w") as file, two_hosts.launch(*arguments, cwd=ROOT, stderr=file, **options) as process:
         try:
             yield process
@@ -60,7 +60,7 @@ def steps(out):
 
 @pytest.mark.slow
 def test_a_lossy_network_changes_no_bit_and_a_cut_one_ends_the_run(text, tmp_path):
-    """A single test, so that mpirun runs at the same time on two hosts and on one."""
+    """This is a single test so that mpirun runs at the same time on two hosts and on one."""
     distributed_jobs.needs_mpi()
     needs_two_hosts()
     changes = {"precision": "float64", "accumulate": 1, "rank_timeout": 5.0, "keep_last": 1000}
@@ -81,7 +81,7 @@ def test_a_lossy_network_changes_no_bit_and_a_cut_one_ends_the_run(text, tmp_pat
         process.stdin.flush()
         status = process.wait(timeout=120)
     errors = (tmp_path / "stderr").read_text()
-    messages = re.findall(r"npx-transformer: (.*), step \d+: (.*)", errors)  # among those of mpirun
+    messages = re.findall(r"npx-transformer: (.*), step \d+: (.*)", errors)  # among mpirun's messages
     assert status == 1, errors
     reason = "no sign of life for 5 s (train.rank_timeout); the run ends; try --resume"
     assert messages == [("rank 1 of 2 (host-b)", reason)], errors

@@ -27,7 +27,7 @@ def copied(uninterrupted, tmp_path):
 
 @pytest.fixture(scope="module")
 def foreign(text, tmp_path_factory):
-    """A run with the same text and tokenizer, and another seed."""
+    """A run with the same text and tokenizer, but another seed."""
     out = tmp_path_factory.mktemp("foreign") / "run"
     run(text, out, seed=7)
     return out
@@ -91,7 +91,7 @@ def test_only_a_regular_file_is_opened_for_appending(tmp_path, other):
 
 
 def test_a_training_whose_lock_was_removed_stops_without_writing(text, tmp_path, monkeypatch):
-    """The second training continues to the same result; the first one ends with one line."""
+    """The second training continues to the same result; the first one ends with a one-line error."""
     out, after, second = tmp_path / "run", Trainer._after_update, threading.Event()
     errors = []
 

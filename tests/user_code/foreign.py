@@ -23,7 +23,7 @@ from tests.user_code import formulas_layers, formulas_losses  # isort: skip  # n
 from tests.user_code.formula import FORMULAS, Formula
 
 FRAMEWORKS = ("pair", "torch", "jax")
-ROUNDS = (0, 1, 3, 8, 20, 50, 100, 10**6)  # seeds; all functions are checked with those of a round before the next
+ROUNDS = (0, 1, 3, 8, 20, 50, 100, 10**6)  # seeds; all functions are checked with one round's before the next
 
 
 @dataclass

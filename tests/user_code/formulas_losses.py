@@ -11,7 +11,7 @@ def cross_entropy(xp):
         p = softmaxed(xp, x)
         chosen = xp.where(ids[:, None] == xp.arange(x.shape[1])[None, :], 1.0 + 0 * x, 0 * x)
         shifted = x - xp.amax(x, axis=-1, keepdims=True)
-        loss = chosen * (xp.log(total(xp.exp(shifted))) - shifted)  # 0 for an id that is no column
+        loss = chosen * (xp.log(total(xp.exp(shifted))) - shifted)  # 0 for an id that is not a column
         return loss.sum() / x.shape[0], (p * total(chosen), chosen)
 
     def right(g, cache):

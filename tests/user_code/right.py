@@ -226,7 +226,7 @@ def largest(x):
 @right()
 @differentiable
 def largest_by_hand(x):
-    """Maximum of each row; the first of tied entries has the gradient [order]."""
+    """Maximum of each row; the first of tied entries gets the gradient [order]."""
     where = x.argmax(axis=-1)[..., None]
 
     def vjp(g):
@@ -295,7 +295,7 @@ def running_maximum(x):
     return y, vjp
 
 
-# Stairs: the gradient is 0, and large steps pass over many
+# Stairs: the gradient is 0, and a large step crosses many of them
 
 
 @right()

@@ -1,6 +1,6 @@
-"""Wrong functions and layers of first-time users: wrong for more rows or steps, or another dtype. One bug each, of:
+"""Wrong functions and layers of first-time users: wrong for more rows or steps, or for another dtype.
 
-blocks (large inputs), dtype.
+Each has one bug, of the kind blocks (large inputs) or dtype.
 """
 
 import numpy as np

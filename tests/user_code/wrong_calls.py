@@ -1,6 +1,6 @@
-"""Wrong functions of first-time users: wrong in a later call or for another incoming gradient. One bug each, of:
+"""Wrong functions of first-time users: wrong in a later call or for some incoming gradients.
 
-state (left from other calls), incoming (the incoming gradient and its memory layout).
+Each has one bug, of the kind state (left from other calls) or incoming (the incoming gradient and its memory layout).
 """
 
 import numpy as np

@@ -1,6 +1,7 @@
-"""Wrong layers of first-time users, with bugs about parameters. One bug each, of:
+"""Wrong layers of first-time users, with bugs about parameters.
 
-model (bugs hidden by the initialization, tied or detached parameters), inputs (other shapes).
+Each has one bug, of the kind model (bugs hidden by the initialization, tied or detached parameters) or inputs (other
+shapes).
 """
 
 import numpy as np

@@ -1,6 +1,7 @@
-"""Wrong layers of first-time users: wrong in another mode or a later call. One bug each, of:
+"""Wrong layers of first-time users: wrong in another mode or a later call.
 
-mode (training, evaluation, running statistics), random (masks), state (other calls, updates).
+Each has one bug, of the kind mode (training, evaluation, running statistics), random (masks) or state (other calls,
+updates).
 """
 
 import numpy as np

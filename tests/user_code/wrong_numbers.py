@@ -1,7 +1,7 @@
-"""Wrong functions of first-time users: wrong for some numbers or shapes. One bug each, of:
+"""Wrong functions of first-time users: wrong for some numbers or shapes.
 
-domain (signs, tiny, large, offsets), bends (steep functions), luck (rare among random numbers), inputs
-(other shapes).
+Each has one bug, of the kind domain (signs, tiny, large, offsets), bends (steep functions), luck (rare among random
+numbers) or inputs (other shapes).
 """
 
 import math

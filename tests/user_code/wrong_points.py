@@ -1,6 +1,6 @@
-"""Wrong functions of first-time users: wrong at isolated points. One bug each, of:
+"""Wrong functions of first-time users: wrong at isolated points.
 
-special (ties, repeats, 0), finite (NaN or infinity in a gradient).
+Each has one bug, of the kind special (ties, repeats, 0) or finite (NaN or infinity in a gradient).
 """
 
 import numpy as np
@@ -71,7 +71,7 @@ def logarithm_times_sign(x):
 @wrong(second=lambda rng, x: rng.permutation(len(x)))
 @differentiable
 def gather_overwritten(x, index):
-    """Rows selected by index; of repeated rows one gradient is lost [special]."""
+    """Rows selected by index; for repeated rows, one gradient is lost [special]."""
 
     def vjp(g):
         gx = np.zeros_like(x)

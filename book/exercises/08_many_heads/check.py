@@ -36,7 +36,7 @@ def right_causal(queries, keys):
 
 
 def first_misplaced(yours, expected, *_):
-    """Say which number stands in a wrong place."""
+    """Say which number is in the wrong place."""
     yours = np.asarray(yours)
     at = tuple(map(int, np.argwhere(yours != expected)[0]))
     return f"At {list(at)}, {expected[at]:g} is expected; yours has {yours[at]:g} there."

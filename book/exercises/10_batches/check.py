@@ -50,7 +50,7 @@ def explain(yours, expected, lengths, budget):
     order = [i for batch in yours for i in batch]
     if sorted(order) != list(range(len(lengths))):
         lost = sorted(set(range(len(lengths))) - set(order))
-        return f"Sentence {lost[0]} is in no batch." if lost else "Some sentence is in two batches, or does not exist."
+        return f"Sentence {lost[0]} is in no batch." if lost else "A sentence is in two batches, or does not exist."
     if order != sorted(order, key=lambda i: (lengths[i], i)):
         return "The sentences do not go from short to long, equal ones in their original order."
     for batch, following in zip(yours, [*yours[1:], []], strict=True):

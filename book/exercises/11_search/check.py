@@ -109,7 +109,7 @@ def explain(yours, right, table, beam, max_length, alpha):
     if len(tokens) >= max_length:
         return f"{tokens} and END are {len(tokens) + 1} tokens. At most {max_length} are allowed."
     if abs(score - scored(table, tokens, alpha)) > 1e-9:
-        return f"The score of {tokens} is {scored(table, tokens, alpha):.6g}. Yours is another number."
+        return f"The score of {tokens} is {scored(table, tokens, alpha):.6g}. Yours is different."
     return f"The score of {tokens} is right, but {right[0]} has a better one."
 
 

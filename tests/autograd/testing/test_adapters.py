@@ -180,7 +180,7 @@ def test_inputs_are_guessed():
 
 
 def test_cupy_functions_receive_every_memory_layout(monkeypatch):
-    """NumPy takes the place of CuPy."""
+    """NumPy replaces CuPy here."""
     names = ("asarray", "ascontiguousarray", "broadcast_to", "repeat")
     fake = types.SimpleNamespace(asnumpy=np.array, **{name: getattr(np, name) for name in names})
     monkeypatch.setitem(sys.modules, "cupy", fake)

@@ -117,7 +117,7 @@ class Bias(Module):
         return biased(x, self.bias)
 
 
-SQUARE = X[:, :3]  # where the length of a row may be meant by that of a column
+SQUARE = X[:, :3]  # a square, in which a row's length may be mistaken for a column's
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_float16_is_not_required():
 
 @pytest.mark.parametrize(("function", "number"), [(lambda x, y: x * y, 4), (lambda x, y: (x * x).sum(1) * y[:, 0], 3)])
 def test_an_axis_of_length_1_is_tried_where_it_is_broadcast(function, number):
-    """The sum of squares of one column is not that of the column repeated, so that x is not tried with one column."""
+    """One column's sum of squares differs from that of the repeated column, so x is not tried with one column."""
     problem = Problem("f", lambda values: function(*values), [X, X + 1])
     names = [name for name, _ in variants.out_of_contract_shapes(problem)]
     assert sum("length 1" in name for name in names) == number

@@ -184,7 +184,7 @@ def test_tied_entries_are_compared_when_moved_together(operation):
 @pytest.mark.parametrize("x", [X, X[0]])
 @pytest.mark.parametrize("where", ["value", "gradient"])
 def test_elementwise_formula_that_reads_other_values_is_found(where, x):
-    """The formula multiplies by the number of rows that it gets, which in a small array are all of them."""
+    """The formula multiplies by the number of rows that it gets, which are all of them in a small array."""
 
     def times_rows(a, part):
         return npx.elementwise(lambda a: a * len(a), a) if where == part else a * len(a)
@@ -312,7 +312,7 @@ def test_random_numbers_in_evaluation_mode_raise():
 
 
 def an_example(strategy, condition):
-    """Return an example that fulfills the condition, without the time to shrink it."""
+    """Return an example that fulfills the condition, without shrinking it."""
     return find(strategy, condition, settings=settings(max_examples=2000, phases=[Phase.generate]))
 
 

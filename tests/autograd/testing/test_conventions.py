@@ -118,7 +118,7 @@ def angle(y, x):
 
 @differentiable
 def with_sign(x, y):
-    """The magnitude of x with the sign of y, also that of -0.0."""
+    """The magnitude of x with the sign of y, including that of -0.0."""
     return np.copysign(x, y), lambda g: (g * np.sign(x) * np.copysign(1.0, y), np.zeros_like(y))
 
 

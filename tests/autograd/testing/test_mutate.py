@@ -1,6 +1,6 @@
 """`python -m autograd.testing mutate`: its mutants, its report on weak and strong tests, and wrong usage.
 
-Most modules here define `differentiable` themselves and compute with floats, so that a run imports nothing.
+Most modules here define `differentiable` themselves and compute with floats, so that a run has nothing to import.
 """
 
 import ast

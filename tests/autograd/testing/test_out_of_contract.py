@@ -73,7 +73,7 @@ def test_tensor_passed_as_an_option_is_noted():
 
 
 def test_modes_may_come_in_any_order():
-    """Running means that training updates are not an error of the mode that follows."""
+    """Training may update running means, which is not an error of the mode that is checked next."""
 
     class Running(Module):
         def __init__(self):
@@ -90,7 +90,8 @@ def test_modes_may_come_in_any_order():
 
 
 def test_domain_and_reference_do_not_cover_empty_masks_and_negative_indices():
-    """The mean of nothing is NaN where a reference may return 0; a function may reject what its reference accepts."""
+    """The mean of no entries is NaN where a reference may return 0; a function may reject what its reference
+    accepts."""
 
     @differentiable
     def mean_where(x, mask):

@@ -1,6 +1,6 @@
 """Check every registered operation, kernel, layer and model with autograd.testing, on the cases of tests/cases.
 
-An entry without a case fails by its name. conftest.py has the profiles; `HYPOTHESIS_PROFILE=thorough` tries
+An entry without a case fails with its name. conftest.py has the profiles; `HYPOTHESIS_PROFILE=thorough` tries
 250 examples.
 """
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests import cases
 from tests.soak import soak
 
-# Daily, tests/laws checks complete models.
+# In the daily suite, tests/laws checks complete models.
 LARGE = ("model ", "layer DecoderLayer", "layer EncoderLayer", "layer Experts")
 SLOW = [[pytest.mark.slow] * entry.startswith(LARGE) for entry in cases.ENTRIES]
 

@@ -1,6 +1,7 @@
-"""Code of first-time users, checked with one plain array: all wrong code is detected, no correct code is rejected.
+"""Code of first-time users, checked with one plain array: all wrong code is detected; no correct code is rejected.
 
-One seed each, and every fourth entry daily; `python -m tests.user_code --runs 100` tries many seeds.
+Each entry is checked with one seed, and only every fourth one in the daily suite; `python -m tests.user_code --runs
+100` tries many seeds.
 """
 
 import re
@@ -14,7 +15,7 @@ KINDS = {"formula", "special", "finite", "domain", "bends", "luck", "inputs", "s
 
 
 def by_name(entries):
-    """Parametrize a test by entries, of which all but every fourth are slow."""
+    """Parametrize a test by entries; all but every fourth are marked as slow."""
     marks = [[pytest.mark.slow] * (i % 4 > 0) for i in range(len(entries))]
     marked = [pytest.param(code, id=code.name, marks=m) for code, m in zip(entries, marks, strict=True)]
     return pytest.mark.parametrize("code", marked)

@@ -87,7 +87,7 @@ def test_the_outputs_of_masked_tokens_are_left_out_of_a_classifier(tmp_path):
 
 
 def check_training(tmp_path):
-    """Train a classifier from the imported run; its parameters begin with those of the run. Return the run's."""
+    """Train a classifier from the imported run; it starts from the run's parameters. Return these."""
     (tmp_path / "labeled").write_text("yes\ta dog\nno\ta cat\n")
     start = "train", tmp_path / "run/config.toml", "--init", tmp_path / "run", "--out", tmp_path / "labels"
     options = ["data.task=classification", "train.max_steps=1", "train.warmup_steps=1", "train.peak_lr=1e-9"]

@@ -1,7 +1,7 @@
 """A page of a small run, and a real browser.
 
-The browser is NPX_CHROMIUM, or a Chromium on PATH, driven by Playwright (the `browser` extra); without one its tests
-are skipped, or fail where NPX_REQUIRE_BROWSER=1. A request that leaves this machine, or a word on the browser's
+The browser is NPX_CHROMIUM, or a Chromium on PATH, driven by Playwright (the `browser` extra); without a browser, its
+tests are skipped, or fail if NPX_REQUIRE_BROWSER=1. A request to another machine, or a message on the browser's
 console, fails the test that caused it.
 """
 
@@ -72,7 +72,7 @@ def browser():
 
 @pytest.fixture
 def tab(browser):
-    """A tab of a fresh profile; what it asks of others, and what it complains of, fails the test."""
+    """A tab with a fresh profile; requests to other machines and messages on its console fail the test."""
     context = browser.new_context(viewport={"width": 1100, "height": 800})
     wrong = []
 

@@ -67,7 +67,7 @@ def lit(tab, **crossings):
         height, alphas = tab.locator(f".grid[data-kind={kind}] canvas").evaluate(of_canvas)
         alphas = np.reshape(alphas, (height, -1))[:-1]  # 1 layer, 2 heads
         visible = np.tri(len(alphas), dtype=bool) if kind == "decoder" else np.True_  # masked weights never change
-        heads = alphas[:, : alphas.shape[1] // 2 - 1], alphas[:, alphas.shape[1] // 2 : -1]  # 1 pixel between
+        heads = alphas[:, : alphas.shape[1] // 2 - 1], alphas[:, alphas.shape[1] // 2 : -1]  # 1 pixel apart
         row, column = crossings.get(kind, (None, None))
         expected = np.full(heads[0].shape, 255 if row is column is None else 64)
         expected[[] if row is None else row] = expected[:, [] if column is None else column] = 255
@@ -296,7 +296,7 @@ def test_a_page_left_open_survives_the_servers_restart(tab, page):
         tab.press("#text", "Enter")
         tab.wait_for_selector(".grid")
         until(tab, "document.querySelector('#status').textContent !== '…'")
-    tab.wrong[:] = [text for text in tab.wrong if "Failed to load resource" not in text]  # while it was down
+    tab.wrong[:] = [text for text in tab.wrong if "Failed to load resource" not in text]  # while the server was down
 
 
 def test_no_serious_accessibility_violation(tab, address):

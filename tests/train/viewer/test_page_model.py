@@ -37,7 +37,7 @@ def test_the_keys_walk_through_both_passes_and_open_the_blocks(tab, address, pag
     tab.fill("#text", SENTENCE)
     tab.press("#text", "Enter")
     tab.wait_for_selector("#model[data-flow]", state="attached")
-    tab.click("h1")  # the focus is nowhere
+    tab.click("h1")  # no element has the focus
     names = [block["name"] for block in structure(page.model)]
     walk = [*names, *reversed(names)]
     for key, i in (("ArrowRight", 0), ("ArrowRight", 1), ("End", len(walk) - 1), ("ArrowLeft", len(walk) - 2)):
@@ -276,7 +276,7 @@ def test_the_arrow_keys_move_between_blocks_and_escape_closes(tab, address):
     tab.wait_for_selector("#model[data-flow]", state="attached")
     focused, opened = "document.activeElement.dataset.block", "document.querySelector('#model .opened').dataset.block"
     for key, name in (("ArrowDown", "output"), ("ArrowUp", "source_embedding")):
-        tab.evaluate("document.activeElement.blur()")  # the focus is nowhere
+        tab.evaluate("document.activeElement.blur()")  # no element has the focus
         tab.keyboard.press(key)
         assert tab.evaluate(focused) == name
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The page with vocabularies, names and sentences that try to be markup; see conftest.py."""
+"""The page with vocabularies, names and sentences that contain markup; see conftest.py."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def test_an_untrusted_vocabulary_stays_text(tab, page):
 
 
 def test_hostile_names_of_runs_stay_text(tab, run):
-    """Names of folders come from whoever wrote them; Chromium executes none of them."""
+    """Folder names are untrusted; Chromium executes none of them."""
     with served(Page(dict.fromkeys(PAYLOADS, run))) as address:
         view(tab, address, "curves")
         tab.wait_for_selector("#curves .uplot")

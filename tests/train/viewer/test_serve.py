@@ -1,4 +1,4 @@
-"""The page's server (`serve`): who may ask, what is refused, and what becomes of questions that cannot be answered."""
+"""The page's server (`serve`): access, rejected requests, and requests that cannot be answered."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ from train.viewer.step import steps
 
 
 def raw(port, request, body=b""):
-    """The status of an answer to bytes sent as they are; 0 where the connection ends without one."""
+    """Send raw bytes; return the status of the response, or 0 if the connection ends without one."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         try:
             connection.sendall(request.replace("\n", "\r\n").encode("latin-1") + b"\r\n\r\n" + body)
@@ -107,7 +107,7 @@ def test_every_answer_says_that_nothing_foreign_may_be_loaded(address):
 
 @pytest.mark.parametrize("leaves", [True, False])
 def test_a_job_ends_when_its_client_leaves_and_not_when_another_page_asks(leaves):
-    """The jobs of two pages take turns; a page that asks for something else closes its first request."""
+    """The jobs of two pages take turns; a page that requests something else closes its first request."""
     inference, started, cancelled, release = Inference(), *(threading.Event() for _ in range(3))
 
     def translation(send):
