@@ -106,7 +106,7 @@ def draw(rows: dict[str, list[dict[str, float]]], path: str) -> None:
         if name == "length":
             axis.plot(values, [row["attention"] for row in rows[name]], "s-", label="attention")
         axis.plot(values, [seconds[-1] * v / values[-1] for v in values], ":", color="grey", label="linear")
-        axis.set(xscale="log", yscale="log", xlabel=UNITS[name], ylabel="seconds a step", title=name)
+        axis.set(xscale="log", yscale="log", xlabel=UNITS[name], ylabel="seconds per step", title=name)
         axis.set_xticks(values, [f"{v:,}" for v in values], minor=False)
         axis.minorticks_off()
         axis.legend()
