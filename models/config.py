@@ -14,7 +14,7 @@ from models.registry import ACTIVATIONS, ARCHITECTURES, CELLS, NORMS, POSITIONS
 
 
 def add_former_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the stored keys of a model; keys that its version did not have yet get their former defaults.
+    """Return the stored keys of a model, adding former defaults for keys that its version did not have yet.
 
     Versions without `position_rates` used the paper's rates in both layouts.
     """
@@ -93,7 +93,7 @@ class TransformerConfig:
     )  # fmt: skip
     position_distance: int | None = key(
         None,
-        "Distance from which on all relative positions are treated alike, for t5 and shaw.",
+        "Distance at and beyond which all relative positions are treated alike, for t5 and shaw.",
         within=LENGTH,
         unset="128 for t5, 16 for shaw",
     )
@@ -112,8 +112,8 @@ class TransformerConfig:
     )
     stochastic_depth: float = key(
         0.0,
-        "Probability that a sub-layer of the last layer is skipped in training; earlier layers are skipped linearly"
-        " less often (Huang et al., 2016).",
+        "Probability that a sub-layer of the last layer is skipped in training; the probability grows linearly with"
+        " depth (Huang et al., 2016).",
         within=FRACTION,
         architectures=TRANSFORMERS,
     )
@@ -205,13 +205,13 @@ class TransformerConfig:
     )
     pooler: bool = key(
         False,
-        "Encoder only: predict the label of a text through a tanh layer after its first token, as in BERT.",
+        "Encoder only: predict the label of a text from its first token through a tanh layer, as in BERT.",
         architectures=("encoder",),
     )
     output_transform: bool = key(
         False,
         "Encoder only: predict masked tokens through a layer with the activation and a norm before the output"
-        " projection, as in BERT. A model of labels leaves it out.",
+        " projection, as in BERT. A model that predicts labels omits this layer.",
         architectures=("encoder",),
     )
     pad_id: int = 0

@@ -31,7 +31,7 @@ class Parameter(Tensor):
 
     def __getstate__(self) -> Any:
         """Return the state for a copy, which has its own arrays, outside any buffer, and restarts its version at 0."""
-        state: Any = super().__getstate__()  # of Python 3.11 for slots: (None, values)
+        state: Any = super().__getstate__()  # Python 3.11 returns (None, values) for slots
         return None, state[1] | {"buffer": None, "version": 0}
 
     @property

@@ -45,7 +45,7 @@ class LanguageModel(SequenceModel):
         loss_normalizer: float | None = None,
         rdrop: float = 0.0,
     ) -> Tensor:
-        """Return the label-smoothed cross entropy () of each token after the first, given those before it.
+        """Return the label-smoothed cross entropy () of each token after the first, given the tokens before it.
 
         Args:
             ids: (B, T+1).

@@ -85,7 +85,7 @@ class Encoder(SequenceModel):
         return [] if self.config.src_vocab_size is None else ["projection", "output_bias", "output_transform"]
 
     def forward(self, ids: Any, token_types: Any = None) -> Tensor:
-        """Return logits (B, S, V) of the label of each of the ids (B, S)."""
+        """Return the logits (B, S, V) for the label of each of the ids (B, S)."""
         return self.logits(self._transform(self.encode(ids, token_types)[0]))
 
     def encode(self, ids: Any, token_types: Any = None) -> tuple[Tensor, npx.Array]:
@@ -191,7 +191,7 @@ class Encoder(SequenceModel):
         return self.training_loss(hidden, labels, label_smoothing, smoothing_classes, loss_normalizer, rdrop)
 
     def _packed(self, ids: Any, labels: Any) -> tuple[Any, ...]:
-        """Return packed ids and token types, their packing, packed labels, and the rows (n,) that are predicted.
+        """Return packed ids and token types, their packing, packed labels, and the rows (n,) with labels to predict.
 
         With one label per token, the rows index the packed text; with labels (B, 1), they index the texts.
         """

@@ -58,7 +58,7 @@ def matmul(a: npx.Array, b: npx.Array) -> npx.Array:
 
 
 def sigmoid_in_place(x: npx.Array) -> None:
-    """Replace x by its sigmoid, (1 + tanh(x / 2)) / 2: NumPy's tanh takes less time than its exp."""
+    """Replace x with its sigmoid, (1 + tanh(x / 2)) / 2: NumPy's tanh takes less time than its exp."""
     x *= 0.5
     npx.tanh(x, out=x)
     x += 1

@@ -2,7 +2,7 @@
 
 All live hypotheses of all sentences are the rows of one flat batch. One step of the model computes the next-token
 logits of every row. The logits stay on the model's device, where each row is reduced to its most probable tokens. These
-few values, and the bookkeeping over them, are on the host.
+few values and the bookkeeping of the search are on the host.
 
 Dimensions: `B` sentences, `S` source length, `R` live rows, `V` vocabulary, `K` beam.
 """

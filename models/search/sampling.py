@@ -90,8 +90,8 @@ def sample_outputs(
         src_ids: (B, S), each row tokens, EOS, padding.
         samples: number of outputs for each source. Default 1.
         temperature, top_k, top_p: as for `sample`.
-        seed: sample j of a source with number i uses the random keys (seed, i, j). Default 0.
-        numbers: B nonnegative numbers of the sources. Default: 0 to B - 1.
+        seed: sample j of source number i uses the random keys (seed, i, j). Default 0.
+        numbers: the nonnegative numbers of the B sources. Default: 0 to B - 1.
         max_extra: as for `greedy_search`.
 
     The log-probabilities are the model's own, independent of temperature, top_k and top_p. Padding and BOS are never
@@ -135,7 +135,7 @@ def sampling_probabilities(
 ) -> tuple[npx.Array, npx.Array]:
     """Return the tokens (B, V), the most probable first, and the unnormalized probabilities (B, K) of the first K.
 
-    Tokens that `top_k` or `top_p` exclude have no column or the probability 0. Ties: the lower token first.
+    Tokens that `top_k` or `top_p` exclude have no column or the probability 0. Among ties, the lower token comes first.
     """
     order = host.argsort(-logits, axis=1, kind="stable")
     if temperature == 0:
