@@ -305,7 +305,7 @@ class SequenceModel(Module):
         return neural.linear(hidden, self.output_embedding.transpose(), bias)
 
     def step(self, tokens: npx.Array, state: Any) -> npx.Array:
-        """Return the logits (R, V), an array, of the token after `tokens` (R,), and advance the state by one position."""
+        """Return the array of logits (R, V) of the token after `tokens` (R,), and advance the state by one position."""
         ids = npx.from_host(self.check_ids("last ids", tokens[:, None]))
         with no_grad():
             return self.logits(Tensor(self.hidden_states(ids, state).data[:, -1])).data

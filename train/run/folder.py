@@ -153,7 +153,7 @@ class RunFolder:
             raise self.already_exists_error() from None
         finally:
             if missing:
-                with suppress(OSError):  # the folder is not empty: it stays
+                with suppress(OSError):  # the folder is not empty, so it stays
                     self.path.rmdir()
 
     def commit(self) -> None:
