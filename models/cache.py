@@ -68,7 +68,7 @@ class KeyValueCache(DecodingState):
     def append(self, k: npx.Array, v: npx.Array) -> tuple[npx.Array, npx.Array]:
         """Append positions (R, T, H, d) and return the keys and values of all positions.
 
-        The capacity doubles when it is full.
+        The capacity doubles when the cache is full.
         """
         start, self.length = self.length, self.length + k.shape[1]
         if self.length > self.keys.shape[1]:

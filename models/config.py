@@ -132,7 +132,7 @@ class TransformerConfig:
         " micro-batch, and the logged training loss includes it.",
         within="[0, 100]",
     )
-    attention_bias: bool = key(False, "Biases in the attention projections (none in the paper).")
+    attention_bias: bool = key(False, "Add biases to the attention projections (none in the paper).")
     attention_gain: float = key(
         1.0,
         "Gain of the Xavier initialization of W^Q, W^K and W^V; 0.7071 initializes the three as one matrix (fairseq).",
@@ -144,8 +144,8 @@ class TransformerConfig:
     )
     initialization: str = key(
         "xavier",
-        "Initialization of all matrices but the embedding: Xavier uniform, U(-a, a) with a = sqrt(6 / (n_in + n_out)),"
-        " or a = sqrt(3 / n_in) (uniform_unit_scaling, as in tensor2tensor).",
+        "Initialization of all matrices except the embedding: Xavier uniform, U(-a, a) with a = sqrt(6 / (n_in +"
+        " n_out)), or a = sqrt(3 / n_in) (uniform_unit_scaling, as in tensor2tensor).",
         choices=SCHEMES,
     )
     target_space: bool = key(
@@ -161,7 +161,7 @@ class TransformerConfig:
     )
     tying: str = key(
         "auto",
-        "Matrices that are one parameter: source embedding, target embedding and output projection (all, as in the"
+        "Matrices that share one parameter: source embedding, target embedding and output projection (all, as in the"
         " paper; only with a shared vocabulary), the last two (output), or none; auto: all if possible, else output.",
         choices=("auto", "all", "output", "none"),
     )
@@ -188,7 +188,8 @@ class TransformerConfig:
         "encoder_decoder",
         "Architecture of the model: Transformer (encoder_decoder), language model (decoder), an encoder that predicts"
         " labels (encoder), or an encoder-decoder built from other layers, recurrent (rnn) or convolutional (convs2s,"
-        " bytenet). These three ignore d_ff, activation and norm; rnn and bytenet also positions.",
+        " bytenet). These three ignore d_ff, activation and norm; rnn and bytenet also ignore"
+        " positions.",
         choices=ARCHITECTURES,
     )
     token_types: int = key(
@@ -251,7 +252,7 @@ class TransformerConfig:
             return self.build()
 
     def n_parameters(self) -> int:
-        """Return the exact number of trainable values."""
+        """Return the exact number of trainable parameters."""
         return self.outline().n_parameters()
 
     def training_flops(self, source_tokens: int, target_tokens: int, length: int = 30) -> float:
@@ -271,7 +272,7 @@ class TransformerConfig:
     def from_dict(cls, values: dict[str, Any]) -> "TransformerConfig":
         """Build a configuration from the result of `to_dict`; unknown fields raise ValueError.
 
-        Missing fields get the defaults of the version that did not have them yet.
+        Missing fields get the values that earlier versions, without these fields, used.
         """
         unknown = set(values) - {f.name for f in fields(cls)}
         if unknown:

@@ -126,7 +126,7 @@ class Module:
         return {name: npx.to_host(p.weights).copy() for name, p in self.named_parameters()}
 
     def load_state_dict(self, state: Mapping[str, npx.Array]) -> None:
-        """Copy arrays into the parameters of the same names.
+        """Copy arrays into the parameters with the same names.
 
         Raises ValueError for missing or unexpected names, wrong shapes and non-numeric arrays; nothing is changed in
         that case.

@@ -79,7 +79,7 @@ class FlatParameters:
                     p.data = p.master.astype(self.compute_dtype)
         self._data_views, self._grad_views = [p.data for p in self.parameters], list[npx.Array]()
         self._grad = None if self.low_precision is None else self.grad
-        self._local_spans: list[tuple[slice, slice]] = []  # each shard's spans (in the buffer, in `data`); empty: all
+        self._local_spans: list[tuple[slice, slice]] = []  # this rank's spans (in the buffer, in `data`); empty: all
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(

@@ -216,7 +216,7 @@ class MemoryUse(NamedTuple):
 def limit_memory(cupy: Any) -> None:
     """Limit the memory pool of the current GPU to NPX_GPU_MEMORY.
 
-    "20" means 20 GiB, "80%" means 80 % of the GPU's memory, and "" means no limit. Raises ValueError for other text.
+    "20" means 20 GiB, "80%" means 80% of the GPU's memory, and "" means no limit. Raises ValueError for other text.
     """
     if not (limit := os.environ.get("NPX_GPU_MEMORY", "")):
         return

@@ -16,7 +16,7 @@
     gx = npx.softmax_grad(g, saved)             # runs the matching version of the gradient
 
 A kernel with a gradient is therefore a pair of functions. `saved` belongs to the version that created it, is opaque to
-everyone else and may be overwritten by the gradient. A kernel without a gradient (`adam`) returns only the result of
+all other code and may be overwritten by the gradient. A kernel without a gradient (`adam`) returns only the result of
 its function, without `saved`.
 
 NPX_KERNELS selects the versions, and `kernel_mode` does so for a block of code:
@@ -47,7 +47,7 @@ TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-1
 Output = tuple[Array, Any]  # the result of a version with a gradient: y and the saved values
 KERNELS: Registry["Kernel"] = Registry("kernel")
 _mode: Scoped[str] = Scoped(setting("NPX_KERNELS"))
-# Larger arrays are recomputed in the backward pass. Saving arrays of up to 2 MiB makes a training step 8 % faster for
+# Larger arrays are recomputed in the backward pass. Saving arrays of up to 2 MiB makes a training step 8% faster for
 # d_model = 128 or 256, and together they need little memory because such a model is small.
 REMATERIALIZED_BYTES = 2 << 20
 _rematerialized_bytes: Scoped[float] = Scoped(REMATERIALIZED_BYTES)

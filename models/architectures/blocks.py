@@ -37,7 +37,7 @@ class EncoderLayer(Layer):
     `forward(x, spec, cache)`: `spec` defines the mask and the packing; `cache` holds earlier positions, if any.
 
     Args:
-        causal: whether the layer is used with a causal mask; the relative positions depend on it.
+        causal: whether the layer is used with a causal mask, on which the relative positions depend.
     """
 
     def __init__(self, c: TransformerConfig, causal: bool = False) -> None:
@@ -106,7 +106,7 @@ def make_attention(cls: type[A], c: TransformerConfig, stack: str, **options: An
     """Build an attention layer.
 
     Args:
-        options: its `rotary_base`, `score_bias` and `window`, if any.
+        options: the layer's `rotary_base`, `score_bias` and `window`, if any.
     """
     return cls(
         *(c.d_model, c.n_heads, c.d_k, c.d_v),
@@ -202,8 +202,8 @@ def check_normalizer(loss_normalizer: float) -> float:
 
 
 class SequenceModel(Module):
-    """Base class of the architectures. By default, embedding and output projection share one matrix (paper section
-    3.4).
+    """Base class of the architectures. By default, the embedding and the output projection share one matrix (paper
+    section 3.4).
 
     Ids are NumPy integer arrays. Sequences are padded at their end with `config.pad_id`. Subclasses define `examples`,
     the kind of data that `loss` takes ("pairs" of sequences, or "text"); `build(config)`, which creates the layers; and

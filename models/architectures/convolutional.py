@@ -53,7 +53,7 @@ class GatedConvolution(Layer):
 
 
 class AttendingConvolution(GatedConvolution):
-    """A decoder layer of ConvS2S: a causal gated convolution, whose output and `embedded` attend to the memory.
+    """A decoder layer of ConvS2S: a causal gated convolution; the sum of its output and `embedded` attends to memory.
 
     `forward(x, memory, spec, cache, source_cache, embedded=)`: (B, T, D) -> (B, T, D), or packed (N, D). `embedded` is
     the decoder's input; the other arguments are those of `DecoderLayer`.

@@ -53,7 +53,7 @@ class Encoder(SequenceModel):
     """The encoder of the Transformer with an output projection (Devlin et al., 2019). `model(ids)` returns (B, S, V).
 
     Each row of ids (B, S) is BOS, tokens, EOS, padding; a second text may follow, with its own EOS. Labels are
-    ids of the output vocabulary; the text has the same vocabulary unless `config.src_vocab_size` is set.
+    ids of the output vocabulary; the text uses the same vocabulary unless `config.src_vocab_size` is set.
     `config.pad_id` marks a token without a label. By default, the type of a token is the number of EOS before it.
 
     Args:
@@ -212,7 +212,7 @@ class Encoder(SequenceModel):
         rows: npx.Array,
         of_texts: bool,
     ) -> tuple[Tensor, npx.Array]:
-        """Return the vectors (n, D) from which labels are predicted, and these labels (n,), for packed arrays.
+        """Return the vectors (n, D) from which labels are predicted, and the labels (n,), for packed arrays.
 
         Only these rows reach the output projection: a masked language model predicts only about one token in seven.
         """

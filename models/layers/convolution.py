@@ -35,7 +35,7 @@ def has_neighbor(x: npx.Array, offset: int, packing: npx.Packing | None, lengths
 def unfold(x, width, dilation=1, causal=False, packing=None, lengths=None):
     """Concatenate, for each position, the inputs at `tap_offsets`. (..., D) -> (..., width D).
 
-    x (B, T, D), of which sentence b has `lengths[b]` positions (default: T), or packed (N, D). Positions outside of the
+    x (B, T, D), of which sentence b has `lengths[b]` positions (default: T), or packed (N, D). Positions outside the
     sentence are zeros.
     """
     size, offsets = x.shape[-1], tap_offsets(width, dilation, causal)

@@ -25,7 +25,7 @@ class TimeMajor:
 
     Args:
         reverse: whether the last position of each sentence comes first; padding stays last.
-        lengths: (B,), where padded sentences end.
+        lengths: the lengths (B,) of padded sentences.
     """
 
     def __init__(self, x: npx.Array, packing: npx.Packing | None, lengths: npx.Array | None, reverse: bool) -> None:

@@ -70,7 +70,7 @@ class Blocks:
         return flat[:, self.before : self.before + self.length]
 
     def bias(self, lengths: npx.Array | None) -> npx.Array:
-        """Return the bias (B n, 1, L, L + margins) that masks keys outside of the window and of the sentence."""
+        """Return the bias (B n, 1, L, L + margins) that masks keys outside the window or the sentence."""
         query = npx.arange(self.size)[:, None]
         key = npx.arange(self.width)  # counted from the first position of the margin
         in_window = (query <= key) & (key <= query + self.before + self.after)  # (L, width)

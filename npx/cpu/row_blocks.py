@@ -105,9 +105,9 @@ def block_rows(rows: int, row_bytes: int) -> int:
 def elementwise(formula: Callable[..., Any], *arrays: Any, outputs: int = 1) -> Any:
     """Return formula(*arrays) for an elementwise formula and arrays of the same shape, computed on all cores.
 
-    On a CPU the formula receives blocks of rows, in any thread; on a GPU it receives the complete arrays. 16-bit floats
-    are passed as float32, whose range holds their squares and products. The result has the dtype of the first array; a
-    formula with several `outputs` returns them as a tuple. Raises ValueError if the shapes differ.
+    On a CPU the formula receives blocks of rows, in several threads; on a GPU it receives the complete arrays. 16-bit
+    floats are passed as float32, whose range holds their squares and products. The result has the dtype of the first
+    array; a formula with several `outputs` returns them as a tuple. Raises ValueError if the shapes differ.
     """
     x = arrays[0]
     if mismatches := [a.shape for a in arrays if a.shape != x.shape]:

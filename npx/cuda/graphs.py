@@ -51,7 +51,7 @@ def pool(cupy: Any) -> Any:
 
 @functools.cache
 def capture_stream(cupy: Any) -> Any:
-    """Return the stream on which all graphs are captured; there is one, as pools do not reuse memory across streams."""
+    """Return the stream that all captures share, because memory pools do not reuse memory across streams."""
     return cupy.cuda.Stream(non_blocking=True)
 
 

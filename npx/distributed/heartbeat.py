@@ -14,9 +14,9 @@ class Heartbeat:
     """Monitors the next rank, so that every rank is monitored by one other rank.
 
     Each rank sends a heartbeat every BEAT seconds with the number of collectives it has started. This rank logs one
-    line and ends all ranks if the next rank sends no heartbeat for `timeout` seconds, if its process, on the same
-    host, has ended, or if this rank has waited longer than `world.timeout` in a collective that the next rank has not
-    started.
+    line and ends all ranks if the next rank sends no heartbeat for `timeout` seconds, if its process has ended
+    (known only on the same host), or if this rank has waited longer than `world.timeout` in a collective that the next
+    rank has not started.
     """
 
     def __init__(self, world: Any, peer: tuple[str, str, int], timeout: float, now: float) -> None:
@@ -64,7 +64,10 @@ class Heartbeat:
         if since is None or timeout is None or now - since <= timeout:
             return ""
         if silence < 2 * BEAT and self.peer_collectives < comm_thread.n_collectives:
-            return f"waited for it for {now - since:.0f} s (train.rank_timeout); the run ends; try --resume"
+            return (
+                f"another rank has waited for it for {now - since:.0f} s (train.rank_timeout); the run ends; "
+                "try --resume"
+            )
         return ""
 
 

@@ -69,7 +69,7 @@ class World:
         return True
 
     def abort(self, status: int) -> None:
-        """End all ranks with an exit status."""
+        """End all ranks with this exit status."""
 
     @property
     def name(self) -> str:

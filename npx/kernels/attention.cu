@@ -104,7 +104,7 @@ __device__ void multiply_transposed(float (&c)[FRAGMENTS][4], const Tile<D>& a, 
         for (int k = 0; k < D; k += 4) {
             auto upper = *(const Values<4>*)(a.row[row_of(0)] + k), lower = *(const Values<4>*)(a.row[row_of(2)] + k);
 #pragma unroll
-            for (int i = 0; i < 4 * FRAGMENTS; i += i % 2 ? 3 : 1) {  // values 0 and 1, with 2 and 3 below
+            for (int i = 0; i < 4 * FRAGMENTS; i += i % 2 ? 3 : 1) {  // values 0 and 1; 2 and 3 are 8 rows below
                 Values<4> right = *(const Values<4>*)(b.row[column_of(i)] + k);
                 for (int j = 0; j < 4; j++) {
                     c[i / 4][i % 4] += to_float(upper.at[j]) * to_float(right.at[j]);

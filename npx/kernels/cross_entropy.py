@@ -70,7 +70,7 @@ NO_SMOOTHING = LabelSmoothing()
 
 @kernel
 def cross_entropy(logits: Array, targets: Array, smoothing: LabelSmoothing = NO_SMOOTHING, grad: bool = True) -> Output:
-    """Summed loss () of logits (N, V) and targets (N,), integers in [0, V). Saved, if `grad`: its gradient (N, V).
+    """Return the summed loss () of logits (N, V) and targets (N,) in [0, V). Saved, if `grad`: its gradient (N, V).
 
     The loss of float16 and bfloat16 logits is float32, because a batch's sum exceeds their range or resolution.
     """
@@ -148,7 +148,7 @@ def logits_to_gradient(z: Array, targets: Array, smoothing: LabelSmoothing, grad
     q_dot_z = on * z[at_target]
     if off:
         if smoothing.excludes_padding:
-            padding = z[:, smoothing.pad_id].copy()  # may be -inf, so it cannot be subtracted from the sum afterwards
+            padding = z[:, smoothing.pad_id].copy()  # may be -inf, so it cannot be subtracted from the sum later
             z[:, smoothing.pad_id] = 0
         q_dot_z += off * (z @ ones)
         if smoothing.excludes_padding:

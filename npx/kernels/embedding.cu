@@ -2,7 +2,7 @@
 // Built with: T = float half_t bf16_t, ID = int i64 unsigned
 #include "device.cuh"
 
-#define WIDTH 16  // values per value of the Philox counter
+#define WIDTH 16  // array values per value of the Philox counter
 #define AHEAD 2  // rows that a warp loads at once: the sum of a frequent id is bound by memory latency
 
 // y[i] = dropout(scale table[ids[i]] + positions[i % length]), one warp per row. `positions` may be null; a threshold

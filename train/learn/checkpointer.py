@@ -229,7 +229,7 @@ class Checkpointer:
                 f"got {ranks}; try mpirun -n {most}"
             )
         self.warnings.append(
-            f"micro-batches per update: {n}; they are split for {ranks} ranks, and each part has its own dropout masks"
+            f"micro-batches per update: {n}; split for {ranks} ranks, so that each part has its own dropout masks"
         )
 
     def _check_identity(self, path: Path, state: Mapping[str, Any]) -> None:

@@ -49,8 +49,8 @@ def freeze(model: Module, patterns: str) -> None:
     names = select("train.freeze", patterns, parameters)
     if len(names) == len(parameters):
         raise UserError(
-            f"train.freeze: expected parameters that remain to be trained; got patterns that match all {len(names)}; "
-            "try fewer patterns"
+            "train.freeze: expected patterns that leave some parameters to train; got patterns that match all "
+            f"{len(names)}; try fewer patterns"
         )
     for name in names:
         parameters[name].requires_grad = False

@@ -14,7 +14,7 @@ class MovingAverage:
 
         average = d average + (1 - d) weights,    d = min(decay, (1 + n) / (10 + n)) after update n
 
-    As in TensorFlow, d is smaller in the first updates, so that the average soon forgets the initialization.
+    As in TensorFlow, d is smaller in the first updates, so that the average quickly forgets the initialization.
 
     Args:
         flat: the weights.

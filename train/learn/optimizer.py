@@ -166,7 +166,7 @@ class LossScale:
             self.value, self.updates_since_change = self.value * 2, 0
 
     def reduce_after_overflow(self) -> bool:
-        """Halve the factor after an overflow and return True; if it is at most 1, leave it unchanged, return False."""
+        """Halve the factor after an overflow. If it is already at most 1, leave it unchanged and return False."""
         if self.value <= 1:
             return False
         self.value, self.updates_since_change, self.skipped = self.value / 2, 0, self.skipped + 1

@@ -234,7 +234,7 @@ class Update:
         self.scale.record_update()
 
     def describe_out_of_memory(self, batches: Sequence[Batch], step: int) -> str:
-        """Return one line on the failed computation, the contents of the memory, and settings that need less memory."""
+        """Return a line that describes what did not fit, the memory contents, and settings that need less memory."""
         t, use = self.settings, npx.memory_use()
         largest = max(batches, key=lambda batch: batch.shape).describe()
         flat, adam = self.flat, self.adam
@@ -243,7 +243,7 @@ class Update:
         parameters = (sum(a.nbytes for a in arrays if a is not None) + gradients) / 2**20
         saved = "; ".join(map(str, saved_arrays()[:3])) or "nothing yet"
         recompute = (
-            "" if t.recompute else ", or train.recompute = true, which is slower but gives bitwise equal results"
+            "" if t.recompute else ", or train.recompute = true, which is slower but gives bitwise identical results"
         )
         gpu = f", {use.used / GIB:.1f} of the GPU's {use.total / GIB:.1f} GiB in arrays" if use else ""
         return (

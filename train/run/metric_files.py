@@ -85,7 +85,7 @@ def csv_copy(path: Path, entries: Iterable[Entry]) -> Iterator[Copy]:
 
 @contextmanager
 def tensorboard_copy(folder: Path, entries: Iterable[Entry]) -> Iterator[Copy]:
-    """Write a TensorBoard event file into the emptied folder; yield the function that adds an entry.
+    """Empty the folder and write a TensorBoard event file into it; yield the function that adds an entry.
 
     The numbers of an entry become scalars named "train/loss", "valid/bleu", ...
     """

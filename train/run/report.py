@@ -103,7 +103,7 @@ class RunReport:
     def time_left(self) -> str:
         """Return the remaining time to max_steps as text: "1:02:03 left".
 
-        It is estimated from the pace of this process, including validation and writing.
+        The estimate uses the pace of this process, including validation and writing.
         """
         return self._steps.time_left()
 

@@ -25,7 +25,7 @@ from train.files import digest, disk_errors, fsync, open_for_reading
 from train.json_files import Schema, is_seal_broken, read_json, schema_error, sealed_json
 from train.run.replace import hidden_name, remove_partial, replace_folder
 
-FORMATS = 1, 2  # formats of state.json that can be read; the last one is written
+FORMATS = 1, 2  # formats of state.json that can be read; new files have the last one
 STATE = "state.json"
 IDENTITY = ("step", "model", "tokenizer_digest")  # keys of the state that each .safetensors file repeats
 STEP = Range(int, "[0, 1000000000]")

@@ -57,7 +57,7 @@ _stacks: mmap.mmap | None = None
 
 
 class EmulatorError(RuntimeError):
-    """A kernel does not compile, or performed an invalid operation."""
+    """A kernel does not compile or performs an invalid operation."""
 
 
 class _Array(ctypes.Structure):

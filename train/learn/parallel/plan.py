@@ -22,7 +22,7 @@ class WorkShare(NamedTuple):
     n_targets: int  # target tokens of the complete update
 
     def split(self, parts: Sequence[int]) -> "WorkShare":
-        """Return the share after splitting each micro-batch i into 1 or 2 `parts`: i and, if 2, i + n_micro_batches."""
+        """Return the share with each micro-batch i split into `parts` parts, numbered i, i + n_micro_batches, ..."""
         pairs = zip(self.indices, parts, strict=True)
         return self._replace(indices=[i + half * self.n_micro_batches for i, n in pairs for half in range(n)])
 
