@@ -125,7 +125,7 @@ class RunFolder:
 
     @contextmanager
     def lock(self, program: str) -> Iterator[FolderLock]:
-        """Lock the existing folder for this program. Raises UserError, naming the holder, if another program holds it."""
+        """Lock the existing folder for this program. Raises UserError, naming its holder, if it is already locked."""
         with lock_folder(self.path, program) as lock:
             yield lock
 
