@@ -38,7 +38,7 @@ class TransformerConfig:
             and may be pad_id.
         unk_id: id of the unknown token, for word dropout.
         src_vocab_size: number of source token ids, if the source has a separate vocabulary.
-        n_outputs: number of output ids: the model predicts only ids below it. Default: vocab_size.
+        n_outputs: number of output ids; the model predicts only ids below it. Default: vocab_size.
         suppressed_ids: ids that a search never chooses, besides pad_id and bos_id.
 
     Raises ValueError, naming the field, for a model that cannot be built.

@@ -196,7 +196,7 @@ def check_selection(config: RunConfig, task: Task, texts: Texts) -> None:
     option = f"--{task.files['valid'][0].replace('_', '-')} F"
     if config.train.patience and "valid" not in texts:
         raise UserError(
-            f"train.patience: expected a validation text, whose {metric or 'loss'} ends the training; it is missing; "
+            f"train.patience: expected a validation text, to measure {metric or 'loss'} on; it is missing; "
             f"try {option}, or train.patience = 0"
         )
     if config.train.best_metric is None:
