@@ -13,14 +13,14 @@ INITIAL_CAPACITY = 32  # capacity of a new cache, in positions
 class DecodingState:
     """Base class of decoding states.
 
-    A state may consist of other states: those of its attributes that are states, or lists of states, one per layer.
+    A state may contain other states, as attributes or in lists with one state per layer.
     """
 
     def select(self, rows: npx.Array) -> None:
         """Keep, repeat or reorder rows in place.
 
         Args:
-            rows: for each new row, the index of its old row (NumPy).
+            rows: a NumPy array with the index of the old row for each new row.
         """
         for value in vars(self).values():
             if isinstance(value, DecodingState):
@@ -68,7 +68,7 @@ class KeyValueCache(DecodingState):
     def append(self, k: npx.Array, v: npx.Array) -> tuple[npx.Array, npx.Array]:
         """Append positions (R, T, H, d) and return the keys and values of all positions.
 
-        The capacity doubles when it is full.
+        The capacity doubles when the cache is full.
         """
         start, self.length = self.length, self.length + k.shape[1]
         if self.length > self.keys.shape[1]:
@@ -106,8 +106,9 @@ class KeyValueCache(DecodingState):
 class SharedState(DecodingState):
     """Base class of a state with one row for each source, shared by the hypotheses of that source.
 
-    Sharing requires that the hypotheses of a source are adjacent and that every source has equally many, as in beam
-    search. In any other order, each hypothesis gets a copy. `sources` (R,), the source of each row, is on the host.
+    Sharing requires that the hypotheses of a source are adjacent and that every source has the same number of them, as
+    in beam search. Otherwise, each hypothesis gets its own copy. `sources` (R,), the source of each row, is on the
+    host.
     """
 
     def __init__(self, n_sources: int) -> None:

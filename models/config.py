@@ -14,7 +14,7 @@ from models.registry import ACTIVATIONS, ARCHITECTURES, CELLS, NORMS, POSITIONS
 
 
 def add_former_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the stored keys of a model; keys that its version did not have yet get their former defaults.
+    """Return the stored keys of a model, adding former defaults for keys that its version did not have yet.
 
     Versions without `position_rates` used the paper's rates in both layouts.
     """
@@ -38,7 +38,7 @@ class TransformerConfig:
             and may be pad_id.
         unk_id: id of the unknown token, for word dropout.
         src_vocab_size: number of source token ids, if the source has a separate vocabulary.
-        n_outputs: number of output ids: the model predicts only ids below it. Default: vocab_size.
+        n_outputs: number of output ids; the model predicts only ids below it. Default: vocab_size.
         suppressed_ids: ids that a search never chooses, besides pad_id and bos_id.
 
     Raises ValueError, naming the field, for a model that cannot be built.
@@ -93,7 +93,7 @@ class TransformerConfig:
     )  # fmt: skip
     position_distance: int | None = key(
         None,
-        "Distance from which on all relative positions are treated alike, for t5 and shaw.",
+        "Distance at and beyond which all relative positions are treated alike, for t5 and shaw.",
         within=LENGTH,
         unset="128 for t5, 16 for shaw",
     )
@@ -112,8 +112,8 @@ class TransformerConfig:
     )
     stochastic_depth: float = key(
         0.0,
-        "Probability that a sub-layer of the last layer is skipped in training; earlier layers are skipped linearly"
-        " less often (Huang et al., 2016).",
+        "Probability that a sub-layer of the last layer is skipped in training; the probability grows linearly with"
+        " depth (Huang et al., 2016).",
         within=FRACTION,
         architectures=TRANSFORMERS,
     )
@@ -132,7 +132,7 @@ class TransformerConfig:
         " micro-batch, and the logged training loss includes it.",
         within="[0, 100]",
     )
-    attention_bias: bool = key(False, "Biases in the attention projections (none in the paper).")
+    attention_bias: bool = key(False, "Add biases to the attention projections (none in the paper).")
     attention_gain: float = key(
         1.0,
         "Gain of the Xavier initialization of W^Q, W^K and W^V; 0.7071 initializes the three as one matrix (fairseq).",
@@ -144,8 +144,8 @@ class TransformerConfig:
     )
     initialization: str = key(
         "xavier",
-        "Initialization of all matrices but the embedding: Xavier uniform, U(-a, a) with a = sqrt(6 / (n_in + n_out)),"
-        " or a = sqrt(3 / n_in) (uniform_unit_scaling, as in tensor2tensor).",
+        "Initialization of all matrices except the embedding: Xavier uniform, U(-a, a) with a = sqrt(6 / (n_in +"
+        " n_out)), or a = sqrt(3 / n_in) (uniform_unit_scaling, as in tensor2tensor).",
         choices=SCHEMES,
     )
     target_space: bool = key(
@@ -161,7 +161,7 @@ class TransformerConfig:
     )
     tying: str = key(
         "auto",
-        "Matrices that are one parameter: source embedding, target embedding and output projection (all, as in the"
+        "Matrices that share one parameter: source embedding, target embedding and output projection (all, as in the"
         " paper; only with a shared vocabulary), the last two (output), or none; auto: all if possible, else output.",
         choices=("auto", "all", "output", "none"),
     )
@@ -188,7 +188,8 @@ class TransformerConfig:
         "encoder_decoder",
         "Architecture of the model: Transformer (encoder_decoder), language model (decoder), an encoder that predicts"
         " labels (encoder), or an encoder-decoder built from other layers, recurrent (rnn) or convolutional (convs2s,"
-        " bytenet). These three ignore d_ff, activation and norm; rnn and bytenet also positions.",
+        " bytenet). These three ignore d_ff, activation and norm; rnn and bytenet also ignore"
+        " positions.",
         choices=ARCHITECTURES,
     )
     token_types: int = key(
@@ -205,13 +206,13 @@ class TransformerConfig:
     )
     pooler: bool = key(
         False,
-        "Encoder only: predict the label of a text through a tanh layer after its first token, as in BERT.",
+        "Encoder only: predict the label of a text from its first token through a tanh layer, as in BERT.",
         architectures=("encoder",),
     )
     output_transform: bool = key(
         False,
         "Encoder only: predict masked tokens through a layer with the activation and a norm before the output"
-        " projection, as in BERT. A model of labels leaves it out.",
+        " projection, as in BERT. A model that predicts labels omits this layer.",
         architectures=("encoder",),
     )
     pad_id: int = 0
@@ -251,7 +252,7 @@ class TransformerConfig:
             return self.build()
 
     def n_parameters(self) -> int:
-        """Return the exact number of trainable values."""
+        """Return the exact number of trainable parameters."""
         return self.outline().n_parameters()
 
     def training_flops(self, source_tokens: int, target_tokens: int, length: int = 30) -> float:
@@ -271,7 +272,7 @@ class TransformerConfig:
     def from_dict(cls, values: dict[str, Any]) -> "TransformerConfig":
         """Build a configuration from the result of `to_dict`; unknown fields raise ValueError.
 
-        Missing fields get the defaults of the version that did not have them yet.
+        Missing fields get the values that earlier versions, without these fields, used.
         """
         unknown = set(values) - {f.name for f in fields(cls)}
         if unknown:

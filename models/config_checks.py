@@ -1,4 +1,4 @@
-"""Checks of a model's configuration: ranges, and fields that must fit each other."""
+"""Checks of a model's configuration: ranges, and fields that must be consistent with each other."""
 
 from typing import Any
 
@@ -83,7 +83,7 @@ def check_architecture(c: Any) -> None:
 
 
 def check_buckets(c: Any) -> None:
-    """Raise ValueError unless buckets for both directions reach the distance from which there is only one."""
+    """Raise ValueError unless position_buckets is even and position_distance is above half of it."""
     n, distance = c.position_buckets, c.position_distance or 128
     if n % 2:
         raise ValueError(f"position_buckets: expected an even number; got {n}; try {n + 1}")
@@ -94,7 +94,7 @@ def check_buckets(c: Any) -> None:
 
 
 def check_source_vocabulary(c: Any, highest_special: int) -> None:
-    """Raise ValueError if a vocabulary of the source does not fit the other fields."""
+    """Raise ValueError if a separate source vocabulary is inconsistent with the other fields."""
     if not VOCABULARY.fits(c.src_vocab_size) or c.src_vocab_size <= highest_special:
         raise ValueError(
             f"src_vocab_size: expected {VOCABULARY.words()}, above the special ids; got {c.src_vocab_size!r}"

@@ -28,7 +28,7 @@ def key(
     Args:
         default: the value if the key is left out.
         help: a noun phrase, for documentation and `--help`.
-        choices: the allowed names; may be a registry that still grows.
+        choices: the allowed names; may be a registry that is still growing.
         within: interval of allowed numbers, such as "[0, 1)".
         unset: description of the value None, for keys whose default is None.
         may_change: whether a resumed run may change it.
@@ -67,7 +67,7 @@ def keys_of(cls: type) -> Iterator[Field[Any]]:
 
 
 def check(config: Any) -> None:
-    """Raise ValueError for the first key of a dataclass with an invalid value. Integers are valid floats."""
+    """Raise ValueError for the first key of a dataclass with an invalid value. Float keys accept integers."""
     for f in keys_of(type(config)):
         value = getattr(config, f.name)
         if value_type(f) is float and type(value) is int:

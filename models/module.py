@@ -31,7 +31,7 @@ class Parameter(Tensor):
 
     def __getstate__(self) -> Any:
         """Return the state for a copy, which has its own arrays, outside any buffer, and restarts its version at 0."""
-        state: Any = super().__getstate__()  # of Python 3.11 for slots: (None, values)
+        state: Any = super().__getstate__()  # Python 3.11 returns (None, values) for slots
         return None, state[1] | {"buffer": None, "version": 0}
 
     @property
@@ -126,7 +126,7 @@ class Module:
         return {name: npx.to_host(p.weights).copy() for name, p in self.named_parameters()}
 
     def load_state_dict(self, state: Mapping[str, npx.Array]) -> None:
-        """Copy arrays into the parameters of the same names.
+        """Copy arrays into the parameters with the same names.
 
         Raises ValueError for missing or unexpected names, wrong shapes and non-numeric arrays; nothing is changed in
         that case.

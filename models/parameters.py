@@ -79,7 +79,7 @@ class FlatParameters:
                     p.data = p.master.astype(self.compute_dtype)
         self._data_views, self._grad_views = [p.data for p in self.parameters], list[npx.Array]()
         self._grad = None if self.low_precision is None else self.grad
-        self._local_spans: list[tuple[slice, slice]] = []  # each shard's spans (in the buffer, in `data`); empty: all
+        self._local_spans: list[tuple[slice, slice]] = []  # this rank's spans (in the buffer, in `data`); empty: all
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
@@ -134,7 +134,7 @@ class FlatParameters:
             yield self.data[data_span], g, None if self.low_precision is None else self.low_precision[span]
 
     def round_weights(self) -> None:
-        """Copy the rounded weights into the low-precision weights that this process updates."""
+        """Copy the weights that this process updates, rounded, into the low-precision weights."""
         if self.low_precision is not None:
             for span, data_span in self._local_spans or [(slice(None), slice(None))]:
                 self.low_precision[span] = self.data[data_span]
@@ -172,5 +172,5 @@ class FlatParameters:
 
 
 def concatenated(parts: list[npx.Array]) -> npx.Array:
-    """Concatenate arrays; a single array is returned itself."""
+    """Concatenate arrays; a single array is returned as is."""
     return parts[0] if len(parts) == 1 else npx.concatenate(parts)

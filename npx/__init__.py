@@ -1,7 +1,7 @@
 """Arrays on NumPy or CuPy: devices, random numbers and fused kernels.
 
 Only this package imports NumPy and CuPy; the packages above it use the functions exported here. Importing it changes no
-setting of the process; call `npx.configure_process()` to set the process up for speed.
+process settings; call `npx.configure_process()` to tune the process for speed.
 
 The array functions below are NumPy's own. For a CuPy array they call CuPy through NumPy's dispatch protocols
 (`__array_ufunc__`, `__array_function__`), so the packages above never need to know which engine an array belongs to.

@@ -1,6 +1,6 @@
 """The compute engine: NumPy on a CPU, CuPy on a GPU.
 
-`array_module` returns the engine of an array from its type. New arrays (`zeros`, `arange`, `asarray`, ...) are created
+`array_module` returns an array's engine based on its type. New arrays (`zeros`, `arange`, `asarray`, ...) are created
 on the current device; `host` is NumPy itself, for arrays that stay on the host. No package above npx imports CuPy or
 branches on the engine.
 
@@ -20,7 +20,7 @@ from npx.messages import one_line, pip_install
 
 Array = NDArray[Any]  # also stands for CuPy arrays, which have the same interface
 GradientTargets = tuple[Array | None, ...]  # one entry per gradient: the array to add it to, or None
-NO_TARGETS: GradientTargets = (None,) * 4  # no kernel computes more gradients
+NO_TARGETS: GradientTargets = (None,) * 4  # no kernel computes more than four gradients
 host = np
 DEVICES = ("cpu", "cuda")
 UPLOAD_ERROR = "CUDA graph: expected all data of the step to be on the device already; got an upload from the host"
@@ -57,7 +57,7 @@ def cupy_with_a_gpu() -> ModuleType:
         try:
             count = cupy.cuda.runtime.getDeviceCount()
             problem = "" if count else "no GPU"
-        except RuntimeError as error:  # CuPy's CUDARuntimeError: no driver, or one older than its CUDA
+        except RuntimeError as error:  # CuPy's CUDARuntimeError: no driver, or one too old for its CUDA
             problem = f"CuPy {cupy.__version__} finds no GPU ({one_line(error)})"
         if not problem:
             limit_memory(cupy)
@@ -107,9 +107,9 @@ def _current() -> Any:
 def asarray(x: Any, dtype: Any = None) -> Array:
     """Convert `x` to an array. CuPy arrays stay on their GPU; anything else becomes an array on the current device.
 
-    Raises RuntimeError if the data would have to be uploaded while a CUDA graph is captured.
+    Raises RuntimeError if the data would have to be uploaded while a CUDA graph is being captured.
     """
-    if _cupy is None and dtype is None and type(x) is np.ndarray:  # common, and must cost little
+    if _cupy is None and dtype is None and type(x) is np.ndarray:  # the common case, which must be cheap
         return x
     if _cupy is not None and isinstance(x, _cupy.ndarray):
         return x if dtype is None else x.astype(dtype, copy=False)
@@ -129,9 +129,9 @@ def to_host(x: Array) -> np.ndarray:
 
 
 def from_dlpack(x: Any) -> Array:
-    """Return an array that shares the memory of an array of another library, on its device.
+    """Return an array that shares memory with another library's array, on the same device.
 
-    Errors of the other library are passed on; raises ValueError for an array on a GPU that is not in use.
+    Errors of the other library propagate. Raises ValueError for an array on a GPU unless `use_device("cuda")` has run.
     """
     kind = int(x.__dlpack_device__()[0])
     if kind != CUDA_DEVICE:
@@ -144,7 +144,7 @@ def from_dlpack(x: Any) -> Array:
 
 
 def read_only(x: Array) -> Array:
-    """Return a view of an array that cannot be written. CuPy has no such views and returns one that can."""
+    """Return a read-only view of an array; for a CuPy array the view is writable, as CuPy has no read-only views."""
     view = x.view()
     if isinstance(view, np.ndarray):
         view.flags.writeable = False
@@ -172,7 +172,7 @@ def full(shape: Any, value: Any, dtype: Any = np.float32) -> Array:
 
 
 def arange(*limits: Any, dtype: Any = None) -> Array:
-    """Return `arange(stop)` or `arange(start, stop, step)` on the current device, as integers if all limits are."""
+    """Return `arange(stop)` or `arange(start, stop, step)` on the current device; integer limits give integers."""
     return _current().arange(*limits, dtype=dtype)
 
 
@@ -216,8 +216,7 @@ class MemoryUse(NamedTuple):
 def limit_memory(cupy: Any) -> None:
     """Limit the memory pool of the current GPU to NPX_GPU_MEMORY.
 
-    "20" means 20 GiB, "80%" means 80 % of the memory of the GPU, and "" means no limit. Raises ValueError for any other
-    text.
+    "20" means 20 GiB, "80%" means 80% of the GPU's memory, and "" means no limit. Raises ValueError for other text.
     """
     if not (limit := os.environ.get("NPX_GPU_MEMORY", "")):
         return

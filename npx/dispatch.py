@@ -1,7 +1,7 @@
 """Kernel dispatch: each kernel has a readable reference, and faster versions that are checked against it.
 
     @kernel
-    def softmax(x): ...; return y, y            # the reference: NumPy or CuPy, any dtype, written to be read
+    def softmax(x): ...; return y, y            # the reference: NumPy or CuPy, any dtype, written for clarity
 
     @softmax.gradient
     def softmax_grad(g, y): ...                 # the gradient's reference: takes what `softmax` saved
@@ -16,8 +16,8 @@
     gx = npx.softmax_grad(g, saved)             # runs the matching version of the gradient
 
 A kernel with a gradient is therefore a pair of functions. `saved` belongs to the version that created it, is opaque to
-everyone else and may be overwritten by the gradient. A call of a kernel without a gradient (`adam`) returns what its
-function returns, without `saved`.
+all other code and may be overwritten by the gradient. A kernel without a gradient (`adam`) returns only the result of
+its function, without `saved`.
 
 NPX_KERNELS selects the versions, and `kernel_mode` does so for a block of code:
 
@@ -41,14 +41,14 @@ from npx.scoped import Scoped
 from npx.settings import KERNEL_MODES, setting
 
 # Allowed error relative to the largest magnitude, or to 1 if that is larger. The largest magnitude is taken over the
-# array; in float64, whose tolerance is far above the rounding error, it is taken over the row.
+# array or, in float64, where the tolerance is far above the rounding error, over each row.
 TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-11}
 
 Output = tuple[Array, Any]  # the result of a version with a gradient: y and the saved values
 KERNELS: Registry["Kernel"] = Registry("kernel")
 _mode: Scoped[str] = Scoped(setting("NPX_KERNELS"))
-# Larger arrays are recomputed in the backward pass. Saving arrays of at most 2 MiB makes a training step with d_model
-# 128 or 256 8 % faster, and all of them together need little memory because such a model is small.
+# Larger arrays are recomputed in the backward pass. Saving arrays of up to 2 MiB makes a training step 8% faster for
+# d_model = 128 or 256, and together they need little memory because such a model is small.
 REMATERIALIZED_BYTES = 2 << 20
 _rematerialized_bytes: Scoped[float] = Scoped(REMATERIALIZED_BYTES)
 
@@ -74,7 +74,7 @@ def should_rematerialize(x: Array) -> bool:
 
 
 def rematerialize_above(n_bytes: float) -> AbstractContextManager[Any]:
-    """Make operations within the block recompute, in the backward pass, only arrays of more than `n_bytes` bytes."""
+    """Within the block, make operations recompute only arrays of more than `n_bytes` bytes in the backward pass."""
     return _rematerialized_bytes.set(n_bytes)
 
 
@@ -188,8 +188,8 @@ class Gradient(Versions):
 def mapped(function: Callable[[Any], Any], value: Any) -> Any:
     """Return a value with `function` applied to each array in it, through dicts, tuples and named tuples.
 
-    A tuple in which nothing changes is returned itself: rebuilding one would lose the attributes of a subclass such as
-    `DeviceKey`.
+    A tuple in which nothing changes is returned as is, because rebuilding it would lose the attributes of a subclass
+    such as `DeviceKey`.
     """
     if isinstance(value, dict):
         return {name: mapped(function, v) for name, v in value.items()}

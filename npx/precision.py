@@ -91,7 +91,7 @@ def dtype(name: str) -> np.dtype:
 
 
 def accumulation_dtype(dtype: Any) -> np.dtype:
-    """Return the dtype in which values of `dtype` are summed: float32 for float16 and bfloat16, else a floating
-    `dtype` itself.
+    """Return the dtype in which values of `dtype` are summed: float32 for float16 and bfloat16, otherwise the
+    floating-point `dtype` itself.
     """
     return np.result_type(dtype, np.float32)

@@ -2,7 +2,7 @@
 
 The generator is Philox-4x64 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), which maps a key and
 a counter of four words to random bits. The key is (seed, step). The counter's first (lowest) word is the position and
-its third the call. The same numbers can therefore be generated again at any time, in any order, by any number of
+its third word the call. The same numbers can therefore be regenerated at any time, in any order, by any number of
 threads and for part of an array, and resuming a run needs no saved generator state.
 
     with npx.keyed(seed=1, step=7):
@@ -75,7 +75,7 @@ def replay_keys(keys: list[Key]) -> Iterator[None]:
 
 @contextmanager
 def record_keys() -> Iterator[list[Key]]:
-    """Record the keys that `next_key` returns within the block in the yielded list, for `replay_keys`."""
+    """Record in the yielded list, for `replay_keys`, the keys that `next_key` returns within the block."""
     recorded: list[Key] = []
     outer = _keys.get()
 

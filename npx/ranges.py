@@ -19,7 +19,7 @@ NUMBERS = {int: r"[+-]?[0-9]{1,40}", float: r"[+-]?[0-9.]{1,40}(e[+-]?[0-9]{1,4}
 
 @dataclass(frozen=True)
 class Range:
-    """A type with an interval `within`, such as `[0, 1)`, or with `choices`, which may be a growing registry."""
+    """A type with an interval `within`, such as `[0, 1)`, or with `choices`, such as a registry that still grows."""
 
     kind: type
     within: str = ""

@@ -37,7 +37,7 @@ class EncoderLayer(Layer):
     `forward(x, spec, cache)`: `spec` defines the mask and the packing; `cache` holds earlier positions, if any.
 
     Args:
-        causal: whether the layer is used with a causal mask; the relative positions depend on it.
+        causal: whether the layer is used with a causal mask, on which the relative positions depend.
     """
 
     def __init__(self, c: TransformerConfig, causal: bool = False) -> None:
@@ -98,7 +98,7 @@ def causal_spec(x: Tensor, packing: npx.Packing | None = None) -> npx.AttentionS
 
 
 def norm_factors(c: TransformerConfig, stack: str) -> tuple[float, float]:
-    """Return two factors: one on residual connections and one on the initialization of sub-layers."""
+    """Return two factors: one for residual connections and one for the initialization of sub-layers."""
     return deep_norm_factors(stack, c.n_layers) if c.norm == "deepnorm" else (1.0, 1.0)
 
 
@@ -106,7 +106,7 @@ def make_attention(cls: type[A], c: TransformerConfig, stack: str, **options: An
     """Build an attention layer.
 
     Args:
-        options: its `rotary_base`, `score_bias` and `window`, if any.
+        options: the layer's `rotary_base`, `score_bias` and `window`, if any.
     """
     return cls(
         *(c.d_model, c.n_heads, c.d_k, c.d_v),
@@ -202,8 +202,8 @@ def check_normalizer(loss_normalizer: float) -> float:
 
 
 class SequenceModel(Module):
-    """Base class of the architectures. By default, embedding and output projection share one matrix (paper section
-    3.4).
+    """Base class of the architectures. By default, the embedding and the output projection share one matrix (paper
+    section 3.4).
 
     Ids are NumPy integer arrays. Sequences are padded at their end with `config.pad_id`. Subclasses define `examples`,
     the kind of data that `loss` takes ("pairs" of sequences, or "text"); `build(config)`, which creates the layers; and
@@ -243,7 +243,7 @@ class SequenceModel(Module):
         return min((m.max_length for m in self.modules() if isinstance(m, Positions) and m.max_length), default=None)
 
     def enable_gradient_checkpointing(self, enabled: bool = True) -> None:
-        """Save only the inputs and outputs of each layer and recompute the rest in backward, or stop doing so.
+        """Save only the inputs and outputs of each layer and recompute the rest in backward; False saves everything.
 
         Raises ValueError for a model with experts, whose balance losses are not outputs of a layer.
         """
@@ -283,7 +283,7 @@ class SequenceModel(Module):
         """Return the input of the first layer for ids on the device, (B, T) or packed (N,), from `start` on.
 
         Args:
-            change: applied to the embedding before positions are added.
+            change: a function applied to the embedding before positions are added.
         """
         ids = self.drop_words(ids)
         if change is None:
@@ -291,7 +291,7 @@ class SequenceModel(Module):
         return self.dropout(positions(change(embedding(ids)), start))
 
     def drop_words(self, ids: npx.Array) -> npx.Array:
-        """Replace random ids, except the special ones, by `config.unk_id` (word dropout; in training mode)."""
+        """In training mode, replace random ids, except the special ones, with `config.unk_id` (word dropout)."""
         c = self.config
         if not (self.training and c.word_dropout):
             return ids
@@ -305,7 +305,7 @@ class SequenceModel(Module):
         return neural.linear(hidden, self.output_embedding.transpose(), bias)
 
     def step(self, tokens: npx.Array, state: Any) -> npx.Array:
-        """Return the logits (R, V), an array, of the token after `tokens` (R,), and advance the state by a position."""
+        """Return the array of logits (R, V) of the token after `tokens` (R,), and advance the state by one position."""
         ids = npx.from_host(self.check_ids("last ids", tokens[:, None]))
         with no_grad():
             return self.logits(Tensor(self.hidden_states(ids, state).data[:, -1])).data
@@ -321,7 +321,7 @@ class SequenceModel(Module):
         """
         smoothing = npx.LabelSmoothing(label_smoothing, smoothing_classes, self.config.pad_id)
         rows = self.output_embedding
-        if self.output_bias is not None:  # the bias is a last column of the weights, for inputs that end with 1
+        if self.output_bias is not None:  # the bias is the last column of the weights; inputs end with a 1
             rows = concatenate(rows, self.output_bias[: len(rows)].reshape((-1, 1)), axis=1)  # (V, D + 1)
             ones = Tensor(npx.ones((*hidden.shape[:-1], 1), hidden.dtype))
             hidden = concatenate(hidden, ones, axis=-1)

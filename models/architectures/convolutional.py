@@ -17,7 +17,7 @@ from models.layers.positions import Positions, RotaryPositions
 from models.registry import NORMS, architecture
 from npx import host
 
-HALF = 0.5**0.5  # keeps the variance of a sum of two
+HALF = 0.5**0.5  # preserves the variance of a sum of two terms
 
 
 # ConvS2S
@@ -53,7 +53,7 @@ class GatedConvolution(Layer):
 
 
 class AttendingConvolution(GatedConvolution):
-    """A decoder layer of ConvS2S: a causal gated convolution, whose output and `embedded` attend to the memory.
+    """A decoder layer of ConvS2S: a causal gated convolution; the sum of its output and `embedded` attends to memory.
 
     `forward(x, memory, spec, cache, source_cache, embedded=)`: (B, T, D) -> (B, T, D), or packed (N, D). `embedded` is
     the decoder's input; the other arguments are those of `DecoderLayer`.
@@ -79,7 +79,7 @@ class AttendingConvolution(GatedConvolution):
         return (x + y) * HALF
 
     def new_cache(self, rows: int, dtype: Any) -> RowArray:
-        """Return the zeros before the first target position of `rows` sequences."""
+        """Return the initial cache of `rows` sequences: zeros for the positions before the first target."""
         return self.convolution.new_cache(rows, dtype)
 
     def new_source_cache(self, memory: Tensor) -> KeyValueCache:
@@ -91,9 +91,9 @@ class AttendingConvolution(GatedConvolution):
 class ConvS2S(EncoderDecoder):
     """Gated convolutions with attention in every decoder layer. `model(src_ids, tgt_ids)` returns logits (B, T, V).
 
-    Its attention is the Transformer's: W^K and W^V project the memory, the encoder's output plus the source embedding.
-    In the original, which has one head and no W^K, the keys do not contain the embedding. Unlike the original, this
-    model has no weight normalization.
+    Its attention is the Transformer's: W^K and W^V project the memory, which is the encoder's output plus the source
+    embedding. In the original, which has one head and no W^K, the keys do not contain the embedding. Unlike the
+    original, this model has no weight normalization.
     """
 
     def make_encoder(self, c: TransformerConfig) -> list[GatedConvolution]:
@@ -116,7 +116,7 @@ class ConvS2S(EncoderDecoder):
 
 # ByteNet
 
-N_DILATIONS = 5  # dilations 1, 2, 4, 8, 16, and again
+N_DILATIONS = 5  # dilations 1, 2, 4, 8, 16, then 1 again
 
 
 class ResidualConvolution(Layer):
@@ -146,7 +146,7 @@ class ResidualConvolution(Layer):
         return x + self.dropout(self.upper(ops.relu(self.norms[2](y))))
 
     def new_cache(self, rows: int, dtype: Any) -> RowArray:
-        """Return the zeros before the first target position of `rows` sequences."""
+        """Return the initial cache of `rows` sequences: zeros for the positions before the first target."""
         return self.convolution.new_cache(rows, dtype)
 
 
@@ -168,7 +168,7 @@ def take_rows(x, index):
 class ByteNet(EncoderDecoder):
     """Dilated convolutions; the decoder reads the memory at its own position. `model(src_ids, tgt_ids)`: (B, T, V).
 
-    There is no attention. The encoder computes `expansion` times as many positions as the source has, and target
+    ByteNet has no attention. The encoder computes `expansion` times as many positions as the source has, and target
     position t reads position t of the encoder, if it exists.
     """
 

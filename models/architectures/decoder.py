@@ -45,7 +45,7 @@ class LanguageModel(SequenceModel):
         loss_normalizer: float | None = None,
         rdrop: float = 0.0,
     ) -> Tensor:
-        """Return the label-smoothed cross entropy () of each token after the first, given those before it.
+        """Return the label-smoothed cross entropy () of each token after the first, given the tokens before it.
 
         Args:
             ids: (B, T+1).
@@ -96,7 +96,7 @@ class LanguageModel(SequenceModel):
         return self.norm(x) if self.norm else x
 
     def attentions(self) -> dict[str, list[Attention]]:
-        """Return the attention of each layer, under the key "text"."""
+        """Return the attention layers, under the key "text"."""
         return {"text": [layer.attention for layer in self.layers]}
 
     def attention_maps(self, ids: Any) -> list[npx.Array]:
@@ -125,7 +125,7 @@ class LanguageModel(SequenceModel):
         """Return the maximum number of tokens (B,) that may follow prompts (B, T): `max_extra`, or fewer if positions
         are limited.
 
-        Raises ValueError if there is no position left.
+        Raises ValueError if no position is left.
         """
         positions_left = max_extra if self.max_length is None else self.max_length - prompts.shape[1] + 1
         if positions_left < 1:

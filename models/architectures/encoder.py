@@ -53,7 +53,7 @@ class Encoder(SequenceModel):
     """The encoder of the Transformer with an output projection (Devlin et al., 2019). `model(ids)` returns (B, S, V).
 
     Each row of ids (B, S) is BOS, tokens, EOS, padding; a second text may follow, with its own EOS. Labels are
-    ids of the output vocabulary; the text has the same vocabulary unless `config.src_vocab_size` is set.
+    ids of the output vocabulary; the text uses the same vocabulary unless `config.src_vocab_size` is set.
     `config.pad_id` marks a token without a label. By default, the type of a token is the number of EOS before it.
 
     Args:
@@ -85,7 +85,7 @@ class Encoder(SequenceModel):
         return [] if self.config.src_vocab_size is None else ["projection", "output_bias", "output_transform"]
 
     def forward(self, ids: Any, token_types: Any = None) -> Tensor:
-        """Return logits (B, S, V) of the label of each of the ids (B, S)."""
+        """Return the logits (B, S, V) for the label of each of the ids (B, S)."""
         return self.logits(self._transform(self.encode(ids, token_types)[0]))
 
     def encode(self, ids: Any, token_types: Any = None) -> tuple[Tensor, npx.Array]:
@@ -191,7 +191,7 @@ class Encoder(SequenceModel):
         return self.training_loss(hidden, labels, label_smoothing, smoothing_classes, loss_normalizer, rdrop)
 
     def _packed(self, ids: Any, labels: Any) -> tuple[Any, ...]:
-        """Return packed ids and token types, their packing, packed labels, and the rows (n,) that are predicted.
+        """Return packed ids and token types, their packing, packed labels, and the rows (n,) with labels to predict.
 
         With one label per token, the rows index the packed text; with labels (B, 1), they index the texts.
         """
@@ -212,7 +212,7 @@ class Encoder(SequenceModel):
         rows: npx.Array,
         of_texts: bool,
     ) -> tuple[Tensor, npx.Array]:
-        """Return the vectors (n, D) from which labels are predicted, and these labels (n,), for packed arrays.
+        """Return the vectors (n, D) from which labels are predicted, and the labels (n,), for packed arrays.
 
         Only these rows reach the output projection: a masked language model predicts only about one token in seven.
         """

@@ -57,7 +57,7 @@ class TargetSpace(Module):
 class EncoderDecoder(SequenceModel):
     """Base class of encoder-decoders, with the arguments, inputs and result of `Transformer`.
 
-    Subclasses define `make_encoder(c)` and `make_decoder(c)`, which create the layers. Their layers are called like
+    Subclasses define `make_encoder(c)` and `make_decoder(c)`, which create the layers. These are called like
     `EncoderLayer` and `DecoderLayer` (blocks.py); a decoder layer also has the methods `new_cache` and
     `new_source_cache`. A stack with other connections overrides `run_encoder` or `run_decoder`.
     """
@@ -98,10 +98,10 @@ class EncoderDecoder(SequenceModel):
             tgt_ids: (B, T+1), each row BOS, tokens, EOS, padding.
             label_smoothing: probability moved from the target to other classes, in [0, 1). Default 0.1.
             smoothing_classes: the classes that receive it: "all" (default), "others", "others_without_pad".
-            loss_normalizer: divisor of the sum over target tokens. Default: their number, without padding. For a
-                micro-batch, pass the number of target tokens of the complete update.
-            rdrop: weight of R-Drop's divergence between two passes with different dropout (`training_loss`); 0
-                (default): one pass.
+            loss_normalizer: divisor of the sum over target tokens. Default: the number of target tokens, without
+                padding. For a micro-batch, pass the number of target tokens of the complete update.
+            rdrop: weight of R-Drop's divergence between two passes with different dropout (`training_loss`). Default 0:
+                a single pass.
         """
         src_ids, src_lengths, tgt_inputs, targets = self.loss_inputs(src_ids, tgt_ids)
         if loss_normalizer is None:
@@ -226,7 +226,7 @@ class EncoderDecoder(SequenceModel):
     # Decoding (models/search/protocol.py)
 
     def start(self, src_ids: Any) -> tuple[npx.Array, "DecoderState"]:
-        """Return the first tokens (B,), BOS, and the decoding state of source ids (B, S)."""
+        """Return the first tokens (B,), all BOS, and the decoding state of source ids (B, S)."""
         with no_grad():
             memory, spec = self.encode(src_ids)
             layers = [layer.new_cache(len(memory), memory.dtype) for layer in self.decoder]
@@ -266,7 +266,7 @@ class EncoderDecoder(SequenceModel):
         return self.inspect(src_ids, tgt_ids, (kind,)).maps[kind]
 
     def attentions(self) -> dict[str, list[Attention]]:
-        """Return the attention layers by kind ("encoder", "decoder", "cross"), without layers that have none."""
+        """Return the attention layers by kind ("encoder", "decoder", "cross"), skipping layers without attention."""
         sources = {
             "cross": ("cross_attention", self.decoder),
             "encoder": ("attention", self.encoder),

@@ -12,7 +12,8 @@ from models.registry import POSITIONS
 def slopes(n_heads: int) -> list[float]:
     """Return the slope m_h of each head: the geometric sequence 2^(-8h/H), h = 1 .. H, if H is a power of two.
 
-    Otherwise, as in the authors' code, the slopes for the power of two n below H, then every other slope for 2n.
+    Otherwise, as in the authors' code: the slopes for the largest power of two n below H, then every other slope for
+    2n.
     """
     n = 2 ** floor(log2(n_heads))
     first = [2 ** (-8 * h / n) for h in range(1, n + 1)]

@@ -11,7 +11,7 @@ class Linear(Module):
 
     Args:
         n_in: width of the input.
-        n_out: width of the output. Several widths: merged maps, initialized separately.
+        n_out: width of the output. Several widths give merged maps, which are initialized separately.
         bias: whether to add b, initially 0. Default True.
         activation: "" (default) or "relu".
         gain: factor on the initialization of W, Xavier uniform unless within `models.init.scheme`; one number, or one

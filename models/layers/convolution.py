@@ -33,9 +33,9 @@ def has_neighbor(x: npx.Array, offset: int, packing: npx.Packing | None, lengths
 
 @differentiable
 def unfold(x, width, dilation=1, causal=False, packing=None, lengths=None):
-    """Return for each position the inputs at `tap_offsets` side by side, (..., D) -> (..., width D).
+    """Concatenate, for each position, the inputs at `tap_offsets`. (..., D) -> (..., width D).
 
-    x (B, T, D), of which sentence b has `lengths[b]` positions (default: T), or packed (N, D). Positions outside of the
+    x (B, T, D), of which sentence b has `lengths[b]` positions (default: T), or packed (N, D). Positions outside the
     sentence are zeros.
     """
     size, offsets = x.shape[-1], tap_offsets(width, dilation, causal)
@@ -129,7 +129,7 @@ class Convolution(Module):
         return self.mix(taps)
 
     def new_cache(self, rows: int, dtype: Any) -> RowArray:
-        """Return the zeros before the first position of `rows` sequences.
+        """Return the initial cache of `rows` sequences: zeros for the positions before the first one.
 
         Raises ValueError unless the layer is causal.
         """

@@ -1,8 +1,8 @@
 """Mixture of experts: several feed-forward networks, of which a router selects one or two for each token.
 
-Top-1 routing follows Fedus et al. ("Switch Transformers", 2022), top-2 routing Lepikhin et al. ("GShard", 2021). Unlike
-in these papers, an expert has no capacity limit: no token is dropped, and the output for a token does not depend on
-other tokens.
+Top-1 routing follows Fedus et al. ("Switch Transformers", 2022), and top-2 routing follows Lepikhin et al. ("GShard",
+2021). Unlike in these papers, an expert has no capacity limit: no token is dropped, and the output for a token does not
+depend on other tokens.
 """
 
 from collections.abc import Callable, Iterator

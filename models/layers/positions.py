@@ -157,7 +157,7 @@ class ScoreBias(Module):
 
     Attributes:
         is_shared: whether all layers of a stack use the bias of the first one.
-        multiplications: number of multiplications for each query token, for the count of FLOPs.
+        multiplications: number of multiplications for each query token, for the FLOP count.
     """
 
     is_shared = False

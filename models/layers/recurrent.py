@@ -25,7 +25,7 @@ class TimeMajor:
 
     Args:
         reverse: whether the last position of each sentence comes first; padding stays last.
-        lengths: (B,), where padded sentences end.
+        lengths: the lengths (B,) of padded sentences.
     """
 
     def __init__(self, x: npx.Array, packing: npx.Packing | None, lengths: npx.Array | None, reverse: bool) -> None:
@@ -58,7 +58,7 @@ def matmul(a: npx.Array, b: npx.Array) -> npx.Array:
 
 
 def sigmoid_in_place(x: npx.Array) -> None:
-    """Replace x by its sigmoid, (1 + tanh(x / 2)) / 2: NumPy's tanh takes less time than its exp."""
+    """Replace x with its sigmoid, (1 + tanh(x / 2)) / 2: NumPy's tanh takes less time than its exp."""
     x *= 0.5
     npx.tanh(x, out=x)
     x += 1

@@ -20,7 +20,7 @@ def window_margins(window: int, causal: bool) -> tuple[int, int]:
 
 
 def window_mask(n_queries: int, n_keys: int, window: int, causal: bool) -> npx.Array:
-    """Return a boolean mask (T, S): which of S positions each of the last T of them attends to."""
+    """Return a boolean mask (T, S) of the positions, among S, that each of the last T positions attends to."""
     before, after = window_margins(window, causal)
     distance = npx.arange(n_keys) - npx.arange(n_keys - n_queries, n_keys)[:, None]
     return (-before <= distance) & (distance <= after)
@@ -70,7 +70,7 @@ class Blocks:
         return flat[:, self.before : self.before + self.length]
 
     def bias(self, lengths: npx.Array | None) -> npx.Array:
-        """Return the bias (B n, 1, L, L + margins) that masks keys outside of the window and of the sentence."""
+        """Return the bias (B n, 1, L, L + margins) that masks keys outside the window or the sentence."""
         query = npx.arange(self.size)[:, None]
         key = npx.arange(self.width)  # counted from the first position of the margin
         in_window = (query <= key) & (key <= query + self.before + self.after)  # (L, width)

@@ -1,4 +1,4 @@
-"""RMSNorm (Zhang and Sennrich, 2019): a norm without mean and bias."""
+"""RMSNorm (Zhang and Sennrich, 2019): a norm that neither subtracts the mean nor adds a bias."""
 
 import npx
 from autograd import Tensor, differentiable

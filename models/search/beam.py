@@ -28,7 +28,7 @@ class SearchStep(NamedTuple):
 
 
 class _BestHypotheses:
-    """The `n_best` best hypotheses of each sentence that are no longer live: arrays (B, n_best), best first.
+    """The `n_best` best hypotheses that are no longer live, for each sentence: arrays (B, n_best), best first.
 
     A hypothesis is a node of the prefix tree, its depth and the log-probability of its end. Score -inf marks an empty
     entry.
@@ -73,7 +73,7 @@ def beam_search(
     finish_in_beam: bool = False,
     observe: Callable[[SearchStep], object] | None = None,
 ) -> list[list[Hypothesis]]:
-    """Return the `n_best` hypotheses of greatest score for each sentence, best first (section 6.1).
+    """Return the `n_best` hypotheses with the highest scores for each sentence, best first (section 6.1).
 
     score(Y) = log P(Y | X) / length_penalty(|Y|), where |Y| counts EOS.
 
@@ -182,7 +182,7 @@ def beam_search(
 def _read_hypotheses(best: _BestHypotheses, parent: Any, symbol: Any, value: Any) -> list[list[Hypothesis]]:
     """Read the tokens of the best hypotheses, and their log-probabilities, from the prefix tree.
 
-    This goes from the last token to the first, for all hypotheses at once.
+    Tokens are read from the last to the first, for all hypotheses at once.
     """
     tokens = host.zeros((*best.node.shape, best.depth.max()), host.int64)  # (B, n_best, T)
     values = host.zeros(tokens.shape)

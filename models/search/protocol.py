@@ -2,7 +2,7 @@
 
 All live hypotheses of all sentences are the rows of one flat batch. One step of the model computes the next-token
 logits of every row. The logits stay on the model's device, where each row is reduced to its most probable tokens. These
-few values, and the bookkeeping over them, are on the host.
+few values and the bookkeeping of the search are on the host.
 
 Dimensions: `B` sentences, `S` source length, `R` live rows, `V` vocabulary, `K` beam.
 """
@@ -97,7 +97,7 @@ def check_integer(name: str, value: Any, minimum: int) -> None:
 
 
 def never_chosen(config: Any) -> tuple[int, ...]:
-    """Return the ids that a search never chooses, without repetitions."""
+    """Return the ids that a search never chooses, without duplicates."""
     return tuple(dict.fromkeys((config.pad_id, config.bos_id, *getattr(config, "suppressed_ids", ()))))
 
 
@@ -117,7 +117,7 @@ def top_continuations(logits: npx.Array, k: int, config: Any, position: int) -> 
 
 
 def prepare(model: SearchModel, src_ids: Any, max_extra: int, **options: Any) -> tuple[npx.Array, npx.Array]:
-    """Return source ids (B, S) on the host and the maximum |Y| of each sentence (B,). Raises ValueError if invalid."""
+    """Return source ids (B, S) on the host and the maximum |Y| (B,) of each sentence. Raises ValueError if invalid."""
     check_search(max_extra=max_extra, **options)
     src_ids = npx.to_host(src_ids)
     check_ids("source ids", src_ids, ndim=2)

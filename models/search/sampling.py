@@ -33,7 +33,7 @@ def sample(
         top_k: sample from the k most probable tokens; 0 (default) from all.
         top_p: sample from the fewest tokens whose probabilities sum to at least this (Holtzman et al., 2020), after
             `top_k`. Default 1.
-        seed: text i uses the random keys (seed, i), independent of the other texts and of `tokens`. Default 0.
+        seed: text i uses the random keys (seed, i), independently of the other texts and of `tokens`. Default 0.
         window: the maximum number of positions that the model sees. Default: `model.max_length`. When the window is
             full, the model rereads its later half and continues. All texts count positions from the end of the shortest
             prompt, so the part of a text that the model rereads depends on the other prompts.
@@ -90,8 +90,8 @@ def sample_outputs(
         src_ids: (B, S), each row tokens, EOS, padding.
         samples: number of outputs for each source. Default 1.
         temperature, top_k, top_p: as for `sample`.
-        seed: sample j of a source with number i uses the random keys (seed, i, j). Default 0.
-        numbers: B nonnegative numbers of the sources. Default: 0 to B - 1.
+        seed: sample j of source number i uses the random keys (seed, i, j). Default 0.
+        numbers: the nonnegative numbers of the B sources. Default: 0 to B - 1.
         max_extra: as for `greedy_search`.
 
     The log-probabilities are the model's own, independent of temperature, top_k and top_p. Padding and BOS are never
@@ -135,7 +135,7 @@ def sampling_probabilities(
 ) -> tuple[npx.Array, npx.Array]:
     """Return the tokens (B, V), the most probable first, and the unnormalized probabilities (B, K) of the first K.
 
-    Tokens that `top_k` or `top_p` exclude have no column or the probability 0. Ties: the lower token first.
+    Tokens that `top_k` or `top_p` exclude have no column or the probability 0. Among ties, the lower token comes first.
     """
     order = host.argsort(-logits, axis=1, kind="stable")
     if temperature == 0:
@@ -148,7 +148,7 @@ def sampling_probabilities(
 
 
 def check_sampling(*, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, **counts: int | None) -> None:
-    """Raise ValueError, naming the option, for invalid options of sampling; `counts` are at least 1, or None."""
+    """Raise ValueError, naming the option, for invalid options of sampling; `counts` must be at least 1, or None."""
     check_integer("top_k", top_k, 0)
     for name, value in counts.items():
         if value is not None:

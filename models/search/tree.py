@@ -72,7 +72,7 @@ class Tree:
                 self.stop_reason = f"the length limit of {length} tokens is reached"
 
     def tokens(self, index: int) -> list[int]:
-        """Return the tokens of a candidate from the root on."""
+        """Return the tokens of a candidate, starting from the root."""
         tokens: list[int] = []
         while index >= 0:
             tokens.append(self.candidates[index].token)

@@ -1,1 +1,1 @@
-"""Fast NumPy on a CPU: work split over the cores in row blocks, and the configuration of the process."""
+"""Fast NumPy on a CPU: work split across the cores in row blocks, and the process configuration."""

@@ -1,16 +1,16 @@
 """Row blocks: cache-sized blocks of rows, computed on all cores.
 
 NumPy evaluates a formula in several passes over memory, on one core. Computing one block of rows after another, each
-small enough for the second-level cache, makes every pass but the first cheap. NumPy releases the interpreter lock
-within a pass, so several threads can compute different blocks. Block sizes are fixed, so no result depends on the
+small enough for the second-level cache, makes every pass but the first cheap. NumPy releases the GIL
+during a pass, so several threads can compute different blocks. Block sizes are fixed, so no result depends on the
 number of threads: sums over rows are computed per block and added in the order of the blocks.
 
-GEMMs are split into panels in the same way once the process is configured (`tune.py`); otherwise BLAS, which then has
-its own threads, receives them undivided.
+Once the process is configured (`tune.py`), GEMMs are split into panels in the same way; otherwise each GEMM is a single
+call of BLAS, which then uses its own threads.
 
-Some bugs only appear from the second block on, such as a lost tail or a sum that is reset; finding them would take
-large test arrays. Every block size therefore goes through `block_size`, in your own kernels too, and `small_blocks`
-shrinks all of them for a test:
+Some bugs, such as a lost tail or a sum that is reset, appear only in the second and later blocks, so finding them would
+take large test arrays. Pass every block size through `block_size`, in your own kernels too, so that `small_blocks` can
+shrink it for a test:
 
     step = npx.cpu.row_blocks.block_size(1024)      # 1024, unless a test shrinks it
     parts = npx.cpu.row_blocks.parallel_ranges(body, len(x), step)
@@ -36,7 +36,7 @@ from npx.settings import setting
 
 # Bytes of one operand in a block. Small blocks stay in cache; large blocks are handed to threads less often.
 BLOCK_BYTES = 1 << 19
-INLINE_BYTES = 1 << 19  # for less work, waking a thread costs more time than it saves
+INLINE_BYTES = 1 << 19  # below this size, waking a thread costs more time than it saves
 INLINE_FLOPS = 4_000_000  # the corresponding limit for a GEMM
 PANEL_ROWS = 64, 2048  # minimum and maximum rows (or columns) of a GEMM that one thread computes at a time
 
@@ -52,7 +52,7 @@ def block_size(size: int) -> int:
 
 @contextmanager
 def small_blocks(rows: int | None = 1, threads: int = 2) -> Iterator[None]:
-    """Make every block size `rows` (None: unchanged) and use `threads` threads, for the duration of a `with` statement.
+    """Set every block size to `rows` (None: unchanged) and use `threads` threads within the `with` block.
 
     This is for tests and applies to every thread of the process. Even the smallest arrays are split among the threads,
     and the first ranges of the threads are interleaved (npx/testing/interleave.py).
@@ -92,10 +92,10 @@ def map_blocks(body: Callable[[int, int], Any], rows: int, row_bytes: int) -> li
 
 
 def block_rows(rows: int, row_bytes: int) -> int:
-    """Return the number of rows of a block of at most about BLOCK_BYTES.
+    """Return the number of rows in a block of at most about BLOCK_BYTES.
 
-    Work that is not `inline` is split into an even number of equal blocks if it has enough rows: with three blocks, one
-    of two threads would have to compute two.
+    Work that is large enough for several threads is split into an even number of equal blocks if it has enough rows:
+    with three blocks, one of two threads would have to compute two.
     """
     total = rows * row_bytes
     pairs = -(-total // (2 * BLOCK_BYTES)) if total >= INLINE_BYTES else 0
@@ -105,9 +105,9 @@ def block_rows(rows: int, row_bytes: int) -> int:
 def elementwise(formula: Callable[..., Any], *arrays: Any, outputs: int = 1) -> Any:
     """Return formula(*arrays) for an elementwise formula and arrays of the same shape, computed on all cores.
 
-    On a CPU the formula receives blocks of rows, on any thread; on a GPU it receives the complete arrays. 16-bit floats
-    are passed as float32, whose range holds their squares and products. The result has the dtype of the first array; a
-    formula with several `outputs` returns them as a tuple. Raises ValueError if the shapes differ.
+    On a CPU the formula receives blocks of rows, in several threads; on a GPU it receives the complete arrays. 16-bit
+    floats are passed as float32, whose range holds their squares and products. The result has the dtype of the first
+    array; a formula with several `outputs` returns them as a tuple. Raises ValueError if the shapes differ.
     """
     x = arrays[0]
     if mismatches := [a.shape for a in arrays if a.shape != x.shape]:
@@ -141,8 +141,8 @@ def _promote_16_bit(x: Any) -> Any:
 def parallel_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: bool = False) -> list[Any]:
     """Return `[body(i, min(i + step, n)) for i in range(0, n, step)]`, run on all cores unless `inline`.
 
-    A nested call runs in the calling worker's thread: waiting for the other workers could deadlock. When a body raises,
-    no further range starts, and all running ranges have ended before the error is raised here.
+    A nested call runs in the calling worker's thread, because waiting for the other workers could deadlock. If a body
+    raises, no further range starts, and the error is raised here once all running ranges have ended.
     """
     starts = range(0, n, step)
     may_split = len(starts) > 1 and not (inline and _forced_threads is None) and not _in_worker.get()
@@ -150,7 +150,7 @@ def parallel_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: 
     if workers <= 1:
         return [body(i, min(i + step, n)) for i in starts]
 
-    # Each free thread takes the next range, so a core slowed by another process delays one range at most.
+    # Each free thread takes the next range, so a core slowed by another process delays at most one range.
     results: list[Any] = [None] * len(starts)
     remaining = iter(enumerate(starts))  # shared by the threads: the GIL makes each `next` atomic
     if _forced_threads is None:
@@ -196,7 +196,7 @@ def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None) -> np.nd
 
 
 def parallel_matmuls(*matmuls: tuple[np.ndarray, np.ndarray, np.ndarray, bool]) -> None:
-    """Compute out = a @ b, or out += a @ b if `add`, for several independent (a, b, out, add) on all cores.
+    """Compute out = a @ b, or out += a @ b if `add`, for several independent tuples (a, b, out, add) on all cores.
 
     Each result is split along its rows or its columns, whichever are more numerous.
     """

@@ -3,13 +3,13 @@
 A training step allocates the same large arrays again and again. By default glibc serves each of them with a fresh
 `mmap` and returns it on `free`, so the first pass over every temporary array waits for the operating system to zero its
 pages. For a layer norm over 4096 x 512 this takes longer than the arithmetic. Keeping freed memory inside the process
-avoids it.
+avoids this cost.
 
-BLAS libraries have their own threads, which wait for each other by spinning. As soon as anything else runs on the
-machine, a spinning thread occupies the core that the thread it waits for needs: on a machine with two cores, next to
-one busy process, a training step took seven times as long. So BLAS is limited to one thread, and each GEMM is split
-over the threads of `row_blocks.py`, which sleep while they wait. In a process that has not been configured, BLAS
-receives each GEMM undivided.
+BLAS libraries have their own threads, which wait for each other by spinning. When another process runs on
+the machine, a spinning thread may occupy the very core needed by the thread that it is waiting for: on a machine with
+two cores and one other busy process, a training step took seven times as long. BLAS is therefore limited to one thread,
+and each GEMM is split across the threads of `row_blocks.py`, which sleep while they wait. In a process that has not
+been configured, GEMMs are not split.
 
 Call `npx.configure_process()` once before training or a search, as the command line, the Trainer and the benchmarks
 do. NPX_TUNE=0 makes it do nothing.

@@ -1,4 +1,4 @@
-"""GEMMs of the CUDA versions: cuBLAS on a GPU, NumPy for emulated kernels."""
+"""GEMMs for the CUDA versions of kernels: cuBLAS on a GPU, NumPy for emulated kernels."""
 
 import functools
 from typing import Any
@@ -26,7 +26,7 @@ def matmul(
     if xp is not np:
         _gemm(xp, a, b, out, add, bias, relu)
     elif add or a.dtype != wide:
-        with np.errstate(over="ignore", invalid="ignore"):  # a GPU returns inf and NaN without a warning too
+        with np.errstate(over="ignore", invalid="ignore"):  # like a GPU, return inf and NaN without a warning
             product = np.matmul(a.astype(wide), b.astype(wide))
             out[...] = out.astype(wide) + product if add else product
     else:
@@ -46,7 +46,7 @@ def leading_dimension(x: Array) -> tuple[bool, int] | None:
     return (True, column_stride) if (row_stride == 1 or rows == 1) and column_stride >= rows else None
 
 
-# Values of the enumerations of cuBLAS and CUDA
+# Enum values of cuBLAS and CUDA
 DATA_TYPE = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32, DEFAULT_ALGORITHM = 68, 70, 77, -1
 DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # without it, partial sums are rounded to the dtype of `out`
@@ -108,6 +108,6 @@ def _cupy_gemm_ex(cupy: Any) -> Any:
 
 
 def use_own_handle(cupy: Any) -> None:
-    """Run all later GEMMs through cublas.py: with one workspace, CUDA graphs and eager calls give the same bits."""
+    """Run all later GEMMs through cublas.py, whose single workspace gives CUDA graphs and eager calls the same bits."""
     global _own_handle
     _own_handle = _own_handle or Cublas(cupy, DISALLOW_REDUCED_PRECISION_REDUCTION)

@@ -1,7 +1,7 @@
 """cuBLAS and cuBLASLt without CuPy's wrapper, which rejects cuBLAS during stream capture and has no cuBLASLt functions.
 
-CuPy's compiled module is linked to both libraries, so their functions are found through it. The handle has its own
-workspace, because cuBLAS can only be captured in a CUDA graph if it need not allocate (manual, "CUDA graphs support").
+CuPy's compiled module is linked against both libraries, so their functions are found through it. The handle has its own
+workspace, because cuBLAS can be captured in a CUDA graph only if it does not allocate (manual, "CUDA graphs support").
 """
 
 import ctypes
@@ -24,7 +24,7 @@ ARGUMENTS = {
     "cublasLtMatmulAlgoGetHeuristic": (*[POINTER] * 7, INT, POINTER, POINTER),
     "cublasLtMatmul": (*[POINTER] * 14, SIZE, POINTER),
 }
-# Values of cuBLASLt's enumerations: attributes of an operation and of a preference, and epilogues
+# Enum values of cuBLASLt: attributes of an operation and of a preference, and epilogues
 TRANSPOSED_A, TRANSPOSED_B, EPILOGUE, BIAS = 3, 4, 7, 8
 MAX_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)
 NO_EPILOGUE, WITH_RELU, WITH_BIAS = 1, 2, 4
@@ -48,7 +48,7 @@ class Plan(NamedTuple):
 
 
 def load_cublas() -> Any:
-    """Load CuPy's module that is linked to cuBLAS as a library, through which the symbols of cuBLAS are found."""
+    """Load CuPy's compiled cuBLAS module as a shared library, which gives access to the symbols of cuBLAS."""
     from cupy_backends.cuda.libs import cublas
 
     return ctypes.PyDLL(cublas.__file__)
@@ -77,7 +77,7 @@ class Cublas:
     def call(self, name: str, *args: Any) -> None:
         """Call a function of the library. Raises RuntimeError with the status if it fails."""
         if status := getattr(self.functions, name)(*args):
-            raise RuntimeError(f"{name}: expected CUBLAS_STATUS_SUCCESS, 0; got status {status}")
+            raise RuntimeError(f"{name}: expected CUBLAS_STATUS_SUCCESS (0); got status {status}")
 
     def gemm_ex(self, *args: int) -> None:
         """Call cublasGemmEx on the current stream."""

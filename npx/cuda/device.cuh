@@ -1,9 +1,9 @@
-// Common code of the kernels: storage types, conversions, vector loads, reductions, random bits, tensor-core matmuls.
+// Code shared by the kernels: storage types, conversions, vector loads, reductions, random bits, tensor-core matmuls.
 //
-// Every .cu file includes only this header. It is compiled by NVRTC for a GPU and, with cuda_names.h, by g++ for the
-// emulator. All PTX is in this file, next to an equivalent in C++.
+// Every .cu file includes only this header. NVRTC compiles it for a GPU and g++, with cuda_names.h, for the emulator.
+// All PTX is in this file, next to equivalent C++ code.
 //
-// A kernel is written for a storage type T (float, half_t or bf16_t, defined before the file) and computes in float:
+// A kernel is written for a storage type T (float, half_t or bf16_t, #defined before the file) and computes in float:
 //     float v = to_float(x[i]);   y[i] = from_float<T>(v);
 #pragma once
 #ifndef __CUDACC__
@@ -47,7 +47,7 @@ __device__ __forceinline__ float to_float(half_t x) {
 }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-#define CONVERTS_BF16 1  // the GPU has an instruction for it
+#define CONVERTS_BF16 1  // the GPU has an instruction for this conversion
 #else
 #define CONVERTS_BF16 0
 #endif
@@ -103,7 +103,7 @@ template <> __device__ __forceinline__ unsigned pack2<half_t>(float low, float h
 }
 #endif
 
-// Accesses of 16 bytes, or VECTOR<T> values; addresses are multiples of 16 bytes
+// Accesses to 16 bytes (VECTOR<T> values) at once; addresses must be multiples of 16
 
 template <class S> constexpr int VECTOR = 16 / sizeof(S);
 
@@ -163,8 +163,8 @@ __device__ __forceinline__ float warp_max(float x) {
     return x;
 }
 
-// Reductions over a block of complete warps, with the result in every thread. `scratch` is shared memory of 32 floats.
-// It can be reused immediately, because the first barrier waits for the readers of the previous use.
+// Reductions over a block that consists of complete warps, with the result in every thread. `scratch` is shared memory
+// of 32 floats. It can be reused immediately, because the first barrier waits for the readers of the previous use.
 
 __device__ __forceinline__ float block_sum(float x, float* scratch) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -205,8 +205,8 @@ __device__ __forceinline__ Random64 random64(u64 seed, u64 step, u64 call, u64 p
 // Word `i` (0 to 15) of a group
 __device__ __forceinline__ unsigned bits16(const Random64& r, int i) { return r.word[i / 4] >> 16 * (i % 4) & 0xffff; }
 
-// Tensor cores for 16-bit types in this shape (TENSOR_CORES: sm_80 and above). With group = lane / 4 and t = lane % 4,
-// a lane holds the following elements, two 16-bit values per register, the first in the lower half:
+// Tensor-core matmuls m16n8k16 of 16-bit types (TENSOR_CORES: sm_80 and above). With group = lane / 4 and
+// t = lane % 4, a lane holds the following elements, two 16-bit values per register, the first in the lower half:
 //     A (16, 16):  a[0] row group, columns 2t, 2t+1;  a[1] row group + 8;  a[2], a[3] the same rows, columns + 8
 //     B (16, 8):   b[0] rows 2t, 2t+1 of column group;  b[1] rows + 8
 //     C (16, 8):   c[0], c[1] row group, columns 2t, 2t+1;  c[2], c[3] row group + 8
@@ -301,9 +301,9 @@ inline void ldmatrix_x4_trans(unsigned* r, const void* row, const char* file = _
 }
 #endif
 
-// Copy BYTES bytes (2, 4, 8 or 16, both addresses multiples of it) from global to shared memory, or zeros if not
-// `real`. From sm_80 on the copy is asynchronous and needs no registers. `wait_for_copies` waits for the copies of the
-// calling thread only, so a barrier must follow it.
+// Copy BYTES bytes (2, 4, 8 or 16; both addresses are multiples of BYTES) from global to shared memory, or write zeros
+// if `real` is false. From sm_80 on the copy is asynchronous and needs no registers. `wait_for_copies` waits for the
+// copies of the calling thread only, so a barrier must follow it.
 
 template <int BYTES> struct alignas(BYTES) Bytes { unsigned words[BYTES / 4]; };
 template <> struct alignas(2) Bytes<2> { unsigned short word; };
@@ -313,7 +313,7 @@ template <int BYTES> __device__ __forceinline__ void copy_async(void* to, const 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     if constexpr (BYTES >= 4) {
         unsigned shared = (unsigned)__cvta_generic_to_shared(to), count = real ? BYTES : 0;
-        if constexpr (BYTES == 16)  // past the first-level cache
+        if constexpr (BYTES == 16)  // bypasses the L1 cache
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(shared), "l"(from), "r"(count) : "memory");
         else
             asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
@@ -335,7 +335,7 @@ __device__ __forceinline__ void wait_for_copies() {
 #else
 namespace emulator {
 
-// Copies are delayed until they are waited for, so reads that come too early see wrong values.
+// Copies are delayed until the kernel waits for them, so that a read that comes too early sees wrong values.
 struct Copy { void* to; const void* from; int bytes; };
 const int MAX_COPIES = 512;
 static Copy copies[MAX_THREADS][MAX_COPIES];

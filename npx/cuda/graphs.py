@@ -5,7 +5,7 @@
 
 The Python function runs only once, while the graph is captured, and the GPU computes nothing during the capture. Each
 call of the graph then repeats the same kernels with the same arguments. The function must therefore not wait for a
-value and may read host data only through its inputs, and all existing arrays that it reads or writes must stay at their
+value, it may read host data only through its inputs, and all existing arrays that it reads or writes must keep their
 addresses. Call the function once without a graph first, so that kernels are compiled, tables uploaded and libraries
 initialized.
 """
@@ -26,11 +26,11 @@ ALIGNMENT = 256  # bytes, as for every CUDA allocation
 
 @functools.cache
 def pool(cupy: Any) -> Any:
-    """Return the memory pool for arrays created by graphs, which write to their memory even after the arrays are freed.
+    """Return the memory pool for arrays created by graphs, which write to this memory even after the arrays are freed.
 
     All graphs share the pool, because they run one after another. When memory is short, CuPy's default pool frees
-    unused blocks; graphs would still write to those, so this pool never frees memory. NPX_GPU_MEMORY limits both pools
-    together.
+    unused blocks, which graphs would still write to, so this pool never frees memory. NPX_GPU_MEMORY limits the total
+    of both pools.
     """
     default_pool, blocks, n_bytes = cupy.get_default_memory_pool(), [], 0
     limit = default_pool.get_limit()  # 0 means no limit
@@ -51,16 +51,16 @@ def pool(cupy: Any) -> Any:
 
 @functools.cache
 def capture_stream(cupy: Any) -> Any:
-    """Return the stream on which all graphs are captured: a pool does not reuse memory across streams."""
+    """Return the stream that all captures share, because memory pools do not reuse memory across streams."""
     return cupy.cuda.Stream(non_blocking=True)
 
 
 class Graph:
     """The kernels of a function as a CUDA graph.
 
-    A call returns the arrays that the function returned, the same ones each time; their values last until another graph
-    runs. Creating the first graph switches all GEMMs to our own cuBLAS handle. Raises RuntimeError (the base of
-    CuPy's errors) or MemoryError if the function cannot be captured; in that case nothing has been computed.
+    A call returns the arrays that the function returned, the same ones each time; their values remain valid until
+    another graph runs. Creating the first graph switches all GEMMs to our own cuBLAS handle. Raises RuntimeError (the
+    base of CuPy's errors) or MemoryError if the function cannot be captured; in that case nothing has been computed.
     """
 
     def __init__(self, function: Callable[..., Any], inputs: Sequence[np.ndarray]) -> None:
@@ -104,7 +104,7 @@ def _view(buffer: Array, start: int, like: np.ndarray) -> Array:
 
 @contextmanager
 def _uploads_forbidden(cupy: Any) -> Iterator[None]:
-    """Reject uploads, including CuPy's own (of a list used as an index): a graph would later read freed host memory."""
+    """Reject uploads, even implicit ones (a list used as an index): a graph would later read freed host memory."""
 
     def reject(size: int) -> Any:
         raise RuntimeError(array.UPLOAD_ERROR)

@@ -46,8 +46,8 @@ def launch(
         grid, block: number of blocks and of threads per block, each an int or a tuple of up to three.
         args: arrays (passed as pointers), NumPy scalars (passed by value) and None (a null pointer).
         shared: bytes of dynamic shared memory.
-        strided: whether the kernel also receives the strides of its arrays; if not, arrays that are not contiguous
-            raise ValueError.
+        strided: whether the kernel also receives the strides of its arrays; if not, non-contiguous arrays raise
+            ValueError.
         defines: preprocessor definitions: integers, or dtypes, which become C types.
     """
     grid3, block3 = _three(grid), _three(block)

@@ -5,15 +5,15 @@ above npx only use a `World`. `world()` returns the world of this process: by de
 do nothing and which never imports mpi4py. `join()` switches to the world of all processes that were launched together.
 
     world = npx.distributed.join()
-    world.all_reduce(flat)()        # replaces every rank's flat array by the sum over the ranks
+    world.all_reduce(flat)()        # replaces every rank's flat array with the sum over the ranks
     world.gather(value)             # returns every rank's value, in the order of the ranks, on every rank
 
-An all-reduce has two phases, which only transfer data: a reduce-scatter, in which rank r receives part r of the array
-from every rank and adds them in the order of the ranks, and an all-gather of the parts. The result is therefore
+An all-reduce has two phases, in which MPI only transfers data: a reduce-scatter, in which rank r receives part r of the
+array from every rank and adds up these parts in rank order, and an all-gather of the sums. The result is therefore
 bitwise identical on every rank and in every run, whatever route the messages take. Each rank sends 2 (k - 1) / k of the
 array, which is optimal for k ranks; `bytes_sent` counts these bytes.
 
-Only one thread calls MPI (`CommThread`), and it never blocks there: it polls requests and sleeps in between, so a
+Only one thread calls MPI (`CommThread`), and it never blocks in MPI: it polls requests and sleeps in between, so a
 waiting rank leaves its core to other processes, can handle signals and knows how long it has waited. Every rank
 monitors the next one (`Heartbeat`), so no rank waits forever for a rank that is dead, stopped or stuck.
 """

@@ -7,9 +7,10 @@ A task is a generator that starts MPI requests and yields each one to wait for i
         yield comm.Iallgather(np.array([7]), sizes)     # resumes when the request is complete
         return sizes
 
-Because only one thread calls MPI, no multi-threaded MPI is needed; its locks are a common source of bugs. The thread
-never blocks in MPI, which would occupy a core: it polls the request and sleeps in between. A waiting rank therefore
-leaves its core to other processes, and heartbeats are sent no matter what the rank is computing or waiting for.
+Because only one thread calls MPI, its multi-threaded mode, whose locks are a common source of bugs, is not needed. The
+thread never blocks in MPI, which would occupy a core: it polls the request and sleeps in between. A waiting rank
+therefore leaves its core to other processes, and heartbeats are sent no matter what the rank is computing or waiting
+for.
 """
 
 import os
@@ -26,8 +27,8 @@ import numpy as np
 
 from npx.distributed.heartbeat import Heartbeat
 
-CHECK_INTERVAL = 0.1  # seconds between two checks of the heartbeat
-MAX_PAUSE = 2e-3  # seconds of sleep, at most, between two polls of a request
+CHECK_INTERVAL = 0.1  # seconds between two heartbeat checks
+MAX_PAUSE = 2e-3  # maximum sleep in seconds between two polls of a request
 
 Steps = Generator[Any, None, Any]  # yields requests, returns a result
 
@@ -57,7 +58,7 @@ class Task:
                 self.request, progress = next(self.steps), True
         except StopIteration as end:
             self.value = end.value
-        except BaseException as error:  # raised by `wait`
+        except BaseException as error:  # raised again by `wait`
             self.error = error
         else:
             return progress

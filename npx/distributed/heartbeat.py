@@ -11,11 +11,12 @@ ABORTING = np.array([-1], np.int64)  # sent instead of a heartbeat by a rank tha
 
 
 class Heartbeat:
-    """Monitors the next rank; every rank is thus monitored by one other rank.
+    """Monitors the next rank, so that every rank is monitored by one other rank.
 
     Each rank sends a heartbeat every BEAT seconds with the number of collectives it has started. This rank logs one
-    line and ends all ranks if the next rank sends no heartbeat for `timeout` seconds, if its process has ended (on this
-    host), or if this rank has waited longer than `world.timeout` in a collective that the next rank has not started.
+    line and ends all ranks if the next rank sends no heartbeat for `timeout` seconds, if its process has ended
+    (known only on the same host), or if this rank has waited longer than `world.timeout` in a collective that the next
+    rank has not started.
     """
 
     def __init__(self, world: Any, peer: tuple[str, str, int], timeout: float, now: float) -> None:
@@ -24,7 +25,7 @@ class Heartbeat:
         self.pid = pid if host == socket.gethostname() else None
         self.exit_fds = _exit_fds(pid) if self.pid is not None else []  # become readable when that process ends
         self.target = (world.rank - 1) % world.size
-        self.enabled = True  # False once the ranks are ending
+        self.enabled = True  # False once the ranks are shutting down
         self.last_received = self.last_check = now
         self.last_sent, self.peer_collectives = 0.0, 0
         self.pending_sends: list[Any] = []
@@ -53,7 +54,7 @@ class Heartbeat:
             self.world.end_all(1)
 
     def _failure(self, silence: float, now: float) -> str:
-        """Return what is wrong with the next rank, or ""."""
+        """Return a description of the next rank's failure, or "" if it has not failed."""
         comm_thread, timeout = self.world.comm_thread, self.world.timeout
         if self.pid is not None and _has_ended(self.pid):
             return "its process has ended (killed or out of memory); the run ends; try --resume"
@@ -63,13 +64,16 @@ class Heartbeat:
         if since is None or timeout is None or now - since <= timeout:
             return ""
         if silence < 2 * BEAT and self.peer_collectives < comm_thread.n_collectives:
-            return f"waited for it for {now - since:.0f} s (train.rank_timeout); the run ends; try --resume"
+            return (
+                f"another rank has waited for it for {now - since:.0f} s (train.rank_timeout); the run ends; "
+                "try --resume"
+            )
         return ""
 
 
 def _exit_fds(pid: int) -> list[int]:
-    """Return a list with a descriptor that becomes readable when a process ends; empty if the system has no such
-    descriptors."""
+    """Return a list with a file descriptor that becomes readable when a process ends, or [] if pidfds are
+    unavailable."""
     try:
         return [os.pidfd_open(pid)]
     except (AttributeError, OSError):

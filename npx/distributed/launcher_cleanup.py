@@ -24,7 +24,7 @@ for number in [signal.SIGTERM] * 10 + [signal.SIGKILL]:  # mpirun ends at once w
 
 
 def end_launcher(grace_period: int = GRACE_PERIOD) -> None:
-    """Start a process that ends this rank's launcher unless it ends by itself within `grace_period` seconds.
+    """Start a process that ends this rank's launcher unless the launcher exits within `grace_period` seconds.
 
     Does nothing for an unknown launcher, or on a system without pidfds.
     """

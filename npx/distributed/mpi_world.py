@@ -226,7 +226,7 @@ def _bytes(x: np.ndarray) -> np.ndarray:
 
 
 def _packet(data: bytes) -> np.ndarray:
-    """Return an array (PACKET,) of uint8 with the length of the data and the first of its bytes."""
+    """Return an array (PACKET,) of uint8 with the length of the data and as many of its bytes as fit."""
     packet, head = np.zeros(PACKET, np.uint8), data[: PACKET - 8]
     packet[:8] = np.frombuffer(len(data).to_bytes(8, sys.byteorder), np.uint8)
     packet[8 : 8 + len(head)] = np.frombuffer(head, np.uint8)

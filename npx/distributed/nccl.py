@@ -1,9 +1,9 @@
 """Collectives between GPUs through NCCL, with one GPU per rank.
 
-As in `mpi_world.py`, NCCL only transfers data: every rank sends each other rank its part and adds what it receives in
-the order of the ranks. The bits of a sum therefore do not depend on NCCL's choice of algorithm, parts may have any
-size, and dtypes that NCCL does not know are sent as bytes. Everything runs on a separate stream, concurrently with the
-backward pass, and the host never waits for it.
+As in `mpi_world.py`, the library only transfers data: every rank sends each of the others its part and adds the parts
+that it receives in rank order. The bits of a sum therefore do not depend on NCCL's choice of algorithm, parts may have
+any size, and dtypes that NCCL does not know are sent as bytes. Everything runs on a separate stream, concurrently with
+the backward pass, and the host never waits for it.
 """
 
 from typing import Any
@@ -38,7 +38,7 @@ class NcclCollectives:
     def _start(self, work: Any) -> Wait:
         """Run `work` on our own stream, after all work submitted to the current stream so far.
 
-        The returned function makes the stream that is then current wait for `work`.
+        The returned function makes the stream that is current when it is called wait for `work`.
         """
         cuda = self.cupy.cuda
         ready, done = cuda.Event(disable_timing=True), cuda.Event()

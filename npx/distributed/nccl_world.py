@@ -43,7 +43,8 @@ class NcclWorld(MpiWorld):
     def wait_seconds(self) -> float:
         return super().wait_seconds + self.collectives.wait_seconds()
 
-    # The host cannot see whether a rank is missing from an NCCL collective, so each one also starts an MPI barrier.
+    # The host cannot see whether a rank is missing from an NCCL collective, so each collective also starts an MPI
+    # barrier.
 
     def reduce_scatter(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
         self.comm_thread.submit(self._barrier())

@@ -19,7 +19,7 @@ class World:
 
     @property
     def wait_seconds(self) -> float:
-        """Seconds in which this process only waited for other ranks or their data."""
+        """The seconds that this process has spent waiting for other ranks or their data."""
         return 0.0
 
     def gather(self, value: Any) -> list[Any]:
@@ -33,11 +33,11 @@ class World:
     def barrier(self) -> None:
         """Wait for all ranks."""
 
-    # The next three start a collective and return a function that waits for it. All ranks must start the same
+    # The next three methods start a collective and return a function that waits for it. All ranks must start the same
     # collectives in the same order. `wire_dtype`: a narrower dtype for the transfer; sums are computed in flat's dtype.
 
     def reduce_scatter(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
-        """Replace this rank's shard of `flat` (n,) by the sum over all ranks, added in the order of the ranks."""
+        """Replace this rank's shard of `flat` (n,) with the sum over all ranks, added in rank order."""
         return lambda: None
 
     def all_gather(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
@@ -45,7 +45,7 @@ class World:
         return lambda: None
 
     def all_reduce(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
-        """Replace `flat` (n,) by the sum over all ranks."""
+        """Replace `flat` (n,) with the sum over all ranks."""
         return lambda: None
 
     def shard_slice(self, size: int, rank: int | None = None) -> slice:
@@ -69,7 +69,7 @@ class World:
         return True
 
     def abort(self, status: int) -> None:
-        """End all ranks with an exit status."""
+        """End all ranks with this exit status."""
 
     @property
     def name(self) -> str:

@@ -37,7 +37,7 @@ def adam_step(
     corrections into two scalars: lr mhat / (sqrt(vhat) + eps) = (lr sqrt(c2) / c1) m / (sqrt(v) + eps sqrt(c2)).
 
     Args:
-        eps_inside: add eps to sqrt(v) before its correction, as TensorFlow and fairseq do.
+        eps_inside: add eps to sqrt(v) before the bias correction, as TensorFlow and fairseq do.
         scale: multiplies the gradient, to undo loss scaling or to clip.
     """
     root = (1 - beta2**step) ** 0.5
@@ -95,7 +95,7 @@ def adam_numpy(p: Array, g: Array, m: Array, v: Array, coefficients: AdamStep, l
 
 @adam.fast("cupy", "float32")
 def adam_cuda(p: Array, g: Array, m: Array, v: Array, coefficients: AdamStep, low: Array | None = None) -> None:
-    """Update all arrays in one pass; arrays that are not contiguous are passed to the reference."""
+    """Update all arrays in one pass; for non-contiguous arrays, run the reference."""
     if not all(x is None or x.flags.c_contiguous for x in (p, g, m, v, low)):
         return adam.reference(p, g, m, v, coefficients, low)
     n = p.size

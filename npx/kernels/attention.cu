@@ -1,4 +1,4 @@
-// Attention and its gradient, with the scores staying on the chip: the CUDA version of attention.py, which has the
+// Attention and its gradient, with scores that never leave the chip: the CUDA version of attention.py, which has the
 // formulas.
 //
 // A block of threads computes one head of one sentence for a tile of TILE positions, 16 per warp. It iterates over the
@@ -8,20 +8,20 @@
 //
 // For packed queries or keys (npx/kernels/packing.py), `starts` gives the rows of each sentence. n_queries and n_keys
 // are the lengths of the longest sentence; they locate a row in lse and a score in dropout's random sequence as if
-// padded.
+// the arrays were padded.
 //
 //     T        float, half_t or bf16_t; sums are float32
 //     DK, DV   sizes of a head's keys and values, rounded up to a multiple of 16; zeros fill the rest
 //     TILE     16, 32, 48 or 64
 //     VEC      values per access to the strided arrays: up to 16 bytes, as far as pointers, strides and sizes allow
-//     ONE_TILE 1 if all queries and all keys fit one tile each, which is no wider than a head; the gradient then needs
-//              five matmuls instead of seven
+//     ONE_TILE 1 if all queries fit in one tile, all keys fit in one tile, and a tile has no more positions than DK and
+//              DV; the gradient then needs five matmuls instead of seven
 //
-// Shared memory: the gradient has four tiles (TILE, DK or DV). attention.py chooses TILE so that they fit the 48 KB
-// that a block may use on every GPU. Heads of size 64 in float16 or bfloat16 take 19 KB at TILE 32 and 37 KB at TILE
-// 64; an SM has 64 KB on sm_75 and 228 KB on sm_90. Registers: the results (16, DK) and (16, DV) of a warp and two
+// Shared memory: the gradient has four tiles (TILE, DK or DV). attention.py chooses TILE so that they fit in the
+// 48 KB that a block may use on every GPU. Heads of size 64 in float16 or bfloat16 take 19 KB at TILE 32 and 37 KB at
+// TILE 64; an SM has 64 KB on sm_75 and 228 KB on sm_90. Registers: the results (16, DK) and (16, DV) of a warp and two
 // tiles of scores (16, TILE) take DK / 2 + DV / 2 + TILE registers per thread, at most 160 of 255. The other operands
-// stay in shared memory and are read again for each matmul, because they would not fit the registers.
+// stay in shared memory and are read again for each matmul, because they would not fit in registers.
 //
 // Built with: T = half_t bf16_t, DK = 16, DV = 32, TILE = 16 48, VEC = 1, ONE_TILE = 0
 // Built with: T = half_t bf16_t, DK = 64, DV = 64, TILE = 32 64, VEC = 8, ONE_TILE = 0 1
@@ -31,7 +31,7 @@
 // Built with: T = float, DK = 128, DV = 128, TILE = 16, VEC = 4, ONE_TILE = 0 1
 #include "device.cuh"
 
-#define THREADS (2 * TILE)      // a warp for 16 positions
+#define THREADS (2 * TILE)      // one warp per 16 positions
 #define FRAGMENTS (TILE / 8)    // 16 x 8 fragments in a warp's rows of scores
 #define GROUPS (TILE / 16 + 1)  // groups of 16 random words that TILE adjacent positions can touch
 
@@ -42,11 +42,11 @@ static_assert(!ONE_TILE || (TILE <= DK && TILE <= DV), "scores overwrite the til
 // Rows are padded by 16 bytes, so that 8 adjacent rows begin in 8 different groups of 4 banks.
 template <int D> struct alignas(16) Tile { T row[TILE][D + VECTOR<T>]; };
 template <int N> struct alignas(N * sizeof(T)) Values { T at[N]; };  // one memory access
-struct KeepMask { unsigned short groups[TILE * GROUPS]; };  // the dropout mask of a tile of scores, 16 bits each
+struct KeepMask { unsigned short groups[TILE * GROUPS]; };  // the dropout mask of a tile of scores, in 16-bit groups
 
 // A warp's results are rows of 16 x 8 fragments. A lane holds four values of each fragment, in mma's layout: two
-// adjacent ones in row lane / 4 and two in row lane / 4 + 8. These are the row and column in the tile of the lane's
-// value i, which is value i % 4 of fragment i / 4.
+// adjacent ones in row lane / 4 and two in row lane / 4 + 8. The next two functions return the row and the column,
+// within the tile, of the lane's value i, which is value i % 4 of fragment i / 4.
 __device__ int row_of(int i) { return threadIdx.x / 32 * 16 + i % 4 / 2 * 8 + threadIdx.x % 32 / 4; }
 __device__ int column_of(int i) { return i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2; }
 
@@ -60,7 +60,7 @@ __device__ float row_max(float x) {
     return fmaxf(x, __shfl_xor_sync(FULL, x, 2));
 }
 
-// Start to load a tile: `rows` rows of d values at x, `step` values apart; zeros fill the rest.
+// Start loading a tile: `rows` rows of d values at x, `step` values apart; zeros fill the rest.
 template <int D> __device__ void load_tile(Tile<D>& tile, const T* x, i64 step, int rows, int d) {
     const int across = D / VEC;
     for (int i = threadIdx.x; i < TILE * across; i += THREADS) {
@@ -70,7 +70,7 @@ template <int D> __device__ void load_tile(Tile<D>& tile, const T* x, i64 step, 
     }
 }
 
-// Store c, scaled by `upper` in the upper 8 and by `lower` in the lower 8 of the warp's 16 rows of x.
+// Store c in the warp's 16 rows of x, with the upper 8 rows scaled by `upper` and the lower 8 by `lower`.
 template <int D>
 __device__ void store_rows(T* x, i64 step, const float (&c)[D / 8][4], float upper, float lower, int rows, int d) {
     const int wide = VEC < 2 ? 1 : 2;
@@ -83,7 +83,7 @@ __device__ void store_rows(T* x, i64 step, const float (&c)[D / 8][4], float upp
     }
 }
 
-// Matmuls of a warp. c (16, TILE) += a b^T, where a is the warp's rows of a tile and b another tile.
+// Matmuls within a warp. c (16, TILE) += a b^T, where a is the warp's rows of a tile and b another tile.
 template <int D, class S = T>
 __device__ void multiply_transposed(float (&c)[FRAGMENTS][4], const Tile<D>& a, const Tile<D>& b) {
     const int lane = threadIdx.x % 32;
@@ -104,7 +104,7 @@ __device__ void multiply_transposed(float (&c)[FRAGMENTS][4], const Tile<D>& a, 
         for (int k = 0; k < D; k += 4) {
             auto upper = *(const Values<4>*)(a.row[row_of(0)] + k), lower = *(const Values<4>*)(a.row[row_of(2)] + k);
 #pragma unroll
-            for (int i = 0; i < 4 * FRAGMENTS; i += i % 2 ? 3 : 1) {  // values 0 and 1, with 2 and 3 below
+            for (int i = 0; i < 4 * FRAGMENTS; i += i % 2 ? 3 : 1) {  // values 0 and 1; 2 and 3 are 8 rows below
                 Values<4> right = *(const Values<4>*)(b.row[column_of(i)] + k);
                 for (int j = 0; j < 4; j++) {
                     c[i / 4][i % 4] += to_float(upper.at[j]) * to_float(right.at[j]);
@@ -115,8 +115,8 @@ __device__ void multiply_transposed(float (&c)[FRAGMENTS][4], const Tile<D>& a, 
     }
 }
 
-// c (16, D) += a b, where a (16, TILE) are the scores in the warp's registers and b is a tile. One matmul's result is
-// laid out in the lanes as the next one requires its left operand.
+// c (16, D) += a b, where a (16, TILE) are the scores in the warp's registers and b is a tile. The result of one
+// matmul already has the lane layout that the next one requires of its left operand.
 template <int D, class S = T>
 __device__ void multiply(float (&c)[D / 8][4], const float (&a)[FRAGMENTS][4], const Tile<D>& b) {
     const int lane = threadIdx.x % 32;
@@ -210,8 +210,8 @@ struct ScoreSpec {
     }
 };
 
-// Which of the lane's scores are allowed, value i at bit i. Rows of the tile are queries and columns keys or, if
-// `transposed`, vice versa; `query` and `key` are the first of each.
+// Return a bit mask of the lane's scores, in which bit i is set if value i is allowed. Rows of the tile are queries and
+// columns keys or, if `transposed`, vice versa; `query` and `key` are the first of each.
 template <bool transposed>
 __device__ unsigned allowed_bits(const ScoreSpec& spec, int query, int key, int n_queries) {
     unsigned bits = 0;
@@ -224,8 +224,8 @@ __device__ unsigned allowed_bits(const ScoreSpec& spec, int query, int key, int 
 }
 
 // Generate the dropout mask of `rows` queries with n_keys keys each. `position` is the index of the tile's first score
-// in the flat (B, H, T, S) array. If all keys are in the tile, its scores are one run of positions; else each row is
-// one.
+// in the flat (B, H, T, S) array. If all keys are in the tile, its scores are one run of positions; otherwise each
+// row is a run of its own.
 __device__ void generate_mask(KeepMask& keep, const Dropout& dropout, i64 position, int n_keys, int rows) {
     const bool one_run = n_keys <= TILE;
     const int groups = one_run ? (position % 16 + min(rows, TILE) * n_keys + 15) / 16 : TILE * GROUPS;
@@ -252,7 +252,7 @@ __device__ BlockIndex block_index(int length, int heads) {
     return BlockIndex{(int)(blockIdx.x % tiles) * TILE, rest % heads, rest / heads};
 }
 
-// The rows of a sentence in q and y, or in k and v: `count` rows from `first` on, in the array of index `batch`.
+// The rows of a sentence in q and y, or in k and v: `count` rows starting at row `first` of the array's entry `batch`.
 struct Rows { i64 batch, first; int count; };
 __device__ Rows rows_of(const i64* starts, int batch, int n) {
     if (!starts) return Rows{batch, 0, n};
@@ -369,9 +369,9 @@ __device__ void load_sums(
     }
 }
 
-// Compute, where `bits` allows the lane's scores, p = the weights after dropout and gs = the gradient of the scores q
-// k^T / sqrt(d_k); elsewhere zeros. Rows are queries and columns keys or, if `transposed`, vice versa; first_query and
-// first_key are the first of each.
+// Compute p, the weights after dropout, and gs, the gradient of the scores q k^T / sqrt(d_k), for those of the lane's
+// scores that `bits` allows; the others get zeros. Rows are queries and columns keys or, if `transposed`, vice versa;
+// first_query and first_key are the first of each.
 template <bool transposed>
 __device__ void weights_and_gradient(
     float (&p)[FRAGMENTS][4], float (&gs)[FRAGMENTS][4], const Tile<DK>& q_tile, const Tile<DK>& k_tile,
@@ -392,8 +392,8 @@ __device__ void weights_and_gradient(
     }
 }
 
-// Store the gradients of the scores that `bits` allows, for queries as rows, in `scores`, rows of n_keys scores from the
-// tile's first one on.
+// Store the gradients of the scores that `bits` allows, with queries as rows, in `scores`, which points to the tile's
+// first score in rows of n_keys scores.
 __device__ void store_allowed(float* scores, const float (&gs)[FRAGMENTS][4], unsigned bits, int n_keys) {
 #pragma unroll
     for (int i = 0; i < 4 * FRAGMENTS; i++)

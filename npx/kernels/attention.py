@@ -276,7 +276,7 @@ def attention_cuda(
 def attention_grad_cuda(g: Array, *saved: Any, out: Arrays | None = None, bias: bool = False) -> Arrays:
     """Launch one block per tile of positions, which computes gq of its queries, then gk and gv of its keys.
 
-    The result is deterministic. For a sentence that fits into one tile, the usual case, the scores are computed once
+    The result is deterministic. For a sentence that fits in one tile, the usual case, the scores are computed once
     for all three gradients.
     """
     if isinstance(saved[0], SavedByReference):
@@ -358,8 +358,8 @@ def tile_size(length: int, row_bytes: int) -> int:
     It is at most 64 and at most `length`, rounded up to a multiple of 16.
 
     Args:
-        row_bytes: bytes of shared memory that one position takes in the gradient's four tiles. Added to these are 16
-            bytes of padding in each tile and 18 bytes for dropout and sums.
+        row_bytes: bytes of shared memory that one position takes in the gradient's four tiles, not counting 16 bytes
+            of padding in each tile and 18 bytes for dropout and sums.
     """
     fitting = SHARED_BYTES // (row_bytes + 4 * 16 + 18) // 16 * 16
     return max(16, min(64, fitting, -(-length // 16) * 16))

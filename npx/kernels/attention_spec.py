@@ -6,7 +6,7 @@ With T queries and S keys, query t has position t + S - T and key s has position
 keys get the right positions. None of these values is trained.
 
 Sentences of different lengths may be packed without padding (npx/kernels/packing.py): `q_packing` and `kv_packing`
-then say which rows belong to which sentence, and T and S differ between sentences.
+then specify which rows belong to which sentence, and T and S differ between sentences.
 """
 
 from typing import Any, NamedTuple
@@ -84,8 +84,8 @@ def rotate(x: Array, positions: Any, base: float | None, inverse: bool = False, 
         out: an array for the result, which may be x.
 
     The pair (x_2i, x_2i+1) is rotated by the angle position / base^(2i/d): as a complex number it is multiplied by
-    e^(i angle). So q.k depends on positions only through their distance (Su et al., "RoFormer", 2021, section 3.2.2).
-    The gradient of a rotation is the inverse rotation. Raises ValueError for an odd d.
+    e^(i angle). Therefore q.k depends on positions only through their distance (Su et al., "RoFormer", 2021, section
+    3.2.2). The gradient of a rotation is the inverse rotation. Raises ValueError for an odd d.
     """
     if base is None:
         return x

@@ -70,7 +70,7 @@ NO_SMOOTHING = LabelSmoothing()
 
 @kernel
 def cross_entropy(logits: Array, targets: Array, smoothing: LabelSmoothing = NO_SMOOTHING, grad: bool = True) -> Output:
-    """Summed loss () of logits (N, V) and targets (N,), integers in [0, V). Saved, if `grad`: its gradient (N, V).
+    """Return the summed loss () of logits (N, V) and targets (N,) in [0, V). Saved, if `grad`: its gradient (N, V).
 
     The loss of float16 and bfloat16 logits is float32, because a batch's sum exceeds their range or resolution.
     """
@@ -120,7 +120,7 @@ def linear_cross_entropy_grad(
 @cross_entropy_grad.fast("numpy", "float32", "float64")
 @cross_entropy_grad.fast("cupy", "float32", "float16", "bfloat16")
 def scaled_in_place(g: Array, x: Array) -> Array:
-    """Multiply x by g in place, in x's dtype. No other code uses x."""
+    """Multiply x by g in place, in x's dtype; safe because no other code uses x."""
     x *= g
     return x
 
@@ -148,7 +148,7 @@ def logits_to_gradient(z: Array, targets: Array, smoothing: LabelSmoothing, grad
     q_dot_z = on * z[at_target]
     if off:
         if smoothing.excludes_padding:
-            padding = z[:, smoothing.pad_id].copy()  # may be -inf, so it cannot be subtracted from the sum afterwards
+            padding = z[:, smoothing.pad_id].copy()  # may be -inf, so it cannot be subtracted from the sum later
             z[:, smoothing.pad_id] = 0
         q_dot_z += off * (z @ ones)
         if smoothing.excludes_padding:
@@ -273,8 +273,8 @@ def gradients_in_panels(
     Each panel's result overwrites its exponentials in the buffer.
 
     Args:
-        initial: two vectors (V,) and (D,), or None. If given, gw is not added to but overwritten with the result minus
-            their outer product.
+        initial: two vectors (V,) and (D,), or None. If given, gw is overwritten with the result minus their outer
+            product instead of being added to.
     """
 
     def body(i: int, j: int) -> Array:
@@ -333,7 +333,7 @@ def linear_cross_entropy_cuda(
 ) -> Output:
     """Compute chunks of rows in one buffer for logits and their gradient; gw accumulates in float32.
 
-    Rows of padding are computed too, with a zero gradient: to skip them, the host would have to wait for their number.
+    Rows of padding are computed too, with a zero gradient: to skip them, the host would have to wait for their count.
     """
     xp = array_module(x)
     x, targets = contiguous(x), contiguous(targets)

@@ -1,7 +1,7 @@
 """LayerNorm(residual + Dropout(x)), which surrounds every sub-layer of the post-norm Transformer (section 5.4).
 
 One pass instead of three: on a CPU a block of rows stays in cache from the dropout to the normalized output; on a GPU
-one warp reads and writes each row once.
+each row is read and written once.
 """
 
 from npx.array import NO_TARGETS, Array, GradientTargets

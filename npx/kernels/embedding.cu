@@ -2,7 +2,7 @@
 // Built with: T = float half_t bf16_t, ID = int i64 unsigned
 #include "device.cuh"
 
-#define WIDTH 16  // values per value of the Philox counter
+#define WIDTH 16  // array values per value of the Philox counter
 #define AHEAD 2  // rows that a warp loads at once: the sum of a frequent id is bound by memory latency
 
 // y[i] = dropout(scale table[ids[i]] + positions[i % length]), one warp per row. `positions` may be null; a threshold
@@ -27,8 +27,8 @@ extern "C" __global__ void embedding(
 
 // gtable[v] = scale times the sum of dropout's gradient over the positions where ids == v; if gtable is null, the sum
 // is added to total[v]. `order` lists the positions sorted by id, equal ids in their original order. Block (j, c)
-// starts at the j-th of them: if a run of equal ids begins there, it sums the run for columns 512 c to 512 c + 511,
-// with the positions distributed over its 8 warps. Rows without a position are not written.
+// starts at the j-th position of this list: if a run of equal ids begins there, it sums the run for columns 512 c to
+// 512 c + 511, with the positions distributed over its 8 warps. Rows without a position are not written.
 extern "C" __global__ void embedding_grad(
     const T* g, const ID* ids, const i64* order, T* gtable, float* total, i64 n, int d, float scale,
     unsigned threshold, float keep_scale, u64 seed, u64 step, u64 call, const u64* device_counter

@@ -2,8 +2,8 @@
 // null; a threshold of 0 means no dropout.
 //
 // WARPS warps share a row. A lane holds CHUNKS chunks of 16 adjacent values in registers, so each row is read once and
-// one value of the Philox counter suffices per chunk. A block computes ROWS rows at a time: several if each has its own
-// warp, otherwise one.
+// one value of the Philox counter suffices per chunk. A block computes ROWS rows at a time: several if each row has its
+// own warp, otherwise one.
 // Built with: T = float half_t bf16_t, WARPS = 1, ROWS = 8, CHUNKS = 1 2
 // Built with: T = float half_t bf16_t, WARPS = 2 8, ROWS = 1, CHUNKS = 2
 #include "device.cuh"

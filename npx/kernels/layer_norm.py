@@ -107,7 +107,7 @@ def layer_norm_grad_numpy(g: Array, *saved: Any, **options: Any) -> tuple[Array,
 def residual_norm_numpy(
     x: Array, residual: Array | None, gamma: Array, beta: Array, drop: Drop | None = None, eps: float = 1e-6
 ) -> Output:
-    """layer_norm(residual + dropout(x)), one block of rows at a time; a `residual` of None counts as 0.
+    """Compute layer_norm(residual + dropout(x)) one block of rows at a time; a `residual` of None counts as 0.
 
     Saves y, which the next operation saves anyway, instead of xhat = (y - beta) / gamma. For columns from which xhat
     cannot be recovered accurately, xhat is saved. The dropout mask takes one bit per value.
@@ -207,9 +207,10 @@ def layer_norm_grad_cuda(g: Array, *saved: Any, **options: Any) -> tuple[Array, 
 def residual_norm_cuda(
     x: Array, residual: Array | None, gamma: Array, beta: Array, drop: Drop | None = None, eps: float = 1e-6
 ) -> Output:
-    """layer_norm(residual + dropout(x)); a `residual` of None counts as 0. One warp reads and writes each row once.
+    """Compute layer_norm(residual + dropout(x)); a `residual` of None counts as 0.
 
-    Saved: gamma, xhat, rstd (N,), which is always float32, and `drop`, from which the gradient regenerates the mask.
+    Each row is read and written once, by one warp or, if it is long, by several. Saved: gamma, xhat, rstd (N,), which
+    is always float32, and `drop`, from which the gradient regenerates the mask.
     """
     check_rows(x, residual)
     xp = array_module(x)
@@ -227,7 +228,7 @@ def residual_norm_grad_cuda(
 ) -> tuple[Array, ...]:
     """Gradients (gx, gresidual, ggamma, gbeta) of `residual_norm_cuda`; without dropout gx is gresidual.
 
-    One warp per row. Each block writes its sums for gamma and beta, which are then added in the order of the blocks.
+    Each block writes its sums for gamma and beta, which are then added in the order of the blocks.
     """
     xp = array_module(g)
     g = contiguous(g)

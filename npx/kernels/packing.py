@@ -1,4 +1,4 @@
-"""Packing: sentences of different lengths one after another along the first axis, without padding.
+"""Packing: storing sentences of different lengths one after another along the first axis, without padding.
 
     pack([3, 1, 2])     x (6, ...) has the first sentence in rows 0 to 2, the second in row 3, the third in rows 4 and 5
 

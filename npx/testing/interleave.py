@@ -1,7 +1,7 @@
-"""Interleaved threads, so accidentally shared data causes a failure in every run instead of one in a thousand.
+"""Interleaved threads, so that accidentally shared data causes a failure in every run instead of one in a thousand.
 
-Two blocks that are small enough for a test are finished before a second thread has woken up, so a scratch array that
-both use would go unnoticed. Here the first block of each thread waits for the others, and every thread hands over to
+Blocks that are small enough for a test would all finish before a second thread wakes up, so a scratch array that two of
+them share would go unnoticed. Here the first block of each thread waits for the others, and every thread hands over to
 the next before each Python call and arithmetic operation.
 """
 

@@ -27,7 +27,7 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_90")  # Turing, Ampere, Hopper
 
 
 FLAGS = (*OPTIONS, "--device-as-default-execution-space", "-ftz=true")  # CuPy adds the last two
-MAX_LINES = 40  # lines of a compiler message that are shown
+MAX_LINES = 40  # maximum number of lines shown of a compiler message
 
 
 class CompileError(RuntimeError):
@@ -160,7 +160,7 @@ def table(rows: list[Figures]) -> str:
 
 
 def main(names: list[str]) -> int:
-    """Print the table of all kernel files, or of those named; return 2 without NVRTC, 1 if one does not compile."""
+    """Print the table of all kernel files, or of those named; return 2 without NVRTC, 1 if a kernel fails."""
     try:
         load_nvrtc()
     except CompileError as error:

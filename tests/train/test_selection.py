@@ -165,7 +165,7 @@ def test_patience_needs_validations(text, tmp_path):
     values["data"] |= {"valid_src": "", "valid_tgt": ""}
     with pytest.raises(UserError) as error:
         train(RunConfig.from_dict(values), tmp_path / "a", progress=False)
-    assert "train.patience: expected a validation text, whose loss ends the training" in one_line(error)
+    assert "train.patience: expected a validation text, to measure loss on; it is missing" in one_line(error)
     assert str(error.value).endswith("try --valid-src F, or train.patience = 0") and not (tmp_path / "a").exists()
     values["train"]["patience"] = 0
     assert train(RunConfig.from_dict(values), tmp_path / "a", progress=False).step == 12

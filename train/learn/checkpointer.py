@@ -28,7 +28,7 @@ from train.run.state import COUNT, RunState
 from train.tasks.protocols import Corpus, TextTokenizer
 from train.text.batches import Stream
 
-RETRY = 60  # seconds until the next attempt to write a checkpoint that could not be written
+RETRY = 60  # seconds until a failed write of a checkpoint is retried
 SCHEMA = {"adam_steps": COUNT, "run": dict}  # keys of state.json, in addition to storage.SCHEMA
 OPTIONAL = {  # missing in files of earlier versions
     "loss_scale": LossScale.SCHEMA, "micro_batches": Range(int, "[1, 1e9]"), "learning_rate": dict,
@@ -59,7 +59,7 @@ class Checkpointer:
         self.folder, self.config, self.tokenizer, self.corpus = folder, config, tokenizer, corpus
         self.update, self.report = update, report
         self.world = npx.distributed.world()
-        self.micro_batches = config.train.accumulate * self.world.size  # number of them per update, over all ranks
+        self.micro_batches = config.train.accumulate * self.world.size  # micro-batches per update, over all ranks
         self.newest: Path | None = None
         self.newest_seconds = 0.0  # RunState.seconds of the newest checkpoint
         self.retry_time = math.inf  # time.monotonic() at which a failed write is retried
@@ -212,8 +212,8 @@ class Checkpointer:
     def check_position(self, state: RunState, stream: Stream) -> None:
         """Check the restored `state` against the batches of `stream`.
 
-        Raises UserError if its batch does not exist in its epoch, or if no update has an example for every rank. Warns
-        if there are more ranks than micro-batches.
+        Raises UserError if the batch of `state` does not exist in its epoch, or if no update has an example for every
+        rank. Warns if there are more ranks than micro-batches.
         """
         if self.newest is None:
             return
@@ -229,7 +229,7 @@ class Checkpointer:
                 f"got {ranks}; try mpirun -n {most}"
             )
         self.warnings.append(
-            f"micro-batches per update: {n}; they are split for {ranks} ranks, and each part has its own dropout masks"
+            f"micro-batches per update: {n}; split for {ranks} ranks, so that each part has its own dropout masks"
         )
 
     def _check_identity(self, path: Path, state: Mapping[str, Any]) -> None:
@@ -266,7 +266,7 @@ class Checkpointer:
 def schedule_of(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the valid values of SCHEDULE_KEYS in state.json.
 
-    Earlier versions stored max_steps by itself, and the other keys among those that a resumed run must not change.
+    Earlier versions stored max_steps separately, and the other keys among those that a resumed run must not change.
     """
     config = content.get("config")
     former = config if isinstance(config, dict) else {}

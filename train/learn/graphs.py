@@ -1,13 +1,14 @@
-"""Gradients of micro-batches by CUDA graphs (`train.graphs`), for batches that are so small that the GPU waits for the
+"""Gradients of micro-batches, computed by CUDA graphs (`train.graphs`), for batches so small that the GPU waits for the
 host.
 
-Forward and backward of a base model are about 410 kernels and GEMMs, which Python launches in about 10 ms; a graph is
-one launch. Each graph serves one batch shape. There are few shapes, because batches are cut from sorted sentences
-(docs/gpu.md). Packing (npx/kernels/packing.py) would make nearly every shape unique, so batches stay padded.
+The forward and backward passes of a base model consist of about 410 kernels and GEMMs, which Python launches in about
+10 ms; a graph is a single launch. Each graph serves one batch shape. There are few shapes, because batches are cut from
+sorted sentences (docs/gpu.md). Packing (npx/kernels/packing.py) would make nearly every shape unique, so batches stay
+padded.
 
 The first batch of a shape runs kernel by kernel; the second is captured as a graph. Everything that varies is an input
 of the graph: the ids, the lengths, the dropout key (step and call number) and the factor on the loss. Adam is one more
-launch, outside of the graph.
+launch, outside the graph.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,12 +26,12 @@ MAX_SHAPES = 512  # maximum number of graphs; batches of other shapes run kernel
 
 
 class Graphs:
-    """Computes the losses of micro-batches, by CUDA graphs if possible, and accumulates their gradients in the
+    """Computes the losses of micro-batches, with CUDA graphs if possible, and accumulates their gradients in the
     model's flat buffer.
 
     Args:
         model: the model; its parameters are in a flat buffer.
-        settings: [train].
+        settings: the section [train] of the configuration.
         warn: called once with a line if a step cannot be captured. All steps then run kernel by kernel.
     """
 

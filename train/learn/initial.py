@@ -1,7 +1,6 @@
 """The start of training: weights from another run (train.init) and parameters that are not trained (train.freeze).
 
-Both select parameters by patterns: names separated by commas, in which `*` matches any text, as in "encoder.*,
-*.bias".
+Both select parameters by patterns: comma-separated names, in which `*` matches any text, as in "encoder.*, *.bias".
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +19,7 @@ from train.run.config import to_toml
 from train.tasks.protocols import TextTokenizer
 
 LISTED = 3  # number of parameters that a message lists
-# Keys of [model] on which the computation depends, but not the shapes of the weights.
+# Keys of [model] that affect the computation but not the shapes of the weights.
 COMPUTATION_KEYS = (
     "n_heads", "norm", "positions", "position_distance", "activation", "normalization",
     "layer_norm_eps", "decoder_start", "experts_per_token", "scale_embedding",
@@ -28,7 +27,7 @@ COMPUTATION_KEYS = (
 
 
 def select(key: str, patterns: str, names: Iterable[str]) -> list[str]:
-    """Return the names that match a pattern of the configuration key `key`, in their order.
+    """Return the names that match a pattern of the configuration key `key`, in their original order.
 
     Raises UserError for a pattern that matches none.
     """
@@ -45,13 +44,13 @@ def select(key: str, patterns: str, names: Iterable[str]) -> list[str]:
 
 
 def freeze(model: Module, patterns: str) -> None:
-    """Exclude the parameters that match `patterns` from training. Raises UserError if these are all parameters."""
+    """Exclude the parameters that match `patterns` from training. Raises UserError if none would remain."""
     parameters = dict(model.named_parameters())
     names = select("train.freeze", patterns, parameters)
     if len(names) == len(parameters):
         raise UserError(
-            f"train.freeze: expected parameters that remain to be trained; got patterns that match all {len(names)}; "
-            "try fewer patterns"
+            "train.freeze: expected patterns that leave some parameters to train; got patterns that match all "
+            f"{len(names)}; try fewer patterns"
         )
     for name in names:
         parameters[name].requires_grad = False
@@ -104,7 +103,7 @@ def initialize(model: SequenceModel, source: str, patterns: str, tokenizer: Text
 
 
 def has_same_text_tokenizer(model: SequenceModel, folder: Path, state: Mapping[str, Any], tokenizer: Any) -> bool:
-    """Return whether a model of labels tokenizes its text like the model of a checkpoint."""
+    """Return whether a model that predicts labels tokenizes its text in the same way as the model of a checkpoint."""
     if model.examples != "labels" or ARCHITECTURES[model_config(state).architecture].examples != "labels":
         return False
     source: Any = task_of(state).load_tokenizer(run_files(folder)[0])

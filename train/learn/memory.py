@@ -1,4 +1,4 @@
-"""Memory of training: the weights and the arrays that training keeps for them between updates."""
+"""The memory that training takes for the weights and for the arrays that it retains between updates."""
 
 import os
 

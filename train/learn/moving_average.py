@@ -14,11 +14,11 @@ class MovingAverage:
 
         average = d average + (1 - d) weights,    d = min(decay, (1 + n) / (10 + n)) after update n
 
-    As in TensorFlow, d is smaller in the first updates, so that the average soon forgets the initialization.
+    As in TensorFlow, d is smaller in the first updates, so that the average quickly forgets the initialization.
 
     Args:
         flat: the weights.
-        gradients: the gradients of `flat`; they also send the weights of shards to the other ranks.
+        gradients: the gradients of `flat`; this object also sends the weights of shards to the other ranks.
         decay: the decay, in (0, 1).
     """
 
@@ -27,14 +27,14 @@ class MovingAverage:
         self.values = flat.data.copy()  # (P,)
 
     def update(self, n: int) -> None:
-        """Include the weights after update n, from 1."""
+        """Include the weights after update n, which counts from 1."""
         d = min(self.decay, (1 + n) / (10 + n))
         for part in self._chunks():
             self.values[part] += (1.0 - d) * (self.flat.data[part] - self.values[part])
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Replace the weights by their average during this block."""
+        """Replace the weights with their average during this block."""
         self._swap()
         try:
             yield

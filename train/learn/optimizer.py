@@ -23,11 +23,11 @@ class NoamSchedule:
 
         lr(step) = lr_scale d_model^-0.5 min(step^-0.5, step warmup_steps^-1.5)
 
-    It has no state: `schedule(step)` is a function of the step.
+    The schedule has no state: `schedule(step)` depends only on the step.
 
     Args:
         d_model: the model size D, at least 1.
-        warmup_steps: updates until the highest rate, at least 1. Default 4000.
+        warmup_steps: number of updates until the highest rate, at least 1. Default 4000.
         lr_scale: multiplier of the learning rate, above 0. Default 1.
 
     Raises:
@@ -45,7 +45,7 @@ class NoamSchedule:
         self.d_model, self.warmup_steps, self.lr_scale = d_model, warmup_steps, lr_scale
 
     def __call__(self, step: int) -> float:
-        """Return the learning rate of update `step`. The first update is step 1. Raises ValueError for a step below."""
+        """Return the learning rate of update `step`. The first update is step 1. Raises ValueError for a lower step."""
         if step < 1:
             raise ValueError(
                 f"NoamSchedule: expected a step >= 1 (the first update is step 1); got {step}; try step + 1"
@@ -143,9 +143,10 @@ class Adam:
 class LossScale:
     """The factor on the loss that keeps fp16 gradients in range (Micikevicius et al., 2018, section 3.2).
 
-    The largest fp16 number is 65,504 and the smallest 6e-8; many gradients are smaller than that. The factor starts
-    high, halves when an update overflows (which is then skipped), and doubles after PATIENCE consecutive updates. It is
-    a power of two, so scaling does not round. For other precisions (`dynamic` False) it is always 1.
+    The largest fp16 number is 65,504 and the smallest positive one 6e-8; many gradients are smaller than that. The
+    factor starts high, halves when an update overflows (that update is skipped), and doubles after PATIENCE consecutive
+    updates without an overflow. It is a power of two, so scaling does not round. For other precisions (`dynamic` False)
+    it is always 1.
     """
 
     SCHEMA: Schema = {"value": POSITIVE, "good": COUNT, "skipped": COUNT}  # schema of its state_dict
@@ -159,13 +160,13 @@ class LossScale:
         self.skipped = 0  # number of skipped updates
 
     def record_update(self) -> None:
-        """Record an update that was made."""
+        """Record a completed update."""
         self.updates_since_change += 1
         if self.dynamic and self.updates_since_change == self.PATIENCE:
             self.value, self.updates_since_change = self.value * 2, 0
 
     def reduce_after_overflow(self) -> bool:
-        """Halve the factor after an overflow; return False, unchanged, if it is already at most 1."""
+        """Halve the factor after an overflow. If it is already at most 1, leave it unchanged and return False."""
         if self.value <= 1:
             return False
         self.value, self.updates_since_change, self.skipped = self.value / 2, 0, self.skipped + 1

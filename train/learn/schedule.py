@@ -1,4 +1,4 @@
-"""The learning rate of each update by name: `train.schedule`, `train.peak_lr` and `train.warmup_steps`."""
+"""The learning rate of each update, from `train.schedule`, `train.peak_lr` and `train.warmup_steps`."""
 
 import math
 from collections.abc import Callable
@@ -15,14 +15,14 @@ DECAYS: dict[str, Callable[[float], float]] = {
 
 
 class Schedule:
-    """The learning rate of each update: linear warmup to the peak, then a decay by name.
+    """The learning rate of each update: linear warmup to the peak, then the decay that `train.schedule` names.
 
     noam and inverse_sqrt are the paper's formula (NoamSchedule); with train.peak_lr it is scaled to that peak. The
     other schedules have the same warmup and, by default, the same peak. linear and cosine reach 0 one update after
     train.max_steps, so even the last update changes the weights.
 
     Args:
-        settings: [train].
+        settings: the section [train] of the configuration.
         d_model: the model size D, from which the paper derives the peak.
     """
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-# mpirun forwards SIGUSR1 to its ranks, unlike the others.
+# mpirun forwards SIGUSR1 to its ranks, unlike the other signals.
 STOP_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
 
 
@@ -61,7 +61,7 @@ class Signals:
 
 @contextmanager
 def reraise_lost_interrupts() -> Iterator[None]:
-    """Raise a KeyboardInterrupt again that Python ignored because it arrived in a destructor."""
+    """Re-raise a KeyboardInterrupt that Python ignored because it arrived in a destructor."""
     previous = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:

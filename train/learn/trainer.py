@@ -97,7 +97,7 @@ class Trainer:
         """Train to train.max_steps, or until early stopping or the deadline, and return a summary.
 
         After Ctrl-C or SIGTERM the current step is completed, a checkpoint is written and KeyboardInterrupt is raised;
-        a second signal raises it at once. A checkpoint that cannot be written is tried again later.
+        a second signal raises it at once. If a checkpoint cannot be written, the write is retried later.
 
         Raises:
             UserError: A loss or gradient was not finite in more than train.max_skipped consecutive updates, memory ran
@@ -209,7 +209,7 @@ class Trainer:
         if is_logged or s.step >= self.config.train.max_steps:
             scale = self.update.scale.value if self.update.scale.dynamic else None
             self.report.log_update(s, self.lr, self.norm, scale, self.world.size)
-        if is_logged:  # otherwise, the next log line of a run that is continued includes these updates
+        if is_logged:  # otherwise, the next log line of a resumed run includes these updates
             s.reset_window()
         if self._is_validation_due() and not signals.stop_requested and self._end_reason() != "max_hours":
             self._validate()
@@ -327,7 +327,7 @@ class Trainer:
     def _report_unsaved_best(self, result: Mapping[str, float]) -> None:
         """Report that the last validation is the best, although its weights are not saved as the best ones.
 
-        Only validations at multiples of train.validate_every are.
+        Best weights are saved only at multiples of train.validate_every.
         """
         s, metric = self.state, self.config.train.best_metric or self.task.selection_metric
         value = result.get(metric)

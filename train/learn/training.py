@@ -54,7 +54,7 @@ def train(
         run_dir: the run folder. The token arrays go to its data/ folder unless data.prepared names another one.
         resume: continue from the newest checkpoint of `run_dir`; the result is bit-identical to an uninterrupted run.
         progress: show progress on standard error.
-        max_hours: stop before this time, with a checkpoint; 0 means no limit.
+        max_hours: stop, with a checkpoint, before this many hours have passed; 0 means no limit.
         debug: "anomaly" reports the first operation that produced a NaN or infinity, by repeating the update.
 
     Returns:
@@ -123,7 +123,7 @@ def prepare_tokenizer(
     reuse: bool,
     display: Display,
 ) -> TextTokenizer:
-    """Return the run's tokenizer: the one in its folder if `reuse` and there is one, else `existing`, else a newly
+    """Return the run's tokenizer: with `reuse`, the one in its folder, if it exists; else `existing`; else a newly
     trained one."""
     data, task = config.data, TASKS[config.data.task]
     if existing is not None:
@@ -156,7 +156,7 @@ def check_vocabularies(tokenizer: TextTokenizer, config: RunConfig, task: Task) 
 def prepare_corpora(
     run: RunFolder, config: RunConfig, texts: Texts, tokenizer: TextTokenizer, display: Display
 ) -> dict[str, Corpus]:
-    """Return the token arrays of every text by its part, "train" and optionally "valid"."""
+    """Return the token arrays of each text by part, "train" and optionally "valid"."""
     data, task = config.data, TASKS[config.data.task]
     corpora: dict[str, Corpus] = {}
     for part in sorted(texts, reverse=True):  # "valid" first: it is small, so its errors show early
@@ -196,7 +196,7 @@ def check_selection(config: RunConfig, task: Task, texts: Texts) -> None:
     option = f"--{task.files['valid'][0].replace('_', '-')} F"
     if config.train.patience and "valid" not in texts:
         raise UserError(
-            f"train.patience: expected a validation text, whose {metric or 'loss'} ends the training; it is missing; "
+            f"train.patience: expected a validation text, to measure {metric or 'loss'} on; it is missing; "
             f"try {option}, or train.patience = 0"
         )
     if config.train.best_metric is None:

@@ -38,9 +38,9 @@ class Update:
     Args:
         task: the task that the model learns.
         model: the model. Its parameters are moved into a flat buffer, with a rounded copy for a 16-bit precision.
-        settings: [train].
+        settings: the section [train] of the configuration.
         report: receives a line and a metrics entry when memory runs out.
-        while_waiting: called when all work of a gradient is queued on the device and the host would only wait.
+        while_waiting: called when all work of a gradient is queued on the device and the host would otherwise wait.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Update:
     def gradient(self, batches: Sequence[Batch], step: int, share: WorkShare | None = None) -> tuple[float, float]:
         """Compute the gradient of micro-batches; return their mean loss and the gradient's L2 norm.
 
-        If memory runs out, the gradient is recomputed from halves of the micro-batches: the same sum, except for
+        If memory runs out, the gradient is recomputed from halves of the micro-batches. The sum is the same, except for
         rounding and different dropout masks.
 
         Args:
@@ -135,7 +135,7 @@ class Update:
     def optimizer_state(self) -> dict[str, Any]:
         """Return Adam's state for the complete buffer, on the host of rank 0. All ranks must call it.
 
-        With a moving average, which `weights` returns, the state includes the weights themselves.
+        If there is a moving average, `weights` returns the average, so the state includes the weights themselves.
         """
         state = self.adam.state_dict()
         state |= {name: self.gradients.gather_full(state[name]) for name in ("m", "v")}
@@ -234,7 +234,7 @@ class Update:
         self.scale.record_update()
 
     def describe_out_of_memory(self, batches: Sequence[Batch], step: int) -> str:
-        """Return one line on the failed computation, the contents of the memory, and settings that need less memory."""
+        """Return a line that describes what did not fit, the memory contents, and settings that need less memory."""
         t, use = self.settings, npx.memory_use()
         largest = max(batches, key=lambda batch: batch.shape).describe()
         flat, adam = self.flat, self.adam
@@ -243,7 +243,7 @@ class Update:
         parameters = (sum(a.nbytes for a in arrays if a is not None) + gradients) / 2**20
         saved = "; ".join(map(str, saved_arrays()[:3])) or "nothing yet"
         recompute = (
-            "" if t.recompute else ", or train.recompute = true, which is slower but gives bitwise equal results"
+            "" if t.recompute else ", or train.recompute = true, which is slower but gives bitwise identical results"
         )
         gpu = f", {use.used / GIB:.1f} of the GPU's {use.total / GIB:.1f} GiB in arrays" if use else ""
         return (

@@ -17,8 +17,8 @@ RUN_IDENTITY = ("task", "text_sha256", "config")  # keys of the state that, with
 def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) -> Path:
     """Write the mean weights of the newest or best checkpoints to checkpoints/averaged (section 6.1).
 
-    The sums are in float64; the mean has the dtype of the checkpoints. Memory holds the sums and one array of one
-    checkpoint.
+    The sums are in float64; the mean has the dtype of the checkpoints. Only the sums and one array of one
+    checkpoint are in memory at a time.
 
     Args:
         run_dir: the run folder.

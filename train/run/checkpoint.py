@@ -7,7 +7,7 @@
     RUN/checkpoints/{averaged,best}/{model.safetensors,state.json}
 
 A checkpoint is written into a hidden sibling folder, forced to disk and renamed. If the program is killed or the disk
-is full, at any moment, the last complete checkpoint remains intact. Nothing is pickled.
+fills up at any moment, the last complete checkpoint remains intact. Nothing is pickled.
 """
 
 import warnings
@@ -82,7 +82,7 @@ def prune(run: RunFolder, keep_last: int) -> None:
     newest.
 
     A stop between two scheduled checkpoints writes an extra one. It is removed later, so an interrupted run ends with
-    the same checkpoints as an uninterrupted one. Damaged checkpoints do not count towards `keep_last`. If fewer than
+    the same checkpoints as an uninterrupted one. Damaged checkpoints do not count toward `keep_last`. If fewer than
     `keep_last` are intact, nothing is removed, because a disk that returned an error may recover.
     """
     states: dict[Path, dict[str, Any]] = {}
@@ -220,7 +220,7 @@ def owner_of(checkpoint: Path) -> RunFolder:
 
 
 def run_files(checkpoint: Path) -> tuple[Path, Path]:
-    """Return the paths of a checkpoint's tokenizer.json and config.toml: in its own folder or else in its run's."""
+    """Return the paths of a checkpoint's tokenizer.json and config.toml, in its own folder or else in its run."""
     run = owner_of(checkpoint)
     tokenizer_file, config_file = (
         in_checkpoint if (in_checkpoint := checkpoint / file.name).exists() else file

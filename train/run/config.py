@@ -39,7 +39,7 @@ from train.run.keys import (
 )
 from train.tasks import TASKS
 
-# Maps names of other programs to the key with that meaning.
+# Maps the key names of other programs to the key with the same meaning.
 KEY_SYNONYMS = {
     **dict.fromkeys(("lr", "learning_rate", "max_lr", "base_lr"), "train.peak_lr"),
     **dict.fromkeys(("scheduler", "lr_scheduler", "lr_schedule", "lr_decay", "decay"), "train.schedule"),
@@ -65,7 +65,8 @@ KEY_SYNONYMS = {
     **dict.fromkeys(("beam_size", "num_beams", "n_beams"), "search.beam"),
     **dict.fromkeys(("length_penalty", "lenpen"), "search.alpha"),
 }  # fmt: skip
-OTHER_UNITS = {"epochs", "max_epochs", "max_epoch", "n_epochs", "warmup_ratio", "batch_size", "bsz"}  # never copied
+# Names whose values have other units than the key, so a suggestion does not repeat the value.
+OTHER_UNITS = {"epochs", "max_epochs", "max_epoch", "n_epochs", "warmup_ratio", "batch_size", "bsz"}
 SYNONYMS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "single": "float32", "fp32": "float32",
             "double": "float64", "fp64": "float64"}  # fmt: skip
 # Limits of a TOML text: the parser's time is quadratic in the parts of a dotted key and in the number of tables.
@@ -218,7 +219,7 @@ class RunConfig:
     def with_absolute_paths(self, is_resumed: bool = False) -> "RunConfig":
         """Return the configuration of a run with absolute paths, which are valid in every working directory.
 
-        A resumed run keeps the paths that it must not change, and those of files that are not there.
+        A resumed run keeps the paths that it must not change, and the paths of missing files.
         """
         paths: dict[str, dict[str, str]] = {table: {} for table in SECTIONS}
         kinds = {kind for task in TASKS.values() for kind in task.tokenizers}  # values of data.tokenizer besides paths
@@ -300,7 +301,7 @@ def resolve_name(name: str) -> str | None:
     name = name.lower().replace("-", "_")
     if name in ("optimizer", "optim"):
         keys = "train.peak_lr, train.beta1, train.beta2, train.adam_eps or train.weight_decay"
-        raise UserError(f"{name}: expected no such key, as the optimizer is always Adam; got one; try {keys}")
+        raise UserError(f"{name}: unknown key, because the optimizer is always Adam; try {keys}")
     owner = owner_of(name)
     return f"{owner}.{name}" if owner else KEY_SYNONYMS.get(name)
 

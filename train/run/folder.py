@@ -125,7 +125,7 @@ class RunFolder:
 
     @contextmanager
     def lock(self, program: str) -> Iterator[FolderLock]:
-        """Lock the existing folder for this program. Raises UserError that names another holder."""
+        """Lock the existing folder for this program. Raises UserError, naming its holder, if it is already locked."""
         with lock_folder(self.path, program) as lock:
             yield lock
 
@@ -153,7 +153,7 @@ class RunFolder:
             raise self.already_exists_error() from None
         finally:
             if missing:
-                with suppress(OSError):  # the folder is not empty: it stays
+                with suppress(OSError):  # the folder is not empty, so it stays
                     self.path.rmdir()
 
     def commit(self) -> None:
@@ -169,7 +169,8 @@ class RunFolder:
     def prepare(self, config: RunConfig, tokenizer: TextTokenizer, keep_config: bool = False) -> None:
         """Prepare the folder for the first update: write config.toml and tokenizer.json, and remove leftovers.
 
-        With `keep_config`, an existing config.toml is not overwritten. Leftovers are files of a killed process.
+        With `keep_config`, an existing config.toml is not overwritten. Leftovers are files that a killed process left
+        behind.
         """
         make_folder(self.checkpoints)
         self.remove_leftovers()

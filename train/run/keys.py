@@ -207,12 +207,12 @@ class TrainSection:
         within="[0, 1e9]",
     )
     label_smoothing: float = key(
-        0.1, "Probability mass that label smoothing distributes over the types.", within=FRACTION
+        0.1, "Probability mass that label smoothing distributes over the classes.", within=FRACTION
     )
     smoothing_over: str = key(
         "all",
-        "Types that label smoothing distributes over: all V, the V - 1 incorrect ones, or those without padding"
-        " (V - 2).",
+        "Classes that label smoothing distributes over: all V, the V - 1 incorrect ones, or the V - 2 incorrect ones"
+        " without padding.",
         choices=SMOOTHING_CLASSES,
     )
     bpe_dropout: float = key(
@@ -248,8 +248,8 @@ class TrainSection:
     )
     max_skipped: int = key(
         10,
-        "Maximum consecutive updates that may be skipped because a loss or gradient is not finite, before training"
-        " stops.",
+        "Maximum number of consecutive updates that may be skipped because a loss or gradient is not finite; one more"
+        " stops training.",
         within="[0, 1e6]",
         may_change=True,
     )
@@ -272,7 +272,7 @@ class TrainSection:
     )
     keep_best: int = key(
         1,
-        "Number of best checkpoints to keep. From 2 on, checkpoints/best-N keeps the weights after step N, and"
+        "Number of best checkpoints to keep. With 2 or more, checkpoints/best-N keeps the weights after step N, and"
         " `average --best` averages them.",
         within="[1, 1000]",
         may_change=True,
@@ -286,7 +286,7 @@ class TrainSection:
     )
     validate_bleu: bool = key(
         True,
-        "In validations, also translate, parse or label the text, for BLEU, chrF, F1 or accuracy.",
+        "In validations, also translate, parse or label the text, to measure BLEU, chrF, F1 or accuracy.",
         may_change=True,
     )
     shard: bool = key(
@@ -338,13 +338,13 @@ class SearchSection:
     full_beam: bool = key(
         False,
         "Keep `beam` unfinished hypotheses at each step, chosen with the finished ones from the 2 x beam best"
-        " continuations (tensor2tensor). Otherwise finished hypotheses count towards the beam.",
+        " continuations (tensor2tensor). Otherwise finished hypotheses count toward the beam.",
         may_change=True,
     )
     finish_in_beam: bool = key(
         False,
         "With full_beam, only hypotheses that end among the `beam` best continuations are finished (fairseq,"
-        " transformers, CTranslate2). Otherwise all that end among the 2 x beam best are.",
+        " transformers, CTranslate2). Otherwise all hypotheses that end among the 2 x beam best are.",
         may_change=True,
     )
     max_extra: int = key(

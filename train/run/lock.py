@@ -1,4 +1,4 @@
-"""The lock of a run folder: at most one program writes in it at a time.
+"""The lock of a run folder: at most one program writes to it at a time.
 
 RUN/lock is an open file that is locked with flock, so the lock ends with the process, however the process ends. Over
 NFS, Linux turns it into a lock on the server. The file names the holder, which a second program can then report.

@@ -1,4 +1,4 @@
-"""Files that grow by lines, and copies of metrics.jsonl in other formats: metrics.csv and TensorBoard event files.
+"""Files that grow line by line, and copies of metrics.jsonl in other formats: metrics.csv and TensorBoard event files.
 
 A copy is rewritten from metrics.jsonl whenever training starts or resumes, and then receives each new entry. It
 therefore never contains entries that a resumed run has dropped.
@@ -32,7 +32,7 @@ COLUMNS = (
 
 
 class LineFile:
-    """A text file that grows by lines. Bytes that a full disk rejects are buffered and written once there is space."""
+    """A text file that grows line by line. Bytes that a full disk rejects are buffered until there is space."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._pending = path, b""
@@ -49,7 +49,7 @@ class LineFile:
         self.write(line.encode("utf-8", "replace") + b"\n")
 
     def write(self, data: bytes) -> None:
-        """Append bytes, after those that are pending."""
+        """Append bytes, after any that are pending."""
         self._pending += data
         with suppress(WriteError):
             self._write()
@@ -85,7 +85,7 @@ def csv_copy(path: Path, entries: Iterable[Entry]) -> Iterator[Copy]:
 
 @contextmanager
 def tensorboard_copy(folder: Path, entries: Iterable[Entry]) -> Iterator[Copy]:
-    """Write a TensorBoard event file into the emptied folder; yield the function that adds an entry.
+    """Empty the folder and write a TensorBoard event file into it; yield the function that adds an entry.
 
     The numbers of an entry become scalars named "train/loss", "valid/bleu", ...
     """

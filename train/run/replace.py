@@ -1,7 +1,7 @@
 """Replacement and removal of folders: if the process is killed at any moment, a complete folder remains and can be
 found.
 
-There is no portable call that exchanges two folders. So `replace_folder` renames the old folder to a hidden name, then
+There is no portable call that exchanges two folders, so `replace_folder` renames the old folder to a hidden name, then
 renames the new one to the target, and removes the old one last. In between, `existing_folder` finds the old one under
 the hidden name.
 """
@@ -27,7 +27,7 @@ def hidden_name(path: Path, suffix: str) -> str:
 
 
 def replace_folder(new: str, target: Path) -> None:
-    """Rename the complete folder `new` to `target` and remove the folder that `target` was."""
+    """Rename the complete folder `new` to `target` and remove the previous `target`."""
     old = hidden_name(target, "replaced")
     if target.exists():
         # `target` has already been replaced: a process was killed before it removed the old folder.

@@ -77,19 +77,19 @@ class RunReport:
                 self._open_copies(stack)
 
     def write_metrics(self, entry: dict[str, Any]) -> None:
-        """Append one JSON object and the time of day to metrics.jsonl."""
+        """Append one JSON object, with the time, to metrics.jsonl."""
         entry = entry | {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         self._metrics.add(json.dumps(entry, allow_nan=False))
         for add in self._copies:
             add(entry)
 
     def write_line(self, text: str, always: bool = False) -> None:
-        """Append a line and the time of day to log.txt; show it if progress is shown, or `always`."""
+        """Append a line with the time to log.txt; show it if progress is shown or `always` is true."""
         self._log.add(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}")
         self.show(text, always)
 
     def show(self, text: str, always: bool = False) -> None:
-        """Show a line if progress is shown, or `always`, without writing it to log.txt."""
+        """Show a line if progress is shown or `always` is true, without writing it to log.txt."""
         with suppress(OSError):  # the terminal or pipe is closed
             if always and not self.progress:
                 print(text, file=sys.stderr, flush=True)
@@ -103,7 +103,7 @@ class RunReport:
     def time_left(self) -> str:
         """Return the remaining time to max_steps as text: "1:02:03 left".
 
-        It is estimated from the pace of this process, including validation and writing.
+        The estimate uses the pace of this process, including validation and writing.
         """
         return self._steps.time_left()
 
@@ -251,7 +251,7 @@ class RankNotes:
         self.lines.append(text)
 
     def pop_lines(self) -> list[str]:
-        """Return and forget the lines collected so far."""
+        """Return the lines collected so far and start a new list."""
         lines, self.lines = self.lines, []
         return lines
 

@@ -26,7 +26,7 @@ def checked_field(kind: Any, default: Any = 0) -> Any:
 
 @dataclass
 class RunState:
-    """The position of a run in its text and its running totals. Saved as JSON, which restores every bit.
+    """The position of a run in its text and its running totals, saved as JSON without loss of precision.
 
     The `window_` totals cover the updates since the last log line.
     """
@@ -144,7 +144,7 @@ class RunState:
         """Insert this step's validation into `ranking`, which holds at most `keep` steps; return whether it was
         inserted.
 
-        Of equal values the earlier one is better.
+        Of equal values, the earlier one ranks higher.
         """
         candidates = sorted(
             (self.ranking | {str(self.step): value}).items(),

@@ -25,7 +25,7 @@ from train.files import digest, disk_errors, fsync, open_for_reading
 from train.json_files import Schema, is_seal_broken, read_json, schema_error, sealed_json
 from train.run.replace import hidden_name, remove_partial, replace_folder
 
-FORMATS = 1, 2  # formats of state.json that can be read; the last one is written
+FORMATS = 1, 2  # formats of state.json that can be read; new files have the last one
 STATE = "state.json"
 IDENTITY = ("step", "model", "tokenizer_digest")  # keys of the state that each .safetensors file repeats
 STEP = Range(int, "[0, 1000000000]")
@@ -101,7 +101,7 @@ def write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], sta
 
     Raises UserError for NaN or infinity in an array, WriteError if the disk is full.
     """
-    # There is only one entry, because safetensors writes several in random order, and equal runs must give equal bytes.
+    # One entry only: safetensors writes several entries in random order, and equal runs must produce equal bytes.
     metadata = {"npx_transformer": json.dumps({key: state[key] for key in IDENTITY})}
     partial = hidden_name(target, "partial")
     with disk_errors(str(target)):
@@ -125,7 +125,7 @@ def write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], sta
             with open(f"{partial}/{STATE}", "x", encoding="utf-8") as text:
                 text.write(sealed_json({"format": FORMATS[-1], **state, "files": listed}))
             fsync(text.name)
-            for name in files:  # save_file makes the files unreadable for other users, whatever the umask
+            for name in files:  # save_file makes the files unreadable for other users, regardless of the umask
                 os.chmod(f"{partial}/{name}", stat.S_IMODE(os.stat(text.name).st_mode))
             fsync(partial)
             replace_folder(partial, target)
@@ -141,6 +141,6 @@ def _array_digest(name: str, array: npx.Array) -> str:
 
 
 def damaged_error(file: Path, problem: str) -> DamagedCheckpoint:
-    """Return the error for a file of a checkpoint folder; `problem` reads \"X; got Y\"."""
+    """Return the error for a file of a checkpoint folder; `problem` has the form "X; got Y"."""
     remedy = "averaging again" if file.parent.name == "averaged" else REMEDY
     return DamagedCheckpoint(f"{file}: damaged checkpoint: expected {problem}; try {remedy}")

@@ -10,7 +10,7 @@
 //   - if two threads of a block access the same byte and one of them writes, there is a barrier between them, and that two
 //     blocks never access the same byte if one of them writes. Atomic operations are exempt.
 // Undefined behavior (-fsanitize=undefined: an index past a local array, a misaligned vector load, an overflow) is
-// reported here too. Every error ends the launch with a sentence that names the block, the thread and the problem.
+// reported here too. Every error ends the launch with a message that names the block, the thread and the problem.
 #pragma once
 #include <math.h>
 #include <setjmp.h>
@@ -148,7 +148,7 @@ UNCHECKED static bool is_shared(const void* p) {
 
 UNCHECKED static void fail_outside(const char* p, size_t size, const char* what, const void* where) {
     const Region* near = 0;
-    int64_t nearest = 1 << 20;  // bytes; further away the access is not attributed to an array
+    int64_t nearest = 1 << 20;  // bytes; an access farther away is not attributed to an array
     for (Region* r = regions; r < regions + n_regions; r++) {
         int64_t after = p + size - r->stop, before = r->start - p, distance = after > before ? after : before;
         if (distance < nearest) nearest = distance, near = r;

@@ -1,9 +1,9 @@
 """The division of an update's micro-batches among the ranks. Every rank computes the same plan.
 
-The micro-batches of an update depend on (seed, epoch) and their index, not on the rank that computes them. So k ranks
-with train.accumulate = a make the same updates as one rank with train.accumulate = k a, and a run may resume with a
-different number of ranks. If there are more ranks than micro-batches, the micro-batches are split: the sum is the same,
-but each part has its own dropout masks.
+The micro-batches of an update depend on (seed, epoch) and their index, not on the rank that computes them. Therefore,
+k ranks with train.accumulate = a make the same updates as one rank with train.accumulate = k a, and a run may resume
+with a different number of ranks. If there are more ranks than micro-batches, the micro-batches are split: the sum is
+the same, but each part has its own dropout masks.
 """
 
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ class WorkShare(NamedTuple):
     n_targets: int  # target tokens of the complete update
 
     def split(self, parts: Sequence[int]) -> "WorkShare":
-        """Return the share with every micro-batch i split into `parts` halves, numbered i and i + n_micro_batches."""
+        """Return the share with each micro-batch i split into `parts` parts, numbered i, i + n_micro_batches, ..."""
         pairs = zip(self.indices, parts, strict=True)
         return self._replace(indices=[i + half * self.n_micro_batches for i, n in pairs for half in range(n)])
 
 
 def balance(tokens: Sequence[int], ranks: int) -> list[list[int]]:
-    """Return the indices of the micro-batches for each rank, in order, so that all ranks have nearly equal tokens.
+    """Return the indices of the micro-batches for each rank, in order, so that all ranks have similar token counts.
 
     Assigns the micro-batches in descending order of size, each to the rank with the fewest tokens (then the fewest
     micro-batches) so far. The largest load is at most 4/3 of the optimum (Graham, 1969).

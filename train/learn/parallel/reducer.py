@@ -47,7 +47,7 @@ class LocalGradients:
 
 
 class GradientReducer(LocalGradients):
-    """The gradient of several ranks.
+    """The gradient of a model that several ranks train.
 
     Args:
         flat: the parameters of the model.

@@ -1,7 +1,7 @@
 """Synchronization of the ranks after each update: measured times, log lines and stop requests.
 
-A rank waits for slower ranks and for the network, but the slowest rank waits only for the network. So the smallest
-waiting time of all ranks is the time in which no rank computed.
+A rank waits for slower ranks and for the network, but the slowest rank waits only for the network. The smallest waiting
+time of all ranks is therefore the time in which no rank computed.
 """
 
 import time
@@ -16,7 +16,7 @@ class UpdateSync:
 
     def __init__(self, world: World, signals: Signals, notes: RankNotes, report: RunReport) -> None:
         self.world, self.signals, self.notes, self.report = world, signals, notes, report
-        self.overhead = 0.0  # seconds of the last exchange, spent waiting; counted with the next update
+        self.overhead = 0.0  # seconds spent waiting in the last exchange; counted with the next update
 
     def begin(self) -> None:
         """Start the measurement of an update."""
