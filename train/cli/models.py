@@ -1,4 +1,4 @@
-"""Loading of the model, or the ensemble of models, that `translate` and `score --pairs` use."""
+"""Loads the model or ensemble that `translate` and `score --pairs` use."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from train.errors import UserError
 def load_models(
     runs: Sequence[Path], on_warning: Callable[[str], object], on_load: Callable[[str], object] = lambda text: None
 ) -> tuple[Any, Any, Any]:
-    """Return (model, tokenizer, configuration) of one run, or of the ensemble of several.
+    """Return (model, tokenizer, configuration) of one run, or of the ensemble of several runs.
 
     The configuration is the first run's; `on_warning` and `on_load` are those of `load_model`. Raises UserError if the
     runs have different tokenizers.

@@ -1,4 +1,4 @@
-"""Reading PyTorch's files of weights without PyTorch, by an unpickler that can run no code.
+"""Reads PyTorch's weight files without PyTorch, with an unpickler that cannot run code.
 
 A pickle names functions to call. This unpickler has its own implementations of the few functions that build tensors,
 and rejects any other name before anything is called. It also rejects opcodes that tensors do not need, and modifies
@@ -79,7 +79,7 @@ class StoredTensor(NamedTuple):
 
 
 def bfloat16_values(bits: Any) -> Any:
-    """Return bfloat16 numbers, given as uint16, as float32: their upper 16 bits."""
+    """Convert bfloat16 numbers, given as uint16, to float32, whose upper 16 bits they are."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
@@ -103,7 +103,7 @@ def ordered_dict(items: Any = ()) -> Any:
 
 
 def check_keys(keys: Sequence[Any]) -> None:
-    """Raise UnpicklingError for a key that is neither a name nor a number: the hash of nested tuples is recursive."""
+    """Raise UnpicklingError for a key that is neither a name nor a number: hashing nested tuples is recursive."""
     if not all(type(key) in (str, int) for key in keys):
         raise pickle.UnpicklingError("a key that is not a name")
 
@@ -206,7 +206,7 @@ def read_zip(path: Path) -> Any:
 
 
 def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Return a file of a zip file. Raises ValueError for a compressed one, which could fill the memory."""
+    """Return a member of a zip file. Raises ValueError if it is compressed, because it could then fill the memory."""
     if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
         raise ValueError(f"{name} compressed, which PyTorch never writes")
     return archive.read(name)
