@@ -41,7 +41,10 @@ def classify(
     top: Annotated[
         int | None,
         number_option(
-            int, "[1, 10000]", metavar="K", help="Print the K most probable labels of a text; default: 1. Not for taggers."
+            int,
+            "[1, 10000]",
+            metavar="K",
+            help="Print the K most probable labels of a text; default: 1. Not for taggers.",
         ),
     ] = None,
     as_json: Annotated[

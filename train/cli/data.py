@@ -52,9 +52,7 @@ def data(
         ),
     ] = 3.0,
     keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help="Keep repeated pairs.")] = False,
-    keep_scripts: Annotated[
-        bool, typer.Option("--keep-scripts", help="Keep text in non-Latin scripts.")
-    ] = False,
+    keep_scripts: Annotated[bool, typer.Option("--keep-scripts", help="Keep text in non-Latin scripts.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not report progress.")] = False,
 ) -> None:
     """Download, verify and clean a corpus, train its tokenizer, and write token arrays."""

@@ -65,9 +65,7 @@ def table3(
         int | None,
         number_option(int, "[1, 100]", metavar="N", help="Training runs per row; default: 2 for small, otherwise 1."),
     ] = None,
-    jobs: Annotated[
-        int, number_option(int, "[1, 1000]", metavar="N", help="Number of parallel training runs.")
-    ] = 1,
+    jobs: Annotated[int, number_option(int, "[1, 1000]", metavar="N", help="Number of parallel training runs.")] = 1,
     settings: RowSettings = None,
     device: Device = "cpu",
     quiet: Quiet = False,

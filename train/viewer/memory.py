@@ -25,7 +25,7 @@ def measure_memory(task: Task, model: Any, batch: Any, settings: Any) -> Memory:
 
 
 def draw_memory(memory: Memory, batch: str, path: Path, source: str) -> Path:
-    """Plot live memory, its peak and the layers that add most; `batch` describes the batch in words."""
+    """Plot live memory, its peak and the layers that add the most; `batch` describes the batch in words."""
     live = [sample.live / MIB for sample in memory.samples]
     turn = sum(sample.phase == "forward" for sample in memory.samples)
     peak = memory.peak
@@ -57,7 +57,7 @@ def draw_memory(memory: Memory, batch: str, path: Path, source: str) -> Path:
     alt = (
         f"{title}. Excludes weights, their gradients, Adam's moments and temporary memory inside kernels. "
         f"Over {turn} operations forward and {len(live) - turn} backward; peak {peak.live / MIB:,.1f} MiB at "
-        f"{peak.operation} ({peak.phase}{f', {peak.layer}' if peak.layer else ''}).\nLayers that add most "
+        f"{peak.operation} ({peak.phase}{f', {peak.layer}' if peak.layer else ''}).\nLayers that add the most "
         f"in the forward pass: {names}."
     )
     return write(figure, path, title, alt, source)

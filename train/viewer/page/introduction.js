@@ -27,7 +27,7 @@ export function introduction(model, answer, flow, backward, walk) {
     ),
     answer
       ? el("p", {}, el("button", { type: "button", class: "primary", onclick: walk }, "▶ Walk through the model"))
-      : el("p", {}, el("strong", {}, "Enter a sentence above to see its values; the blocks then open.")),
+      : el("p", {}, el("strong", {}, "Enter a sentence above to see its values; you can then open the blocks.")),
     ...(answer ? [attention(answer, kinds)] : []),
     el("h3", {}, "Tokens"),
     el("p", { class: "signs" }, ...notation.signs.flatMap(([sign, meaning]) => [el("code", {}, sign), ` ${meaning}. `])),
