@@ -27,7 +27,7 @@ def with_task_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def task_options() -> Iterator[inspect.Parameter]:
-    """Yield an option for each key of each task; its help text is the key's up to the first colon, semicolon or period."""
+    """Yield an option for each key of each task; its help is the key's up to the first colon, semicolon or period."""
     from models.fields import range_of
 
     for f in (f for task in TASKS.values() for f in fields(task.keys)):

@@ -86,7 +86,7 @@ def markdown(table: Mapping[str, Any], has_picture: bool) -> Iterator[str]:
 
 
 def draw(table: Mapping[str, Any], path: Path) -> bool:
-    """Draw time against n and d, and gradient and copying against the distance; return False if matplotlib is not installed."""
+    """Draw time against n and d, and gradient and copying against distance; return False if matplotlib is missing."""
     plt = import_pyplot(path.name)
     if plt is None:
         return False

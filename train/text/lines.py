@@ -35,7 +35,7 @@ def limited_lines(file: IO[bytes], name: object) -> Iterator[bytes]:
     """Yield the lines of a file with their line feeds; raise UserError for a line that is too long without reading all
     of it.
 
-    A compressed `file` is decompressed line by line, so a small file that contains a huge line does not fill the memory.
+    A compressed `file` is decompressed line by line, so a small file with a huge line does not fill the memory.
     """
     for number in count(1):
         line = file.readline(MAX_LINE_BYTES + 1)

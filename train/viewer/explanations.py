@@ -54,8 +54,8 @@ HEADS_BACKWARD = (
 )
 ATTENTION_BACKWARD = (
     "The gradient passes through W^O and is split by head. In each head, it reaches the values through the weights A, "
-    "and the weights through the values; the Jacobian of the softmax turns the gradient of the weights into that of the "
-    "scaled scores s, "
+    "and the weights through the values; the Jacobian of the softmax turns the gradient of the weights into that of "
+    "the scaled scores s, "
 )
 SELF_BACKWARD = (
     *HEADS_BACKWARD,
