@@ -28,7 +28,7 @@ def classify(
     gold: Annotated[
         Path | None,
         typer.Option(
-            metavar="F", help="Label the texts of this labeled file and report accuracy and F1 by label on stderr."
+            metavar="F", help="Label the texts of this labeled file and report accuracy and F1 per label on stderr."
         ),
     ] = None,
     gold_tags: Annotated[

@@ -24,7 +24,7 @@ def data(
         str, typer.Argument(metavar="wmt14-en-de|wmt14-en-fr|multi30k|iwslt14-de-en|own", show_default=False)
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.", show_default=False)],
-    mirror: Annotated[str, typer.Option(metavar="URL|DIR", help="Fetch the files from here instead.")] = "",
+    mirror: Annotated[str, typer.Option(metavar="URL|DIR", help="Fetch the files from this URL or folder.")] = "",
     train_src: Annotated[str, typer.Option(metavar="F", help="own: source training text, may be .gz.")] = "",
     train_tgt: Annotated[str, typer.Option(metavar="F", help="own: target training text.")] = "",
     valid_src: Annotated[str, typer.Option(metavar="F", help="own: source validation text.")] = "",

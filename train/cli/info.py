@@ -177,7 +177,7 @@ def has_metrics(entry: dict[str, Any], kind: str, *names: str) -> bool:
 
 
 def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return step, tokens, loss and mean speed at the last log line, or at the newest checkpoint if it is later.
+    """Return the step, tokens, loss and mean speed at the last log line, or at the newest checkpoint if it is later.
 
     The speed is in tokens per second, over all updates. If training stops between two log lines, only its checkpoint
     includes the last updates.

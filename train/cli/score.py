@@ -39,7 +39,7 @@ def score(
         list[Path] | None,
         typer.Option(
             metavar="RUN",
-            help="Also print this model's perplexity of the references. With --pairs: repeat it for an ensemble.",
+            help="Also print this model's perplexity of the references. With --pairs: repeatable, for an ensemble.",
         ),
     ] = None,
     metric: Annotated[

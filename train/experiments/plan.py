@@ -68,7 +68,7 @@ def buckets_seconds(size: float, count: float, gpus: int, link: Link) -> float:
 
 
 def all_reduce_seconds(size: float, gpus: int, link: Link) -> float:
-    """Return the seconds of an all-reduce of `size` bytes by ring or tree, whichever is faster."""
+    """Return the seconds that an all-reduce of `size` bytes takes by ring or tree, whichever is faster."""
     if gpus == 1:
         return 0.0
     ring = 2 * (gpus - 1) / gpus * size / link.bandwidth + 2 * (gpus - 1) * link.latency

@@ -55,7 +55,7 @@ def run_table2(out: Path, runs: Mapping[str, TrainedRun]) -> dict[str, Any]:
 
 
 def score_run(out: Path, pair: str, run: TrainedRun) -> dict[str, Any]:
-    """Return BLEU and training cost of one run."""
+    """Return the BLEU scores and the training cost of one run."""
     hypotheses, references = translate_test(out / f"{pair}.translated", run), read_all_lines(run.ref)
     scores = score_report(hypotheses, references, metrics=BLEUS)["scores"]
     cost = training_cost(run.run)
@@ -77,7 +77,7 @@ def check_test_text(run: TrainedRun) -> None:
 
 
 def training_cost(path: Path) -> dict[str, Any]:
-    """Return updates, tokens, seconds and FLOP of a run, from the state of its newest checkpoint.
+    """Return the updates, tokens, seconds and FLOP of a run, from the state of its newest checkpoint.
 
     The ratio of source to target tokens comes from the prepared text; it is 1 if that is missing. Only the time spent
     in updates counts.

@@ -192,7 +192,7 @@ def run_row(row: str, run: RunFolder, config: RunConfig, progress: bool, title: 
 
 
 def score_checkpoint(checkpoint: Path, config: RunConfig) -> dict[str, Any]:
-    """Return parameters, perplexity per token, BLEU and translations of a checkpoint on the validation text."""
+    """Return the parameters, perplexity per token, BLEU and translations of a checkpoint on the validation text."""
     model, tokenizer, _ = load_model(checkpoint)
     data, files = config.data, TASK.texts(config.data)["valid"]
     corpus = TASK.prepare(files, tokenizer, Path(data.prepared) / "valid", data.max_length)

@@ -58,13 +58,13 @@ def layer_parameters(c: TransformerConfig) -> Iterator[Mapped]:
 
 
 def linear(ours: str, *theirs: str) -> Iterator[Mapped]:
-    """Yield weight and bias of a projection."""
+    """Yield the weight and bias of a projection."""
     yield Mapped(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs), True)
     yield Mapped(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs), False)
 
 
 def norm(ours: str, theirs: str) -> Iterator[Mapped]:
-    """Yield gain and bias of a layer norm."""
+    """Yield the gain and bias of a layer norm."""
     yield Mapped(f"{ours}.gamma", (f"{theirs}.weight",), False)
     yield Mapped(f"{ours}.beta", (f"{theirs}.bias",), False)
 

@@ -222,7 +222,7 @@ def read_yaml(text: str, name: str) -> dict[str, Any]:
 
 
 def read_tokenizer(folder: Path, settings: Mapping[str, Any], is_shared: bool) -> tuple[PairTokenizer, tuple[int, int]]:
-    """Return the tokenizer and the sizes of Marian's two vocabularies. Raises UserError for files that do not fit.
+    """Return the tokenizer and the sizes of Marian's two vocabularies. Raises UserError for inconsistent files.
 
     Args:
         settings: content of decoder.yml, which names the vocabularies; without it, they are found by their file

@@ -139,12 +139,12 @@ class TensorUnpickler(PythonUnpickler):
             raise pickle.UnpicklingError("attributes of an object")
 
     def load_setitem(self) -> None:
-        """Set an item of a dictionary after a check of its key."""
+        """Set an item of a dictionary after checking its key."""
         check_keys(self.stack[-2:-1])
         super().load_setitem()
 
     def load_setitems(self) -> None:
-        """Set items of a dictionary after a check of their keys."""
+        """Set items of a dictionary after checking their keys."""
         check_keys(self.stack[::2])
         super().load_setitems()
 

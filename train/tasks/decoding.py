@@ -166,7 +166,8 @@ def score_pairs(
         tokenizer: its tokenizer.
         pairs: chunks of (source lines, target lines), as from `read_parallel`.
         batch_tokens: maximum tokens per batch and side, padding included; a single pair may exceed it.
-        max_length: longer source lines are truncated and reported to `on_warning`, as in translation.
+        max_length: maximum tokens per source line, EOS included; longer lines are truncated and reported to
+            `on_warning`, as in translation.
 
     Raises UserError for a target that is longer than the model's limit.
     """

@@ -295,7 +295,7 @@ def number_in(query: Mapping[str, Any], name: str, least: float, most: float, ki
 
 
 def sampling_options(query: Mapping[str, Any]) -> dict[str, Any]:
-    """Return temperature, top_k and top_p of a query."""
+    """Return the temperature, top_k and top_p of a query."""
     options = {
         "temperature": number_in({"temperature": 1.0, **query}, "temperature", 0, 1e6),
         "top_k": number_in(query, "top_k", 0, 2**24, int),

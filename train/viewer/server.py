@@ -9,7 +9,8 @@
 A POST is answered with lines of JSON; the last one contains the result.
 
 Starlette and uvicorn (the `page` extra) are imported only here. All computations run in one thread, one after the
-other, because ablating a head changes the shared model. A computation whose client has left ends at its next step.
+other, because ablating a head changes the shared model. A computation whose client has disconnected
+ends at its next step.
 """
 
 import asyncio
