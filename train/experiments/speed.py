@@ -1,4 +1,4 @@
-"""Measurement of the training speed on this machine, with a few updates on random sentences."""
+"""Measures the training speed on this machine with a few updates on random sentences."""
 
 import time
 from dataclasses import replace

@@ -79,8 +79,8 @@ def check_test_text(run: TrainedRun) -> None:
 def training_cost(path: Path) -> dict[str, Any]:
     """Return the updates, tokens, seconds and FLOP of a run, from the state of its newest checkpoint.
 
-    The ratio of source to target tokens comes from the prepared text; it is 1 if that is missing. Only the time spent
-    in updates counts.
+    The ratio of source to target tokens comes from the prepared text, or is 1 if that text is missing. Only the time
+    spent in updates counts.
     """
     run = RunFolder(path)
     if (totals := newest_totals(run)) is None:

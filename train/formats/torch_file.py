@@ -48,7 +48,7 @@ class Storage:
         self.n_values, self.values = n_values, np.zeros(0, self.dtype)
 
     def read(self, data: bytes | memoryview) -> None:
-        """Set the values; bfloat16 becomes float32. Raises ValueError if their number is wrong."""
+        """Set the values; bfloat16 becomes float32. Raises ValueError for a wrong number of values."""
         if len(data) != self.n_values * self.dtype.itemsize:
             raise ValueError(f"a storage of {len(data)} bytes for {self.n_values} values")
         values = np.frombuffer(data, self.dtype)
@@ -79,24 +79,24 @@ class StoredTensor(NamedTuple):
 
 
 def bfloat16_values(bits: Any) -> Any:
-    """Convert bfloat16 numbers, given as uint16, to float32, whose upper 16 bits they are."""
+    """Convert bfloat16 numbers, given as uint16, to float32: they are its upper 16 bits."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def rebuild_tensor(storage: Any, offset: int, shape: Any, strides: Any, *unused: Any) -> StoredTensor:
-    """Return a view of a storage: torch._utils._rebuild_tensor_v2."""
+    """Return a view of a storage, like torch._utils._rebuild_tensor_v2."""
     if not isinstance(storage, Storage) or not all(type(n) is int for n in (offset, *shape, *strides)):
         raise pickle.UnpicklingError("a tensor without a storage")
     return StoredTensor(storage, offset, tuple(shape), tuple(strides))
 
 
 def rebuild_parameter(tensor: Any, *unused: Any) -> Any:
-    """Return the tensor of a parameter: torch._utils._rebuild_parameter."""
+    """Return the tensor of a parameter, like torch._utils._rebuild_parameter."""
     return tensor
 
 
 def ordered_dict(items: Any = ()) -> Any:
-    """Return the dictionary of [key, value] lists: collections.OrderedDict."""
+    """Return a dictionary of [key, value] lists, like collections.OrderedDict."""
     pairs = [(key, value) for key, value in items]
     check_keys([key for key, _ in pairs])
     return OrderedDict(pairs)

@@ -60,8 +60,8 @@ def decode_stream(
         model: a translation model, or an Ensemble, in eval mode.
         tokenizer: its tokenizer.
         lines: sentences; None marks a pause in the input.
-        sampling: to sample instead of searching, the options of `sample_outputs` (samples, temperature, top_k, top_p,
-            seed).
+        sampling: options of `sample_outputs` (samples, temperature, top_k, top_p, seed), to sample instead of
+            searching.
         prefixes: one prefix per line, with which the line's translation begins; "" for no constraint. The translation
             may continue the last word of a prefix.
         alignments: also align the translations to their sources.

@@ -167,7 +167,7 @@ NEXT_TOKEN = (
     "The loss compares each prediction with the next token of the text: it is the mean of −log p of these tokens."
 )
 
-# What tokens are, and how they are written.
+# Descriptions of tokens and of their notation.
 SUBWORDS = "A token is a subword: a frequent word is one token, and a rare one is made of several. "
 SHARED = "Source and target share one vocabulary of {size:,} tokens."
 SEPARATE = "Source and target have separate vocabularies; the target's has {size:,} tokens."

@@ -1,4 +1,4 @@
-// What the Model view shows before a block is open: where to start, the attention to the source, and the parameters.
+// The Model view before a block is open: where to start, the attention to the source, and the parameters.
 import { bytes, el, fixed, rounded } from "./parts.js";
 import { matrix } from "./matrix.js";
 
@@ -61,7 +61,7 @@ export function introduction(model, answer, flow, backward, walk) {
   ];
 }
 
-// What each token reads in the last layer: the weights of cross-attention, or of self-attention in a language model.
+// Shows what each token reads in the last layer: the weights of cross-attention, or of self-attention in a language model.
 function attention(answer, kinds) {
   const kind = "cross" in answer.heads ? "cross" : "text",
     { rows, columns, layers: all, heads: count, bytes: encoded, masked } = answer.heads[kind];

@@ -213,7 +213,7 @@ export const recorded = saved && JSON.parse(saved.textContent);
 const NOT_SAVED = "A saved page has no server, and this was not open when it was saved.";
 
 export async function start() {
-  // what the server shows, or null if it does not respond
+  // returns what the server shows, or null if it does not respond
   if (recorded) return recorded.about;
   const answer = await reach("api/about");
   known = answer && (await answer.text());

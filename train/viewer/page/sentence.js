@@ -162,7 +162,7 @@ export function start(place, about) {
     document.dispatchEvent(new CustomEvent("translated", { detail: { answer, before, rerun, toggle } }));
   }
 
-  // What the ablation changes.
+  // Describes what the ablation changes.
   function comparison(answer, before) {
     const change = (what, from, to) => `${what} ${fixed(from, 3)} → ${fixed(to, 3)}`;
     if (task === "text") return `${change("loss", -before.score, -answer.score)} nats per token.`;
