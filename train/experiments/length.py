@@ -74,7 +74,7 @@ def number_words(rng: np.random.Generator, length: int) -> Pair:
 
 
 def spell(number: int) -> list[int]:
-    """Return the word ids of a number below 100: one up to nineteen, then for the tens and for nonzero units."""
+    """Return the word ids of a number below 100: one word up to nineteen, otherwise the tens and any nonzero units."""
     if number < 20:
         return [WORDS + number]
     tens, units = divmod(number, 10)
