@@ -416,7 +416,7 @@ def test_data_own_records_its_sources_and_accounts_for_every_pair(tmp_path, capf
     pairs = manifest["pairs"]
     assert pairs["read"] == 17 == sum(number for outcome, number in pairs.items() if outcome != "read")
     assert pairs["too_long"] >= 1 and pairs["kept"] == manifest["arrays"]["train"]["kept"]
-    left_out = f"; left out: {pairs['too_long']} of more than 40 tokens\n"
+    left_out = f"; left out: {pairs['too_long']} with more than 40 tokens\n"
     assert f"train: {pairs['kept']} pairs" in printed and left_out in printed
 
 

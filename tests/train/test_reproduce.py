@@ -123,7 +123,7 @@ def test_two_seeds_in_two_processes_are_averaged_and_compared(tmp_path, texts, c
     assert first["perplexity"] != second["perplexity"]
     assert base["perplexity"] == pytest.approx(math.sqrt(first["perplexity"] * second["perplexity"]))
     page = (tmp_path / "two/table3.md").read_text("utf-8")
-    assert f"| {base['perplexity']:.2f} ± " in page and "with two trainings each" in page
+    assert f"| {base['perplexity']:.2f} ± " in page and "with two runs each" in page
     assert "does not measure" not in page
 
 

@@ -19,7 +19,7 @@ from train.files import atomic_write, open_for_reading
 from train.run.config import OTHER_UNITS, resolve_name
 from train.text.lines import MAX_LINE_BYTES, count_lines
 
-COMMAND_SYNONYMS = {  # maps names of other programs to the command with that purpose
+COMMAND_SYNONYMS = {  # maps command names of other programs to our command for that purpose
     **dict.fromkeys(("prepare", "preprocess", "download", "tokenize"), "data"),
     **dict.fromkeys(("fit", "finetune", "fine-tune", "resume"), "train"),
     **dict.fromkeys(("decode", "predict", "infer", "interactive"), "translate"),
@@ -30,7 +30,7 @@ COMMAND_SYNONYMS = {  # maps names of other programs to the command with that pu
 
 
 class Commands(TyperGroup):
-    """The commands of the application. An option never takes the name of another option as its value."""
+    """The commands of the application. The name of an option is never accepted as the value of another option."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         if args and (synonym := COMMAND_SYNONYMS.get(args[0].lower())):
@@ -41,8 +41,8 @@ class Commands(TyperGroup):
 
 
 def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
-    """Raise UserError if an option is followed by fewer values than it takes, or has the name of a configuration key
-    that only --set can change."""
+    """Raise UserError if an option is followed by too few values, or is named like a configuration key, which only
+    --set can change."""
     options = {name: p for p in params if p.param_type_name == "option" for name in p.opts}
     for i, name in enumerate(args):
         if name == "--":
@@ -112,9 +112,9 @@ def open_input(path: Path | None) -> Iterator[Iterator[str | None]]:
 
 @contextmanager
 def line_progress(verb: str, input: Path | None, output: Path | None, enabled: bool = True) -> Iterator[Any]:
-    """Show how many lines of `input` are done, as in "translated 3 lines" (`verb`); yield the Work to advance.
+    """Show progress through the lines of `input`, as in "translated 3 lines" (`verb`), and yield the Work to advance.
 
-    Nothing is redrawn on a terminal that shows the results or that the user types into.
+    Progress is not shown on a terminal that displays the results or that the user types into.
     """
     from train.progress import Display
 

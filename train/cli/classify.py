@@ -17,8 +17,8 @@ TASKS = ("classification", "tagging")
 
 @app.command(
     epilog="Example: [b]echo 'A fine film .' | npx-transformer classify --model runs/sentiment[/b] prints"
-    " 'positive<TAB>0.9731'. A tagger prints the tags of a line, whose words are separated by spaces. A tab separates"
-    " the texts of a pair."
+    " 'positive<TAB>0.9731'. A tagger prints one tag per word; spaces separate the words. A tab separates the"
+    " texts of a pair."
 )
 def classify(
     model: Model,
@@ -28,20 +28,23 @@ def classify(
     gold: Annotated[
         Path | None,
         typer.Option(
-            metavar="F", help="Label the texts of this labeled file and report accuracy and F1 by label on stderr."
+            metavar="F", help="Label the texts of this labeled file and report accuracy and F1 per label on stderr."
         ),
     ] = None,
     gold_tags: Annotated[
         Path | None,
         typer.Option(
-            metavar="F", help="Tags of the sentences in --gold, one line for each; default: the tags in --gold."
+            metavar="F", help="Tags of the sentences in --gold, one line per sentence; default: the tags in --gold."
         ),
     ] = None,
     output: Output = None,
     top: Annotated[
         int | None,
         number_option(
-            int, "[1, 10000]", metavar="K", help="Print the K most probable labels of a text; default: 1. Not for tags."
+            int,
+            "[1, 10000]",
+            metavar="K",
+            help="Print the K most probable labels of a text; default: 1. Not for taggers.",
         ),
     ] = None,
     as_json: Annotated[
@@ -67,7 +70,7 @@ def classify(
     if gold_tags is not None and task.name != "tagging":
         raise UserError("--gold-tags: expected a tagger; got a classifier; try without --gold-tags")
     if gold_tags is not None and gold is None:
-        raise UserError("--gold-tags: expected --gold, the words, as well; got only --gold-tags; try adding --gold F")
+        raise UserError("--gold-tags: expected --gold, with the words, too; got only --gold-tags; try adding --gold F")
     gold_files = [str(path) for path in (gold, gold_tags) if path is not None]
     if gold is not None and gold_tags is not None:
         check_tag_lines(str(gold), str(gold_tags))

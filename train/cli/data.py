@@ -12,7 +12,7 @@ from train.cli.options import number_option
 from train.errors import UserError, nearest, plural
 
 OWN = "own"
-LARGE = 500_000  # number of pairs from which on the preset base is suggested instead of tiny
+LARGE = 500_000  # minimum number of pairs for suggesting the preset base instead of tiny
 
 
 @app.command(
@@ -24,7 +24,7 @@ def data(
         str, typer.Argument(metavar="wmt14-en-de|wmt14-en-fr|multi30k|iwslt14-de-en|own", show_default=False)
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.", show_default=False)],
-    mirror: Annotated[str, typer.Option(metavar="URL|DIR", help="Fetch the files from here instead.")] = "",
+    mirror: Annotated[str, typer.Option(metavar="URL|DIR", help="Fetch the files from this URL or folder.")] = "",
     train_src: Annotated[str, typer.Option(metavar="F", help="own: source training text, may be .gz.")] = "",
     train_tgt: Annotated[str, typer.Option(metavar="F", help="own: target training text.")] = "",
     valid_src: Annotated[str, typer.Option(metavar="F", help="own: source validation text.")] = "",
@@ -52,9 +52,7 @@ def data(
         ),
     ] = 3.0,
     keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help="Keep repeated pairs.")] = False,
-    keep_scripts: Annotated[
-        bool, typer.Option("--keep-scripts", help="Keep text in other scripts than Latin.")
-    ] = False,
+    keep_scripts: Annotated[bool, typer.Option("--keep-scripts", help="Keep text in non-Latin scripts.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not report progress.")] = False,
 ) -> None:
     """Download, verify and clean a corpus, train its tokenizer, and write token arrays."""
@@ -96,13 +94,13 @@ def data(
     held_out = f" ({pairs['held_out']:,} of them for validation)" if pairs["held_out"] else ""
     print(f"{plural(pairs['read'], 'pair')} read, {clean:,} kept{held_out}; removed: {removed}")
     for part, array in manifest["arrays"].items():
-        src, tgt = (array["tokens"][side] + array["kept"] for side in ("src", "tgt"))  # including the ends of sentences
-        outcomes = (array["too_long"], f"of more than {max_length} tokens"), (array["empty"], "with an empty side")
+        src, tgt = (array["tokens"][side] + array["kept"] for side in ("src", "tgt"))  # including EOS tokens
+        outcomes = (array["too_long"], f"with more than {max_length} tokens"), (array["empty"], "with an empty side")
         left_out = ", ".join(f"{number:,} {words}" for number, words in outcomes if number)
         line = f"{part}: {plural(array['kept'], 'pair')}, {src:,} source and {tgt:,} target tokens"
         print(f"{line}; left out: {left_out}" if left_out else line)
     print(f"{out / 'manifest.json'} records the sources and settings")
-    # The default of 25,000 tokens per update and 4,000 updates of warmup, as in the paper, is too much for a small
+    # The defaults are the paper's, 25,000 tokens per update and 4,000 warmup updates, which is too much for a small
     # corpus.
     small = ["tiny", "--set", "train.batch_tokens=4096", "--set", "train.warmup_steps=1000"]
     paths = ["--data", str(out), "--out", f"runs/{out.absolute().name}"]
@@ -112,6 +110,6 @@ def data(
 
 TEXT_OPTIONS = "--train-src", "--train-tgt", "--valid-src", "--valid-tgt"
 
-REASONS = {  # maps a key in the manifest to words
+REASONS = {  # maps a key of the manifest to its name in the output
     "empty": "empty", "long": "too long", "ratio": "length ratio", "script": "not Latin", "duplicate": "duplicates",
 }  # fmt: skip

@@ -9,7 +9,7 @@ from train.cli.app import app
 from train.cli.options import SEEDS, number_option
 from train.errors import pip_install
 
-DEMO_EXTRA = pip_install("demo").replace("[", "\\[")  # not markup of rich
+DEMO_EXTRA = pip_install("demo").replace("[", "\\[")  # rich would read it as markup
 
 
 @app.command(epilog=f"Needs num2words and matplotlib: {DEMO_EXTRA}. Takes about 3 minutes on 2 cores.")

@@ -12,15 +12,15 @@ from train.errors import UserError, nearest
 
 PICTURES = ("heads", "beam", "curves", "memory", "roles", "confusion")
 DEFAULT_SENTENCES = 100
-MODELS = {"text": "a language model", "labels": "an encoder"}  # maps a model's training data to its name in messages
+MODELS = {"text": "a language model", "labels": "an encoder"}  # maps `model.examples` to a description of the model
 
 
 @app.command(
     epilog="heads: attention of every head on one sentence. beam: the search tree of its translation. curves: loss,"
     " scores, learning rate, gradient norm and speed; --also adds runs. memory: bytes in use during one update. roles:"
-    " where each head attends on the validation text, and the loss when it is ablated. confusion: the labels of the"
-    " validation text and those predicted for them. A description in words is"
-    " written to F.alt.txt. The same input produces an identical file."
+    " where each head attends on the validation text, and the loss when it is ablated. confusion: the"
+    " correct and predicted labels of the validation text. A description in words is written to F.alt.txt. The same"
+    " input produces an identical file."
 )
 def draw(
     run: RunPath,

@@ -1,4 +1,4 @@
-"""`embed`: a vector for each line of text, by the encoder of a run."""
+"""`embed`: a vector for each line of text, computed by the encoder of a run."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ POOLINGS = ("mean", "first")
 
 @app.command(
     epilog="Example: [b]npx-transformer embed --model runs/pretrained --input texts.txt --output vectors.npy[/b]. The"
-    " array has one row per line. Otherwise the output is text: one line per line, numbers separated by spaces."
+    " array has one row per line. Without .npy, the output is text: one line of space-separated numbers per input line."
 )
 def embed(
     model: Model,
@@ -39,7 +39,7 @@ def embed(
     quiet: Quiet = False,
     device: Device = "cpu",
 ) -> None:
-    """Print a vector for each line of text, by a masked language model, classifier or tagger."""
+    """Print a vector for each line of text, computed by a masked language model, classifier or tagger."""
     from train.run.checkpoint import load_with_origin
     from train.tasks.labeling import embed_lines
 

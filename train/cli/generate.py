@@ -27,7 +27,7 @@ def generate(
     top_p: Annotated[
         float,
         number_option(
-            float, "(0, 1]", metavar="P", help="Sample from the fewest tokens with total probability P or more."
+            float, "(0, 1]", metavar="P", help="Sample from the fewest tokens whose total probability is at least P."
         ),
     ] = 1.0,
     seed: Annotated[int, number_option(int, SEEDS, help="Seed of the samples.")] = 0,

@@ -11,7 +11,7 @@ from train.cli.app import Device, app, use_device
 from train.cli.options import VOCABULARY, number_option
 from train.errors import UserError, plural
 
-N_SPECIAL = 4  # number of ids before the labels
+N_SPECIAL = 4  # number of special ids, which come before the labels
 VocabSize = Annotated[
     int | None,
     number_option(int, VOCABULARY, metavar="V", help="Vocabulary size, for a preset only; default: 37000."),
@@ -103,7 +103,7 @@ def check_preset_only(vocab_size: int | None, run: str) -> None:
 
 
 def describe(shape: Any, config: Any, updates: int | None = None) -> Iterator[str]:
-    """Yield lines on a model's parameters, FLOP and memory, with the paper's figures for its unchanged presets.
+    """Yield lines about a model's parameters, FLOP and memory, with the paper's figures for its unchanged presets.
 
     `updates` is the number of updates that a run has made; None stands for train.max_steps.
     """
@@ -151,14 +151,14 @@ LANGUAGES = {"en-de": "English-German", "en-fr": "English-French"}
 
 
 def describe_architecture(shape: Any) -> str:
-    """Return the architecture and, if all its layers use attention, the placement of its norms and its positions."""
+    """Describe the architecture and, if all its layers use attention, its norm placement and positional encoding."""
     if shape.architecture not in ("encoder_decoder", "decoder", "encoder"):
         return str(shape.architecture)
     return f"{shape.architecture}, norm {shape.norm}, positions {shape.positions}"
 
 
 def describe_vocabulary(shape: Any, sides: tuple[str, ...]) -> str:
-    """Return the sizes of the vocabularies, and which embeddings and projections are one matrix."""
+    """Describe the sizes of the vocabularies, and which embeddings and projections share a matrix."""
     sizes = f"{shape.vocab_size:,} tokens"
     if shape.architecture == "encoder" and shape.src_vocab_size is not None:
         return f"{shape.src_vocab_size:,} tokens of the text, {shape.vocab_size - N_SPECIAL:,} labels"
@@ -177,7 +177,7 @@ def has_metrics(entry: dict[str, Any], kind: str, *names: str) -> bool:
 
 
 def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return step, tokens, loss and mean speed at the last log line, or at a checkpoint that is newer.
+    """Return the step, tokens, loss and mean speed at the last log line, or at the newest checkpoint if it is later.
 
     The speed is in tokens per second, over all updates. If training stops between two log lines, only its checkpoint
     includes the last updates.
@@ -196,7 +196,7 @@ def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | Non
 
 
 def describe_run(run: Any, config: Any) -> Iterator[str]:
-    """Yield lines on a run's checkpoints, tokenizer, progress and validation curve."""
+    """Yield lines about a run's checkpoints, tokenizer, progress and validation curve."""
     from train.run.checkpoint import read_state
     from train.tasks import TASKS
 

@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_command(argv: Sequence[str] | None) -> int:
     """Run one command and turn its errors into a message and an exit status."""
     try:
-        with npx.host.errstate(all="ignore"):  # NaN and infinity are reported where they are read
+        with npx.host.errstate(all="ignore"):  # the code that uses a result checks it for NaN
             result = app(args=argv if argv is None else list(argv), prog_name="npx-transformer", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
@@ -67,7 +67,7 @@ def run_command(argv: Sequence[str] | None) -> int:
         return report_user_error(str(error))
     except CLICK_ERROR as error:  # unknown option or value of the wrong type; click's text has several lines
         command = getattr(getattr(error, "ctx", None), "command_path", "npx-transformer")
-        details: Any = getattr(error.__cause__, "errors", list)()  # pydantic's, if typer parses values with it
+        details: Any = getattr(error.__cause__, "errors", list)()  # exists if typer uses pydantic
         got = f"; got {str(details[0]['input'])[:60]!r}" if details else ""
         return report_user_error(f"{error.format_message().rstrip('.')}{got}; try {command} --help")
     except typer.Abort:  # raised by typer for an EOFError
@@ -79,7 +79,7 @@ def run_command(argv: Sequence[str] | None) -> int:
     except SystemError as error:
         if "without exception set" not in str(error) and "without setting an exception" not in str(error):
             return report_internal_error()
-        return report_user_error(OUT_OF_MEMORY)  # NumPy, if it cannot allocate memory
+        return report_user_error(OUT_OF_MEMORY)  # NumPy could not allocate memory
     except MemoryError:
         return report_user_error(OUT_OF_MEMORY)
     except OSError as error:
@@ -119,7 +119,7 @@ def report_exit(status: int, line: str, details: str = "") -> int:
         print(f"{details}npx-transformer: {rank}{line}", file=sys.stderr, flush=True)
     if fails_alone:
         world.abort(status)
-    if not prints and world.size == 1:  # not joined yet: mpirun kills all processes when the first one exits
+    if not prints and world.size == 1:  # mpirun kills all processes when one exits: let rank 0 print first
         time.sleep(2)
     return status
 

@@ -1,4 +1,4 @@
-"""Loading of the model, or the ensemble of models, that `translate` and `score --pairs` use."""
+"""Loads the model or ensemble that `translate` and `score --pairs` use."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ from train.errors import UserError
 
 
 def load_models(runs: Sequence[Path], on_warning: Callable[[str], object]) -> tuple[Any, Any, Any, str]:
-    """Return (model, tokenizer, configuration, checkpoints) of one run, or of the ensemble of several.
+    """Return (model, tokenizer, configuration, checkpoints) of one run, or of the ensemble of several runs.
 
     The configuration is the first run's; `checkpoints` names what was loaded; `on_warning` is that of `load_model`.
     Raises UserError if the runs have different tokenizers.

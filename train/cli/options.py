@@ -72,7 +72,7 @@ Models = Annotated[
     typer.Option(
         "--model",
         metavar="RUN",
-        help="Run folder, or one checkpoint folder; repeat it for the ensemble of several models.",
+        help="Run folder, or one checkpoint folder; repeat the option for an ensemble of several models.",
         show_default=False,
     ),
 ]

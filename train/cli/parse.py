@@ -1,4 +1,4 @@
-"""`parse`: constituency trees of sentences by a trained parser."""
+"""`parse`: constituency trees of sentences, predicted by a trained parser."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext

@@ -41,7 +41,9 @@ def plan(
     ] = None,
     price: Annotated[
         float | None,
-        number_option(float, "[0, 1e6]", metavar="X", help="Price of an hour of one GPU, to add the cost of the run."),
+        number_option(
+            float, "[0, 1e6]", metavar="X", help="Price of one GPU-hour; adds the cost of the run to the output."
+        ),
     ] = None,
     vocab_size: VocabSize = None,
     settings: Annotated[

@@ -27,8 +27,7 @@ def print_help(ctx: typer.Context) -> None:
 
 
 @tables.command(
-    epilog=f"{RESUME} --scale small measures lengths and widths up to 256. Run the measurements of time on a machine"
-    " that is otherwise idle."
+    epilog=f"{RESUME} --scale small measures lengths and widths up to 256. Measure times on an otherwise idle machine."
 )
 def table1(
     out: Out,
@@ -44,8 +43,9 @@ def table1(
 
 
 @tables.command(
-    epilog=f"{RESUME} --scale tiny trains all rows with an eighth of the widths and half of the layers: an hour and a"
-    " half on one thread for Multi30k. --scale small has a quarter of the widths, longer trainings and two seeds."
+    epilog=f"{RESUME} --scale tiny trains all rows with an eighth of the widths and half the layers, which takes an"
+    " hour and a half on one thread for Multi30k. --scale small has a quarter of the widths, longer training and two"
+    " seeds."
 )
 def table3(
     out: Out,
@@ -53,7 +53,7 @@ def table3(
     train_tgt: Text,
     valid_src: Text,
     valid_tgt: Text,
-    scale: Annotated[str, typer.Option(metavar="paper|small|tiny", help="Size of the models and trainings.")] = "paper",
+    scale: Annotated[str, typer.Option(metavar="paper|small|tiny", help="Model size and training length.")] = "paper",
     rows: Annotated[
         str | None, typer.Option(metavar="ROW,ROW", help="Rows to train, such as A-h1,B-dk16; default: all.")
     ] = None,
@@ -63,11 +63,9 @@ def table3(
     ] = None,
     seeds: Annotated[
         int | None,
-        number_option(int, "[1, 100]", metavar="N", help="Trainings of each row; default: 2 for small, otherwise 1."),
+        number_option(int, "[1, 100]", metavar="N", help="Training runs per row; default: 2 for small, otherwise 1."),
     ] = None,
-    jobs: Annotated[
-        int, number_option(int, "[1, 1000]", metavar="N", help="Trainings at a time, which share the cores.")
-    ] = 1,
+    jobs: Annotated[int, number_option(int, "[1, 1000]", metavar="N", help="Number of parallel training runs.")] = 1,
     settings: RowSettings = None,
     device: Device = "cpu",
     quiet: Quiet = False,
@@ -113,7 +111,7 @@ def length(
 
 
 def row_names(rows: str | None, example: str) -> list[str]:
-    """Return the names in the value of --rows, or [] without --rows. Raises UserError if it has none."""
+    """Return the names in the value of --rows, or [] without --rows. Raises UserError if the value has no name."""
     from train.errors import UserError
 
     names = [row.strip() for row in (rows or "").split(",") if row.strip()]
@@ -150,7 +148,7 @@ def table2(
     ] = "0",
     device: Device = "cpu",
 ) -> None:
-    """Translate and score the test sets, compute the training cost; write table2.md and table2.json."""
+    """Translate and score the test sets and compute the training cost; write table2.md and table2.json."""
     from train.errors import UserError
     from train.experiments.paper import SUSTAINED
     from train.experiments.table2 import TrainedRun, run_table2
@@ -179,8 +177,8 @@ Trees = Annotated[Path, typer.Option(metavar="F", help="Trees in Penn Treebank b
 
 @tables.command(
     epilog=f"{RESUME} --silver adds the semi-supervised row. --run wsj=RUN and --run semi=RUN use runs that are already"
-    " trained. --other NAME=F scores another parser's trees of the test sentences, one per line (python -m"
-    " benchmarks.pcfg makes some)."
+    " trained. --other NAME=F scores another parser's trees of the test sentences, one per line (such as those"
+    " of python -m benchmarks.pcfg)."
 )
 def table4(
     out: Out,
@@ -190,7 +188,7 @@ def table4(
     silver: Annotated[
         Path | None, typer.Option(metavar="F", help="Automatically parsed trees for the semi-supervised row.")
     ] = None,
-    scale: Annotated[str, typer.Option(metavar="paper|small", help="Size of the models and trainings.")] = "paper",
+    scale: Annotated[str, typer.Option(metavar="paper|small", help="Model size and training length.")] = "paper",
     run: Annotated[
         list[str] | None, typer.Option(metavar="ROW=RUN", help="Run of a row that is already trained; may be repeated.")
     ] = None,
@@ -227,7 +225,7 @@ def named_paths(option: str, values: list[str] | None) -> dict[str, Path]:
 
 @tables.command(
     epilog="Figures 3, 4 and 5 of the paper: lines from a token to the tokens that the encoder's heads attend to, in"
-    " the second to last layer. The heads of figures 4 and 5 are chosen by their weights, as the captions explain."
+    " the second-to-last layer. The heads of figures 4 and 5 are chosen by their weights, as the captions explain."
 )
 def figures(
     out: Out,
@@ -240,7 +238,7 @@ def figures(
     ] = "",
     layer: Annotated[
         int | None,
-        number_option(int, "[0, 999]", metavar="N", help="Encoder layer, from 0; default: the second to last."),
+        number_option(int, "[0, 999]", metavar="N", help="Encoder layer, from 0; default: the second-to-last."),
     ] = None,
     device: Device = "cpu",
 ) -> None:

@@ -39,7 +39,7 @@ def score(
         list[Path] | None,
         typer.Option(
             metavar="RUN",
-            help="Also print this model's perplexity of the references. With --pairs: repeat it for an ensemble.",
+            help="Also print this model's perplexity of the references. With --pairs: repeatable, for an ensemble.",
         ),
     ] = None,
     metric: Annotated[
@@ -116,7 +116,7 @@ def score(
 
 
 def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool) -> None:
-    """Print each target line with its log-probability; print their perplexity on standard error."""
+    """Print each target line with its log-probability; print the overall perplexity on standard error."""
     from train.cli.models import load_models
     from train.tasks import decoding
     from train.text.lines import check_parallel, read_parallel

@@ -1,4 +1,4 @@
-"""`score-trees`: scores trees against gold trees, as EVALB does."""
+"""`score-trees`: score trees against gold trees, as EVALB does."""
 
 import json
 import sys

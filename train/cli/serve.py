@@ -21,7 +21,7 @@ HOST = "127.0.0.1"
 def serve(
     run: Annotated[
         Path | None,
-        typer.Argument(metavar="[RUN]", help="Run folder written by `train`; without it only Step is available."),
+        typer.Argument(metavar="[RUN]", help="Run folder written by `train`; without it, only Step is available."),
     ] = None,
     port: Annotated[int, number_option(int, "[0, 65535]", metavar="N", help="Port; 0: any free port.")] = 8017,
     also: Annotated[
@@ -69,7 +69,7 @@ def serve(
 
 
 def load_page(runs: list[Path]) -> Any:
-    """Return the page for the first run's model, or a page with curves and an explanation if it cannot be loaded."""
+    """Return the page for the first run's model or, if it cannot be loaded, a page with curves and the reason."""
     from train.run.checkpoint import load_with_origin
     from train.run.folder import RunFolder
     from train.viewer.curves import by_name

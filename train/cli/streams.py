@@ -22,7 +22,7 @@ STREAMS = ("stdin", "stdout", "stderr")
 
 
 class BrokenOutput(BaseException):
-    """The reader of standard output has closed it. It is not an OSError, because libraries would catch it."""
+    """Raised when the reader of standard output has closed it. Not an OSError, which libraries might catch."""
 
 
 class GuardedStream:
@@ -48,7 +48,7 @@ class GuardedStream:
         try:
             method(*arguments)
         except OSError as error:
-            with suppress(OSError, ValueError):  # discards the buffered text, even when Python flushes it at exit
+            with suppress(OSError, ValueError):  # the text that Python flushes at exit is then discarded
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
             self._on_error(error)
 
@@ -84,7 +84,7 @@ def guard_standard_streams() -> Iterator[None]:
 
 
 def stream_lines(file: BinaryIO, name: str, max_line_bytes: int) -> Iterator[str | None]:
-    r"""Yield the lines of UTF-8 text as they arrive, without line ends ("\n" or "\r\n") and byte order mark.
+    r"""Yield the lines of UTF-8 text as they arrive, without line endings ("\n" or "\r\n") or byte order mark.
 
     Yields None when the input pauses after a line. Raises UserError, with the line number, for invalid UTF-8 and for a
     line longer than `max_line_bytes`.

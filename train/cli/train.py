@@ -18,8 +18,8 @@ from train.tasks import TASKS, Task
 
 
 def with_task_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter **texts of a command by one option for each [data] key of each task, after its first two
-    parameters."""
+    """Replace a command's **texts parameter with one option for each [data] key of each task, placed after its first
+    two parameters."""
     parameters = list(inspect.signature(command).parameters.values())
     by_name = {p.name: p for p in (*parameters[:2], *task_options(), *parameters[2:-1])}
     command.__signature__ = inspect.Signature(list(by_name.values()))  # type: ignore[attr-defined]
@@ -27,7 +27,7 @@ def with_task_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def task_options() -> Iterator[inspect.Parameter]:
-    """Yield an option for each key of each task; its help is the key's, up to the first colon, semicolon or period."""
+    """Yield an option for each key of each task; its help is the key's up to the first colon, semicolon or period."""
     from models.fields import range_of
 
     for f in (f for task in TASKS.values() for f in fields(task.keys)):
@@ -149,12 +149,12 @@ def use_data_folder(
 
     Args:
         folder: the folder of --data.
-        read: returns the configuration with the given keys of [data], which only --set and options override.
+        read: returns the configuration with the given keys of [data], unless --set or another option overrides them.
         texts: the options that name texts.
         init: the run of --init, whose tokenizer is used.
 
     Raises:
-        UserError: The folder is invalid, options name the training text too, or the task is not translation.
+        UserError: The folder is invalid, options also name a training text, or the task is not translation.
     """
     from train.files import digest
     from train.run.checkpoint import find_checkpoint, run_files
@@ -200,7 +200,7 @@ def use_data_folder(
 
 
 def read_config(config: str | None, changes: list[str], out: Path, resume: bool, init: Path | None = None) -> Any:
-    """Return the configuration of a file or preset or, if none is given, that of the resumed run or of `init`.
+    """Return the configuration of a file or preset; if neither is given, that of the resumed run or of `init`.
 
     With `init`, its tokenizer is used unless the file or `changes` name another one.
     """

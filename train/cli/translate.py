@@ -59,7 +59,7 @@ def translate(
     ] = None,
     samples: Annotated[
         int | None,
-        number_option(int, "[1, 10000]", metavar="N", help="Print N random translations instead of the best."),
+        number_option(int, "[1, 10000]", metavar="N", help="Print N sampled translations instead of the best."),
     ] = None,
     temperature: Annotated[
         float | None, number_option(float, "[0, 1e6]", help="Temperature of --samples; default: 1.")

@@ -28,22 +28,23 @@ MEASURES = {"ppl": ("perplexity", -1, "nats"), "bleu": ("BLEU", 1, "bleu")}
 ANSWERS = {True: "yes", False: "no", None: "unclear"}
 NOT_COMPARABLE = """\
 **These results are not comparable with the paper's.** The models are smaller (widths divided by {width}, layers by
-{depth}, the same number of heads), so are the text and the training, and the perplexity is of another vocabulary. Only
-the order of the rows can be compared, and only if the differences exceed the variation between seeds{unknown}."""
+{depth}, the same number of heads), they are trained on less text and for less time, and perplexity depends on the
+vocabulary. Only the order of the rows can be compared, and only if the differences exceed the variation between
+seeds{unknown}."""
 VARIATION = """\
-Each row is the mean of its trainings with different seeds (of perplexity, the geometric mean), ± their standard
+Each row is the mean over training runs with different seeds (for perplexity, the geometric mean), ± the standard
 deviation. Pooled over the rows, the standard deviation is {bleu:.2f} BLEU and {nats:.3f} nats. A difference between
-two rows is unclear if it is smaller than two standard errors: with two trainings each, {two_bleu:.2f} BLEU or
+two rows is unclear if it is smaller than two standard errors: with two runs each, {two_bleu:.2f} BLEU or
 {two_nats:.3f} nats."""
 
 Results = Mapping[str, Mapping[str, Any]]
 
 
 def mean_result(trainings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the mean of a row's results with different seeds; of perplexities, the geometric mean.
+    """Return the mean of a row's results with different seeds; for perplexities, the geometric mean.
 
-    With several results, "trainings" holds them, and "deviation" the standard deviations of "bleu" and of "nats", the
-    log perplexity.
+    If there are several results, "trainings" holds them and "deviation" holds the standard deviations of "bleu" and of
+    "nats", the log perplexity.
     """
     first, *others = trainings
     if not others:
@@ -88,7 +89,7 @@ def compare(results: Results) -> dict[str, Any]:
 
 
 def paper_format(result: Mapping[str, Any]) -> dict[str, float]:
-    """Return a result with the keys and units of ROWS, and the number of its trainings."""
+    """Return a result with the keys and units of ROWS, and the number of its training runs."""
     n_trainings = len(result.get("trainings", [result]))
     sizes = {"params_millions": result["parameters"] / 1e6, "trainings": n_trainings}
     return {"ppl": result["perplexity"], "bleu": result["bleu"], **sizes}
@@ -127,7 +128,7 @@ def is_ordered(
 def count_agreements(
     measured: Mapping[str, Mapping[str, float]], measure: str, pooled: Mapping[str, float] | None
 ) -> dict[str, int]:
-    """Count the pairs of rows that differ in the paper, and those that are ordered alike, or equal, here.
+    """Count the pairs of rows that differ in the paper, and those that have the same order, or are equal, here.
 
     With a deviation, "clear" and "clear_alike" count only the pairs that differ by two standard errors.
     """
@@ -159,14 +160,14 @@ def markdown(comparison: Mapping[str, Any], size: tuple[int, int], has_picture: 
     pooled = comparison["deviation"]
     yield from (f"# Table 3, scale {comparison['scale']}", "")
     if comparison["scale"] != "paper":
-        unknown = "" if pooled else ", which a single training of each row does not measure"
+        unknown = "" if pooled else ", which a single run of each row does not measure"
         yield from (NOT_COMPARABLE.format(width=size[0], depth=size[1], unknown=unknown), "")
     if pooled:
         two = {f"two_{name}": 2 * value for name, value in pooled.items()}  # 2 sqrt(1/2 + 1/2)
         yield from (VARIATION.format(**pooled, **two), "")
     yield from (
         "Perplexity per token and BLEU of beam search on the validation text (the paper: newstest2013), with the last",
-        "weights as in the paper; in brackets with the average of the last 5 checkpoints. Parameters in millions.",
+        "weights as in the paper, and in brackets with the average of the last 5 checkpoints. Parameters in millions.",
         "Differences from base in BLEU points and nats per token (log of the ratio of perplexities; lower is better).",
         "",
         "| row | paper: ppl | BLEU | params | ours: ppl | BLEU | params | updates | seconds "
@@ -200,7 +201,7 @@ def markdown(comparison: Mapping[str, Any], size: tuple[int, int], has_picture: 
 
 
 def claims_markdown(comparison: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines on the paper's claims and on the agreement of the order of rows."""
+    """Yield the lines about the paper's claims and about how well the order of the rows agrees with the paper's."""
     if comparison["claims"]:
         yield from ("", "## The paper's claims", "")
         yield from ("| claim | best first | paper: ppl, BLEU | ours: ppl, BLEU |", "|---|---|---|---|")
@@ -221,7 +222,7 @@ def claims_markdown(comparison: Mapping[str, Any]) -> Iterator[str]:
 
 
 def draw(comparison: Mapping[str, Any], path: Path) -> bool:
-    """Draw each row's differences from base, the paper's and ours; return False if there is nothing to draw with."""
+    """Draw each row's differences from base, the paper's and ours; return False if matplotlib is not installed."""
     entries = [entry for entry in comparison["rows"] if entry["difference"].get("ours")]
     plt = import_pyplot(path.name) if entries else None
     if plt is None:

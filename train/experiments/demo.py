@@ -18,7 +18,7 @@ from train.errors import UserError, pip_install
 
 LIMIT = 1_000_000
 PICTURED = (342, 21_965)  # numbers in the attention picture, excluded from training
-N_PRINTED = 5  # translations
+N_PRINTED = 5  # number of translations printed
 
 CONFIG = """
 [model]
@@ -61,7 +61,7 @@ def english(number: int) -> str:
 
 
 def german(number: int) -> str:
-    """Return a German number: 342 -> "dreihundertzweiundvierzig"; corrects "einstausend" of num2words."""
+    """Return a number in German words: 342 -> "dreihundertzweiundvierzig"; corrects num2words' "einstausend"."""
     from num2words import num2words
 
     return num2words(number, lang="de").replace("einstausend", "eintausend")

@@ -5,7 +5,7 @@
        /length.{md,json,png}  all finished rows, rewritten after each row
 
 Each row is a small Transformer with one positional encoding, trained on random sequences of up to 20 tokens of one task
-and tested on new sequences of each length by greedy search. An interrupted row is trained again from its beginning.
+and tested on new sequences of each length by greedy search. An interrupted row is trained again from the start.
 """
 
 import time
@@ -26,9 +26,9 @@ from train.learn.optimizer import Adam
 from train.progress import Display
 
 POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "t5", "shaw")
-TRAINED = 20  # longest source of the training
-LENGTHS = (5, 10, 15, 20, 25, 30, 40, 60, 80, 100, 150, 200)  # lengths of the tested sources
-N_TESTED = 50  # sequences of each length
+TRAINED = 20  # maximum source length in training
+LENGTHS = (5, 10, 15, 20, 25, 30, 40, 60, 80, 100, 150, 200)  # source lengths in the test
+N_TESTED = 50  # number of test sequences of each length
 BATCH = 64  # number of sequences per update
 PEAK_RATE = 2e-3
 MASTERED = 90.0  # percentage of exact outputs that counts as mastered
@@ -55,7 +55,7 @@ def reverse(rng: np.random.Generator, length: int) -> Pair:
 
 
 def number_words(rng: np.random.Generator, length: int) -> Pair:
-    """Return `length` digits and commas, and the numbers that they form in English: 42,7 -> forty two, seven.
+    """Return `length` digits and commas, and the English words for the numbers: 42,7 -> forty two, seven.
 
     Each number has one or two digits.
     """
@@ -74,7 +74,7 @@ def number_words(rng: np.random.Generator, length: int) -> Pair:
 
 
 def spell(number: int) -> list[int]:
-    """Return the ids of the words of a number below 100: zero to nineteen, or twenty to ninety and a digit's word."""
+    """Return the word ids of a number below 100: one word up to nineteen, otherwise the tens and any nonzero units."""
     if number < 20:
         return [WORDS + number]
     tens, units = divmod(number, 10)
@@ -108,10 +108,10 @@ def run_length(
 
     Args:
         out: folder of the table.
-        rows: names of ROWS; none for all.
+        rows: names from ROWS; empty for all.
         steps: updates of each row.
         seed: seed of the initialization and of all sequences.
-        progress: show the progress of each training.
+        progress: show the progress of each training run.
 
     Raises UserError for an unknown row, and for a folder with other settings.
     """
@@ -239,7 +239,7 @@ def markdown(table: Mapping[str, Any], has_picture: bool) -> Iterator[str]:
 
 
 def draw(table: Mapping[str, Mapping[str, Any]], path: Path) -> bool:
-    """Draw the exact outputs by length, one panel for each task; return False if there is nothing to draw with."""
+    """Draw the exact outputs by length, one panel for each task; return False if matplotlib is not installed."""
     pyplot = import_pyplot(path.name)
     if pyplot is None or not table:
         return False

@@ -1,17 +1,17 @@
 """Estimates of the time and cost of training on k GPUs, from the speed of one GPU and a model of the links.
 
-The gradient is reduced in B buckets of 16 MiB, one after the other (train/learn/parallel/reducer.py). For a bucket of m
-bytes over k ranks, with b bytes per second in each direction and a latency of l seconds, each rank sends every part to
-the rank that sums it, and each sum goes to all ranks:
+The gradient is reduced in B buckets of 16 MiB, one after the other (train/learn/parallel/reducer.py). To reduce a
+bucket, each rank sends every part to the rank that sums it, and each sum is sent to all ranks. For m bytes and k ranks,
+with b bytes per second in each direction and a latency of l seconds, the times are:
 
     bucket   2 (k - 1) / k  m / b  +  2 l
     step     accumulate t + max(B buckets - 2/3 t (1 - 1 / (B - L)), L buckets) + 2 l
     shard    a bucket costs half, because only parts are sent; after the update, gathering the weights costs the rest
 
 t is the compute time of a micro-batch, of which the backward pass takes 2/3 (the time that a sharded update saves is
-ignored). Buckets are reduced during the backward pass, as soon as each is ready. The last L buckets, those with a part
-of the embedding matrix and at least one, are ready only when the backward pass ends. The term 2 l is the time in which
-the ranks exchange losses, norms and timings.
+ignored). Buckets are reduced during the backward pass, as soon as each is ready. The last L buckets, at least one and
+all that contain part of the embedding matrix, are ready only when the backward pass ends. The term 2 l is the time in
+which the ranks exchange losses, norms and timings.
 
 For comparison, the table shows the faster of the two usual algorithms for an all-reduce of n bytes:
 
@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from train.learn.parallel.reducer import BUCKET
 
-BACKWARD = 2 / 3  # fraction of a step's compute: it has two matmuls for each matmul of the forward pass
+BACKWARD = 2 / 3  # its fraction of a step's compute: it has two matmuls for each one in the forward pass
 
 
 class Link(NamedTuple):
@@ -58,7 +58,7 @@ class StepEstimate(NamedTuple):
 
     @property
     def efficiency(self) -> float:
-        """Fraction of k times the speed of one GPU."""
+        """Speed divided by k times the speed of one GPU."""
         return self.compute / self.step
 
 
@@ -68,7 +68,7 @@ def buckets_seconds(size: float, count: float, gpus: int, link: Link) -> float:
 
 
 def all_reduce_seconds(size: float, gpus: int, link: Link) -> float:
-    """Return the seconds of an all-reduce of `size` bytes by ring or tree, whichever is faster."""
+    """Return the seconds that an all-reduce of `size` bytes takes by ring or tree, whichever is faster."""
     if gpus == 1:
         return 0.0
     ring = 2 * (gpus - 1) / gpus * size / link.bandwidth + 2 * (gpus - 1) * link.latency

@@ -1,4 +1,4 @@
-"""Run independent trainings in parallel processes."""
+"""Run independent tasks, such as training runs, in parallel processes."""
 
 import multiprocessing
 import os
@@ -17,14 +17,14 @@ Tasks = Mapping[str, Callable[[], object]]
 
 
 def run_tasks(tasks: Tasks, jobs: int) -> Iterator[tuple[str, str]]:
-    """Run the tasks and yield (name, error) as each of them ends; the error of a success is "".
+    """Run the tasks and yield (name, error) as each of them ends; the error is "" for a success.
 
     Args:
         tasks: functions by name. With several jobs they must be picklable.
-        jobs: number of tasks at a time, each in a process of its own with an equal share of the threads. With 1, they
+        jobs: number of parallel tasks, each in its own process with an equal share of the threads. With 1, the tasks
             run one after another in this process.
 
-    A signal stops all tasks as it stops a training, and raises KeyboardInterrupt when they have ended.
+    A signal stops all tasks as it stops a training run, and KeyboardInterrupt is raised when they have ended.
     """
     if jobs == 1:
         yield from ((name, error_of(task)) for name, task in tasks.items())
@@ -58,7 +58,7 @@ def run_tasks(tasks: Tasks, jobs: int) -> Iterator[tuple[str, str]]:
 
 
 def error_of(task: Callable[[], object]) -> str:
-    """Run a task and return its error on one line, or "". Prints the traceback of any error but a UserError."""
+    """Run a task and return its error on one line, or "". Prints the traceback of any error except a UserError."""
     try:
         task()
     except UserError as error:
@@ -70,7 +70,7 @@ def error_of(task: Callable[[], object]) -> str:
 
 
 def run_in_process(task: Callable[[], object], threads: int, device: str, sender: Connection) -> None:
-    """Run a task in this new process and send its error. Only SIGTERM stops it: the parent receives the others."""
+    """Run a task in this new process and send its error. Only SIGTERM stops it; the parent handles other signals."""
     for number in STOP_SIGNALS:
         if number != signal.SIGTERM:
             signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Measurement of the training speed on this machine, with a few updates on random sentences."""
+"""Measures the training speed on this machine with a few updates on random sentences."""
 
 import time
 from dataclasses import replace
@@ -15,13 +15,13 @@ from train.tasks import TASKS
 from train.text.batches import Stream
 from train.text.corpus import Corpus
 
-LENGTH = 30  # length of a random sentence in tokens, end token included
+LENGTH = 30  # length of a random sentence in tokens, including EOS
 MAX_BATCH_TOKENS = 2048  # tokens per side; larger micro-batches take about the same time per token
 
 
 def measure_speed(shape: TransformerConfig, config: RunConfig, updates: int = 3) -> float:
-    """Return the training speed in source + target tokens per second: the best of `updates` updates, after one to warm
-    up.
+    """Return the training speed in source + target tokens per second: the best of `updates` updates, after one
+    warm-up update.
 
     An update has one micro-batch of at most MAX_BATCH_TOKENS tokens per side. Raises UserError for a task other than
     translation.

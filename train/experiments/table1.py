@@ -40,7 +40,7 @@ HEAD = 64  # width of an attention head
 MIN_SECONDS = 0.3  # minimum seconds for which a measurement is repeated, unless MAX_REPEATS is reached earlier
 MAX_REPEATS = 20  # maximum number of repetitions of a measurement
 SAMPLES = 32  # random inputs over which gradients are averaged
-VOCABULARY, COPY_WIDTH, COPY_BATCH = 8, 32, 16  # vocabulary of the copying task
+VOCABULARY, COPY_WIDTH, COPY_BATCH = 8, 32, 16  # sizes for the copying task
 COPY_ACCURACY, COPY_RATE = 0.95, 1e-2
 
 
@@ -51,7 +51,7 @@ class Scale:
     lengths: tuple[int, ...]
     widths: tuple[int, ...]
     distances: tuple[int, ...]  # distances for the gradient and for copying
-    copy_steps: int  # updates after which learning to copy is given up
+    copy_steps: int  # maximum number of updates for learning to copy
 
 
 SCALES = {
@@ -75,8 +75,8 @@ class Kind:
     """A kind of layer.
 
     Attributes:
-        layer: makes a complete layer of width d, for stacks.
-        mixing: makes the part that is measured.
+        layer: returns a complete layer of width d, for stacks.
+        mixing: returns the part that is measured.
         multiplications: the number of multiplications in a forward pass over n positions.
         complexity, sequential, path: the paper's entries, as text.
         exponents: the exponents of n and d in `complexity`.
@@ -152,7 +152,7 @@ def run_table1(out: Path, scale: str = "full", progress: bool = True) -> dict[st
         scale: key of SCALES.
         progress: print a line for each measurement.
 
-    Raises UserError if a folder has other settings.
+    Raises UserError if the folder has other settings.
     """
     open_table_folder(out, {"scale": scale})
     make_folder(out / "kinds")

@@ -24,7 +24,7 @@ def fitted_exponents(cells: list[dict[str, Any]], name: str) -> tuple[float, flo
 
 
 def write_page(out: Path, scale: str, kinds: Mapping[str, Any], results: Results) -> dict[str, Any]:
-    """Write table1.json, table1.md and, with matplotlib, table1.png; return the table."""
+    """Write table1.json, table1.md and, if matplotlib is installed, table1.png; return the table."""
     table: dict[str, Any] = {"scale": scale, "kinds": {}}
     for name, result in results.items():
         kind = kinds[name]
@@ -38,7 +38,7 @@ def write_page(out: Path, scale: str, kinds: Mapping[str, Any], results: Results
 
 
 def powers(exponents: Any) -> str:
-    """Write n^a d^b: `n^1.02 d^1.95`."""
+    """Format the exponents a and b of n^a d^b: `n^1.02 d^1.95`."""
     return f"n^{exponents[0]:.2f} d^{exponents[1]:.2f}"
 
 
@@ -48,8 +48,8 @@ def markdown(table: Mapping[str, Any], has_picture: bool) -> Iterator[str]:
     yield from ("# Table 1, measured", "")
     yield from (
         "One sequence of n positions of width d, forward and backward, on this machine. Exponents are least-squares",
-        "fits over the larger half of the sizes. FLOPs count only matmuls, those of the backward pass twice and",
-        "recomputation not at all. Memory is the peak of the arrays allocated in a pass.",
+        "fits over the larger half of the sizes. FLOPs count only matmuls: the backward pass counts as",
+        "two forward passes, and recomputation is not counted. Memory is the peak of the arrays allocated in a pass.",
         "",
         "| layer | paper | FLOPs | time | memory | n = 8, 16, 32: graph depth | paper: sequential |",
         "|---|---|---|---|---|---|---|",
@@ -86,7 +86,7 @@ def markdown(table: Mapping[str, Any], has_picture: bool) -> Iterator[str]:
 
 
 def draw(table: Mapping[str, Any], path: Path) -> bool:
-    """Draw time against n and d, and gradient and copying against the distance; return False without matplotlib."""
+    """Draw time against n and d, and gradient and copying against distance; return False if matplotlib is missing."""
     plt = import_pyplot(path.name)
     if plt is None:
         return False

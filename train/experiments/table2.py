@@ -24,7 +24,7 @@ from train.tasks.translation import best_translations
 from train.text.lines import read_all_lines
 
 PAIRS = ("en-de", "en-fr")
-QUOTED = {"en-de": "bleu_compound_13a", "en-fr": "bleu_13a"}  # the variants of plain text closest to the paper's
+QUOTED = {"en-de": "bleu_compound_13a", "en-fr": "bleu_13a"}  # the plain-text variants closest to the paper's
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class TrainedRun:
 
 
 def run_table2(out: Path, runs: Mapping[str, TrainedRun]) -> dict[str, Any]:
-    """Translate and score the test texts with the `runs` (by "en-de", "en-fr"); write and return the table.
+    """Translate and score the test texts with the `runs` for "en-de" and "en-fr"; write and return the table.
 
-    A translation in `out` by the same checkpoint and of the same text is reused. Raises UserError for an invalid run or
+    A translation in `out` of the same text by the same checkpoint is reused. Raises UserError for an invalid run or
     text, and for a folder that another command has written.
     """
     for run in runs.values():  # check before the first translation, which may take hours
@@ -55,7 +55,7 @@ def run_table2(out: Path, runs: Mapping[str, TrainedRun]) -> dict[str, Any]:
 
 
 def score_run(out: Path, pair: str, run: TrainedRun) -> dict[str, Any]:
-    """Return BLEU and training cost of one run."""
+    """Return the BLEU scores and the training cost of one run."""
     hypotheses, references = translate_test(out / f"{pair}.translated", run), read_all_lines(run.ref)
     scores = score_report(hypotheses, references, metrics=BLEUS)["scores"]
     cost = training_cost(run.run)
@@ -77,10 +77,10 @@ def check_test_text(run: TrainedRun) -> None:
 
 
 def training_cost(path: Path) -> dict[str, Any]:
-    """Return updates, tokens, seconds and FLOP of a run, from the state of its newest checkpoint.
+    """Return the updates, tokens, seconds and FLOP of a run, from the state of its newest checkpoint.
 
-    The ratio of source to target tokens comes from the prepared text; it is 1 if that is missing. Only the time spent
-    in updates counts.
+    The ratio of source to target tokens comes from the prepared text, or is 1 if that text is missing. Only the time
+    spent in updates counts.
     """
     run = RunFolder(path)
     if (totals := newest_totals(run)) is None:
@@ -136,7 +136,7 @@ def markdown(table: Mapping[str, Any]) -> Iterator[str]:
         yield f"{run['parameters']:,} parameters, {run['step']:,} updates, {run['tokens']:,} tokens in"
         device = f"{run['devices']} x {run['sustained'] / 1e12:g} TFLOP/s" if run["sustained"] else "no --tflops given"
         yield f"{run['seconds'] / 3600:.2f} hours of updates. Cost: {scientific(run['counted'])} FLOPs by the formula"
-        yield "(6 per weight and token, and the matmuls of the attention),"
+        yield "(6 per weight and token, plus the attention matmuls),"
         yield f"{describe_time_cost(run['by_time'])} ({device})."
         yield from ("", "| BLEU | score | signature |", "|---|---|---|")
         for key, row in run["bleu"].items():
@@ -146,7 +146,7 @@ def markdown(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def describe_time_cost(flops: float | None) -> str:
-    """Return, as text, the cost computed from the training time."""
+    """Format the cost computed from the training time."""
     return f"{scientific(flops)} by time" if flops else "unknown by time"
 
 

@@ -2,9 +2,9 @@
 
     OUT/settings.json          settings of all rows: scale, steps, configuration changes, SHA-256 of the text
        /tokenizer.json, data/  tokenizer and prepared text, shared by all rows
-       /rows/NAME/             run folder of a row; rows/NAME-seed2/ of its second training, and so on
-       /rows/NAME/result.json  the results of this training; with this file it is finished
-       /table3.{md,json,png}   all finished rows and the paper's, rewritten after each training
+       /rows/NAME/             run folder of a row; its second training run is in rows/NAME-seed2/, and so on
+       /rows/NAME/result.json  the results of this training run; a run that has this file is finished
+       /table3.{md,json,png}   all finished rows and the paper's, rewritten after each training run
 
 An interrupted row continues from its newest checkpoint. A row is scored with its last weights, as in the paper (section
 6.2: "no checkpoint averaging"); the scores of the average of its last checkpoints are also recorded.
@@ -45,13 +45,13 @@ RESULT = "result.json"
 
 @dataclass(frozen=True)
 class Scale:
-    """Size of the models and trainings, relative to the paper's."""
+    """Model size and training length, relative to the paper's."""
 
     width: int  # divisor of d_model, d_ff, d_k and d_v
     depth: int  # divisor of the number of layers
     steps: int  # updates of every row except big, which has three times as many, as in the paper
-    checkpoints: int  # written during these updates; the last 5 are averaged
-    seeds: int = 1  # trainings of each row
+    checkpoints: int  # number written during these updates; the last 5 are averaged
+    seeds: int = 1  # training runs per row
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # other configuration keys
 
     def model(self, row: str) -> dict[str, Any]:
@@ -91,15 +91,15 @@ def run_table3(
         out: folder of the table.
         texts: the [data] keys train_src, train_tgt, valid_src and valid_tgt with their files; all are required.
         scale: key of SCALES.
-        rows: rows to train; none for all.
-        steps: updates of base; default: as the scale says.
+        rows: rows to train; empty for all.
+        steps: updates of base; default: the scale's.
         settings: configuration changes of every row, as for --set.
-        progress: print the progress of each training; with several jobs, only that it starts.
-        seeds: trainings of each row, with train.seed, train.seed + 1, ...; default: as the scale says.
-        jobs: trainings at a time, each in its own process.
+        progress: print the progress of each training run; with several jobs, only its start.
+        seeds: training runs per row, with train.seed, train.seed + 1, ...; default: the scale's.
+        jobs: number of parallel training runs, each in its own process.
 
-    A training that fails is reported and retried by the next call; the others continue. Raises UserError for invalid
-    arguments, and at the end if a training has failed.
+    A training run that fails is reported, and the next call retries it; the others continue. Raises UserError for
+    invalid arguments, and at the end if a training run has failed.
     """
     rows = [check_row(row) for row in rows] or [*ROWS]
     steps = steps or SCALES[scale].steps
@@ -192,7 +192,7 @@ def run_row(row: str, run: RunFolder, config: RunConfig, progress: bool, title: 
 
 
 def score_checkpoint(checkpoint: Path, config: RunConfig) -> dict[str, Any]:
-    """Return parameters, perplexity per token, BLEU and translations of a checkpoint on the validation text."""
+    """Return the parameters, perplexity per token, BLEU and translations of a checkpoint on the validation text."""
     model, tokenizer, _ = load_model(checkpoint)
     data, files = config.data, TASK.texts(config.data)["valid"]
     corpus = TASK.prepare(files, tokenizer, Path(data.prepared) / "valid", data.max_length)
@@ -208,7 +208,7 @@ def score_checkpoint(checkpoint: Path, config: RunConfig) -> dict[str, Any]:
 
 
 def results(out: Path) -> dict[str, list[dict[str, Any]]]:
-    """Return the results of all finished trainings of each row."""
+    """Return the results of all finished training runs of each row."""
     finished: dict[str, list[dict[str, Any]]] = {row: [] for row in ROWS}
     for file in sorted(out.glob(f"rows/*/{RESULT}")):
         if result := read_sealed(file):
@@ -217,5 +217,5 @@ def results(out: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def means(out: Path) -> dict[str, dict[str, Any]]:
-    """Return the mean results of each row that has any."""
+    """Return the mean results of each row that has results."""
     return {row: mean_result(trainings) for row, trainings in results(out).items()}

@@ -82,7 +82,7 @@ def run_table4(
         runs: maps a row to a run folder that is already trained.
         others: maps a name to a file with another parser's trees of the test sentences.
         settings: configuration changes of every row, as for --set.
-        progress: print the progress of each training.
+        progress: print the progress of each training run.
 
     Raises UserError for an invalid argument.
     """

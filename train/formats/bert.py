@@ -1,8 +1,8 @@
 """The BERT architecture of Hugging Face transformers, mapped to our encoder.
 
 BERT normalizes after each sub-layer and after the embeddings, has learned positions, token types and biases, and
-predicts masked tokens through an additional layer. Our special tokens have the ids 0 to 3, so the import moves the rows
-of [PAD], [CLS], [SEP] and [MASK] there.
+predicts masked tokens through an additional layer. Our special tokens have the ids 0 to 3, so the import moves the
+embedding rows of [PAD], [CLS], [SEP] and [MASK] to these ids.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,14 +24,14 @@ from train.text.lines import read_all_lines
 from train.text.tokenizer import REMEDY, SPECIAL_IDS, tokenizer_spec
 
 VOCABULARY = "vocab.txt"
-# In the order of our ids.
+# BERT's special tokens, in the order of our ids.
 SPECIALS = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
 UNKNOWN = "[UNK]"
 SIZES = {
     "d_model": "hidden_size", "d_ff": "intermediate_size", "n_layers": "num_hidden_layers",
     "n_heads": "num_attention_heads", "max_positions": "max_position_embeddings",
 }  # fmt: skip
-FRACTIONS = {  # with their default values
+FRACTIONS = {  # our key -> (BERT's key, its default)
     "layer_norm_eps": ("layer_norm_eps", 1e-12), "dropout": ("hidden_dropout_prob", 0.1),
     "attention_dropout": ("attention_probs_dropout_prob", 0.1),
 }  # fmt: skip
@@ -44,11 +44,11 @@ OUTPUT_BIAS = "cls.predictions.decoder.bias", "cls.predictions.bias"  # the firs
 TRANSFORM = "cls.predictions.transform"
 POOLER, NEXT_SENTENCE = "pooler.dense.weight", "cls.seq_relationship."
 BUFFER = "embeddings.position_ids"
-OLDER_NAMES = {".weight": ".gamma", ".bias": ".beta"}  # names in the norms of checkpoints of 2018
+OLDER_NAMES = {".weight": ".gamma", ".bias": ".beta"}  # norm parameters in checkpoints from 2018
 
 
 def parameters(c: TransformerConfig) -> Iterator[Mapped]:
-    """Yield the parameters except those with a row for each token of the vocabulary."""
+    """Yield all parameters except those with one row per token of the vocabulary."""
     yield Mapped("text_positions.weight", ("embeddings.position_embeddings.weight",), False)
     yield Mapped("token_types.weight", ("embeddings.token_type_embeddings.weight",), False)
     yield from norm("embedding_norm", "embeddings.LayerNorm")
@@ -111,7 +111,7 @@ def read_bert(
 
 
 def from_bert(weights: Mapping[str, Any], c: TransformerConfig, order: Any, name: str) -> dict[str, Any]:
-    """Return our parameters, float32.
+    """Return our parameters in float32.
 
     Args:
         order: BERT's id of each of our ids.

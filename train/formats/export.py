@@ -41,7 +41,7 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
     Args:
         run: the run folder, or one checkpoint folder.
         target: a name in TARGETS.
-        out: the folder to write, which must be missing or empty; it is written completely or not at all.
+        out: the folder to write, which must be missing or empty; it is written atomically.
         dtype: dtype of the weights, one of DTYPES.
         on_warning: called with warnings about the run.
 
@@ -70,14 +70,14 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
 
 
 def run_of(path: Path) -> Path:
-    """Return the run folder of a run folder or a checkpoint folder, without links."""
+    """Return the run folder that `path` is or, for a checkpoint, belongs to; symbolic links are resolved."""
     path = Path(os.path.realpath(path))
     run = path.parent.parent
     return run if path.parent.name == "checkpoints" and (run / "config.toml").exists() else path
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file in a fixed order of keys."""
+    """Write a JSON file with a fixed order of keys."""
     path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
@@ -103,8 +103,8 @@ def check_range(tensors: Mapping[str, Any], dtype: str) -> None:
 def unsupported_fields(c: TransformerConfig, allowed: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str]]:
     """Yield the fields of a model whose values a target does not support, and the supported values in words.
 
-    A field that is neither in `allowed` nor in UNCHECKED must have its default. A field that is added to the
-    configuration later is therefore rejected until it is listed.
+    A field that is neither in `allowed` nor in UNCHECKED must have its default value, so a new field of the
+    configuration must keep its default until it is listed.
     """
     for field in fields(c):
         values = allowed.get(field.name, (field.default,))
@@ -125,7 +125,7 @@ def check_supported(
 
 
 def weights_of(model: Any) -> dict[str, Any]:
-    """Return the parameters of a model by name, float32."""
+    """Return the parameters of a model by name, in float32."""
     return {name: array.astype(np.float32) for name, array in model.state_dict().items()}
 
 

@@ -39,7 +39,7 @@ SUBLAYERS = {
     "feed_forward.outer": "mlp.c_proj",
 }  # fmt: skip
 SIZES = {"d_model": "n_embd", "n_layers": "n_layer", "n_heads": "n_head", "max_positions": "n_positions"}
-FRACTIONS = {  # with their default values
+FRACTIONS = {  # our key -> (GPT-2's key, its default)
     "layer_norm_eps": ("layer_norm_epsilon", 1e-5), "dropout": ("resid_pdrop", 0.1),
     "attention_dropout": ("attn_pdrop", 0.1),
 }  # fmt: skip
@@ -49,7 +49,7 @@ OTHER_SETTINGS: Mapping[str, Any] = {
 }  # fmt: skip
 BUFFERS = ".attn.bias", ".attn.masked_bias"  # causal masks in older files
 MERGES, END = "merges.txt", "<|endoftext|>"
-UNUSED_BYTES = "\u00c0\u00c1\u00f5"  # the bytes as GPT-2 spells them
+UNUSED_BYTES = "\u00c0\u00c1\u00f5"  # bytes that never occur in UTF-8, as GPT-2 spells them
 NORMS = {"attention_residual.norm": "ln_1", "feed_forward_residual.norm": "ln_2"}
 
 
@@ -179,7 +179,7 @@ def check_model(c: TransformerConfig) -> None:
 def to_gpt2(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int) -> dict[str, Any]:
     """Return the tensors of a GPT-2 model equivalent to ours, for at most `n_positions` positions.
 
-    Sinusoids become the table of positions. A scale of the embedding is multiplied into it; the output then has a
+    Sinusoids become the position table. The embedding scale is multiplied into the embedding, and the output then has a
     separate matrix.
     """
     result = {}
@@ -201,7 +201,7 @@ def to_gpt2(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int) -> 
 
 
 def is_tied(c: TransformerConfig) -> bool:
-    """Return whether GPT-2's embedding and output are one matrix."""
+    """Return whether GPT-2's embedding and output share a matrix."""
     return c.tying != "none" and not c.scale_embedding
 
 

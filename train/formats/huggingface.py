@@ -102,7 +102,7 @@ def write_run(
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the content of a JSON file with an object. Raises UserError for anything else."""
+    """Return the object in a JSON file. Raises UserError for any other content."""
     content = read_json(path, "settings of a model")
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected a JSON object; got a {type(content).__name__}; try the original file")
@@ -194,7 +194,7 @@ def warn_of_settings(settings: Mapping[str, Any], path: Path, on_warning: Callab
 
 
 def search_settings(settings: Mapping[str, Any], path: Path, on_warning: Callable[[str], object]) -> dict[str, Any]:
-    """Return the [search] table with which our search does what transformers does with these generation settings."""
+    """Return the [search] table that makes our search equivalent to transformers' with these generation settings."""
     warn_of_settings(settings, path, on_warning)
     beam, alpha = settings.get("num_beams") or 1, settings.get("length_penalty")
     return {

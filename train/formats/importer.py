@@ -15,9 +15,9 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
     """Write a model of another program as a run folder.
 
     Args:
-        folder: config.json, weights and tokenizer files of a MarianMT, GPT-2 or BERT model of Hugging
-            Face; or Marian's own .npz file with its vocabularies.
-        out: the run folder; new or empty.
+        folder: a folder with config.json, weights and tokenizer files of a MarianMT, GPT-2 or BERT model in Hugging
+            Face's format, or with Marian's own .npz file and its vocabularies.
+        out: the run folder to write, new or empty.
         on_warning: called with a message for each search setting that has no counterpart here.
 
     Raises UserError for a file that is missing, damaged or inconsistent with the others, and for unsupported features.

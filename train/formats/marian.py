@@ -27,7 +27,7 @@ TOLERANCE = 1e-4  # tolerance for tables of sinusoids, which some programs compu
 
 
 class Mapped(NamedTuple):
-    """One of our parameters and the tensors that it consists of, side by side."""
+    """One of our parameters, and the tensors that are concatenated to form it."""
 
     ours: str
     theirs: tuple[str, ...]
@@ -58,13 +58,13 @@ def layer_parameters(c: TransformerConfig) -> Iterator[Mapped]:
 
 
 def linear(ours: str, *theirs: str) -> Iterator[Mapped]:
-    """Yield weight and bias of a projection."""
+    """Yield the weight and bias of a projection."""
     yield Mapped(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs), True)
     yield Mapped(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs), False)
 
 
 def norm(ours: str, theirs: str) -> Iterator[Mapped]:
-    """Yield gain and bias of a layer norm."""
+    """Yield the gain and bias of a layer norm."""
     yield Mapped(f"{ours}.gamma", (f"{theirs}.weight",), False)
     yield Mapped(f"{ours}.beta", (f"{theirs}.bias",), False)
 
@@ -115,7 +115,7 @@ def sinusoid_table(n_positions: int, d_model: int, rates: str = "paper") -> Any:
 
 
 def read_positions(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of the positional encoding for the tables of positions, if the file has them.
+    """Return the [model] keys for the position tables in the file, if it has any.
 
     Tables that are not sinusoids are imported as learned positions.
     """
@@ -170,8 +170,8 @@ def to_marian(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int) -
     """Return the tensors of a Marian model equivalent to our model, for at most `n_positions` positions.
 
     A permutation of the D columns turns interleaved sinusoids into Marian's. Other differences in the first layer's
-    input, such as the embedding of `bos_id`, become part of the tables of positions. Biases that our model does not
-    have are zeros.
+    input, such as the embedding of `bos_id`, become part of the position tables. Biases that our model does not
+    have are set to zero.
     """
     order = column_order(c)
     shapes = {mapped.ours: mapped for mapped in layer_parameters(c)}
@@ -207,7 +207,7 @@ def column_order(c: TransformerConfig) -> Any:
 
 
 def permute_columns(name: str, array: Any, order: Any) -> Any:
-    """Return a tensor of a layer, (n_out, n_in) or (n,), with its axes of width D in a new order of columns.
+    """Return a tensor of a layer, (n_out, n_in) or (n,), with its axes of width D reordered.
 
     The input of queries, keys, values and fc1, and the output of out_proj and fc2, have the columns of the embedding.
     """
@@ -219,7 +219,7 @@ def permute_columns(name: str, array: Any, order: Any) -> Any:
 
 
 def position_tables(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int, order: Any) -> dict[str, Any]:
-    """Return the tables of positions of encoder and decoder, or no table if both equal Marian's sinusoids."""
+    """Return the position tables of encoder and decoder, or no tables if both equal Marian's sinusoids."""
     marian = sinusoid_table(n_positions, c.d_model)
     scale = np.float32(c.d_model**0.5 if c.scale_embedding else 1)
     result = {}

@@ -28,7 +28,7 @@ from train.text.tokenizer import SPECIALS, Tokenizer
 
 MAX_POSITIONS = 1024  # sinusoids have no maximum length, but the format requires one
 MAX_EPSILON = (
-    2e-5  # limit for the norms' epsilon: transformers uses 1e-5 instead, which changes variances by at most that much
+    2e-5  # maximum epsilon of the norms: transformers uses 1e-5 instead, which changes variances by at most 1e-5
 )
 NEVER = -1e4  # bias of padding, whose row is zeros; within the range of float16
 
@@ -116,7 +116,7 @@ def write_huggingface(model: Any, tokenizer: Any, config: RunConfig, folder: Pat
     check_tokenizer(tokenizer, "huggingface")
     if (eps := model.config.layer_norm_eps) > MAX_EPSILON:
         raise UserError(
-            f"export: expected model.layer_norm_eps of at most {MAX_EPSILON:g}, as Marian of transformers always adds "
+            f"export: expected model.layer_norm_eps of at most {MAX_EPSILON:g}, because transformers' Marian adds "
             f"{marian.EPSILON:g}; got {eps:g}; try --to ctranslate2"
         )
     converted = marian_model(model, tokenizer, "huggingface")
@@ -129,7 +129,7 @@ def check_tokenizer(tokenizer: Any, target: str) -> None:
     """Raise UserError for a tokenizer that transformers cannot read."""
     if isinstance(tokenizer, PairTokenizer) and not isinstance(tokenizer.source, SentencePieceTokenizer):
         raise UserError(
-            f"export: expected a tokenizer with one vocabulary with --to {target}; got two, which transformers reads "
+            f"export: expected a tokenizer with one vocabulary for --to {target}; got two, which transformers reads "
             "only from SentencePiece; try --to ctranslate2"
         )
 
@@ -181,7 +181,7 @@ def write_tokenizer(tokenizer: Any, converted: MarianModel, folder: Path) -> Non
 
 
 def renumbered_spec(tokenizer: Tokenizer, converted: MarianModel) -> dict[str, Any]:
-    """Return the tokenizer.json with Marian's ids, in which the end of the sentence is added to every text."""
+    """Return the tokenizer.json with Marian's ids, which appends the end-of-sentence token to every text."""
     spec, ids = tokenizer.spec, {name: i for i, name in enumerate(converted.vocabularies[0])}
     model = {
         **spec["model"],

@@ -24,7 +24,7 @@ from train.text.sentencepiece_tokenizer import SentencePieceTokenizer, load_engi
 from train.text.tokenizer import SpecialIds
 
 SETTINGS, DECODER = "special:model.yml", "decoder.yml"
-EPSILON = 1e-6  # epsilon of the layer norms of Marian itself
+EPSILON = 1e-6  # epsilon of the layer norms in Marian itself
 PAD, EOS = "<pad>", "</s>"
 ACTIVATIONS = {"swish": "silu", "relu": "relu"}
 NAMES = {
@@ -32,7 +32,7 @@ NAMES = {
     "dropout": "transformer-dropout", "attention_dropout": "transformer-dropout-attention",
     "activation_dropout": "transformer-dropout-ffn",
 }  # fmt: skip
-OTHER_SETTINGS = {  # with the values that our model supports, the default first
+OTHER_SETTINGS = {  # maps a setting to the values that our model supports, the default first
     "type": ("transformer",), "transformer-decoder-autoreg": ("self-attention",), "transformer-ffn-depth": ("2",),
     "transformer-no-projection": ("false",), "transformer-train-position-embeddings": ("false",),
     "transformer-postprocess-emb": ("d", ""), "right-left": ("false",),
@@ -149,7 +149,7 @@ def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
 
 
 def number(config: Mapping[str, str], key: str, kind: type, default: Any, name: str) -> Any:
-    """Return a number of the file `name`. Raises UserError for anything else."""
+    """Return a number from the file `name`. Raises UserError for any other value."""
     text = config.get(key)
     try:
         return kind(text) if text is not None or default is None else default
@@ -158,7 +158,7 @@ def number(config: Mapping[str, str], key: str, kind: type, default: Any, name: 
 
 
 def renamed(name: str, array: Any) -> tuple[str, Any]:
-    """Return the name and the layout that a parameter has in transformers; unknown parameters keep their name."""
+    """Return a parameter's name in transformers and its array in that layout; an unknown parameter keeps its name."""
     if name in EMBEDDINGS:
         return EMBEDDINGS[name], array
     if name.startswith(OUTPUT):
@@ -185,8 +185,8 @@ def renamed(name: str, array: Any) -> tuple[str, Any]:
 
 
 def with_padding(weights: Mapping[str, Any], n_tokens: tuple[int, int], size: int) -> dict[str, Any]:
-    """Return the weights with rows of zeros, up to `size`, for tokens that Marian does not have. These are never
-    predicted.
+    """Return the weights with tables padded to `size` rows by rows of zeros. Marian does not have these tokens, and
+    they are never predicted.
 
     Args:
         n_tokens: sizes of Marian's source and target vocabularies. A table of any other size is left unchanged, and a
@@ -207,7 +207,7 @@ def with_padding(weights: Mapping[str, Any], n_tokens: tuple[int, int], size: in
 
 
 def read_yaml(text: str, name: str) -> dict[str, Any]:
-    """Return the content of YAML that is one mapping; scalars remain strings. Raises UserError for anything else."""
+    """Return the mapping in a YAML text; scalars remain strings. Raises UserError for any other content."""
     try:
         import yaml
     except ImportError:
@@ -222,10 +222,10 @@ def read_yaml(text: str, name: str) -> dict[str, Any]:
 
 
 def read_tokenizer(folder: Path, settings: Mapping[str, Any], is_shared: bool) -> tuple[PairTokenizer, tuple[int, int]]:
-    """Return the tokenizer and the sizes of Marian's two vocabularies. Raises UserError for files that do not fit.
+    """Return the tokenizer and the sizes of Marian's two vocabularies. Raises UserError for inconsistent files.
 
     Args:
-        settings: content of decoder.yml, which names the vocabularies; without it they are found by their file
+        settings: content of decoder.yml, which names the vocabularies; without it, they are found by their file
             extensions.
     """
     names = settings.get("vocabs")

@@ -147,7 +147,7 @@ class Graph:
         """Return the finished model.
 
         Args:
-            inputs: name -> shape; floats have three axes, ids and masks two.
+            inputs: maps a name to a shape; inputs with three axes are floats, those with two are ids and masks.
         """
         helper, proto = self.onnx.helper, self.onnx.TensorProto
         self.nodes.append(helper.make_node("Identity", [result], [output]))

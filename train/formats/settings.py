@@ -5,7 +5,7 @@ from typing import Any
 
 from train.errors import UserError, nearest
 
-ACTIVATIONS = {  # maps transformers' name to ours; of several names, the last one is written
+ACTIVATIONS = {  # maps transformers' names to ours; an export writes the last name that fits
     "swish": "silu", "silu": "silu", "relu": "relu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu",
     "gelu": "gelu_erf",
 }  # fmt: skip
@@ -13,7 +13,7 @@ WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def read_value(config: Mapping[str, Any], key: str, kind: type, name: str, default: Any = None) -> Any:
-    """Return a key of the file `name`. Raises UserError for a value that is not of type `kind`."""
+    """Return the value of a key in the file `name`. Raises UserError for a value that is not of type `kind`."""
     value = config.get(key, default)
     if type(value) is not kind and not (kind is float and type(value) is int):
         raise UserError(f"{name}: {key}: expected {WORDS[kind]}; got {value!r}; try the original file")
@@ -21,7 +21,7 @@ def read_value(config: Mapping[str, Any], key: str, kind: type, name: str, defau
 
 
 def check_settings(config: Mapping[str, Any], expected: Mapping[str, Any], name: str) -> None:
-    """Raise UserError for a key of the file `name` whose value, if it is given, differs from the expected one."""
+    """Raise UserError for a key of the file `name` whose value is given and differs from the expected one."""
     for key, value in expected.items():
         if config.get(key, value) != value:
             raise UserError(f"{name}: {key}: expected {value}; got {config[key]!r}; try another model")
@@ -30,7 +30,7 @@ def check_settings(config: Mapping[str, Any], expected: Mapping[str, Any], name:
 def read_activation(
     config: Mapping[str, Any], name: str, default: str | None = None, key: str = "activation_function"
 ) -> str:
-    """Return our name of the activation. Raises UserError for an unsupported one."""
+    """Return our name for the activation. Raises UserError if it is not supported."""
     value = config.get(key, default)
     if not isinstance(value, str) or value not in ACTIVATIONS:
         raise UserError(

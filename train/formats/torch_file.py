@@ -1,4 +1,4 @@
-"""Reading PyTorch's files of weights without PyTorch, by an unpickler that can run no code.
+"""Reads PyTorch's weight files without PyTorch, with an unpickler that cannot run code.
 
 A pickle names functions to call. This unpickler has its own implementations of the few functions that build tensors,
 and rejects any other name before anything is called. It also rejects opcodes that tensors do not need, and modifies
@@ -48,7 +48,7 @@ class Storage:
         self.n_values, self.values = n_values, np.zeros(0, self.dtype)
 
     def read(self, data: bytes | memoryview) -> None:
-        """Set the values; bfloat16 becomes float32. Raises ValueError if their number is wrong."""
+        """Set the values; bfloat16 becomes float32. Raises ValueError for a wrong number of values."""
         if len(data) != self.n_values * self.dtype.itemsize:
             raise ValueError(f"a storage of {len(data)} bytes for {self.n_values} values")
         values = np.frombuffer(data, self.dtype)
@@ -79,31 +79,31 @@ class StoredTensor(NamedTuple):
 
 
 def bfloat16_values(bits: Any) -> Any:
-    """Return bfloat16 numbers, given as uint16, as float32: their upper 16 bits."""
+    """Convert bfloat16 numbers, given as uint16, to float32: they are its upper 16 bits."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def rebuild_tensor(storage: Any, offset: int, shape: Any, strides: Any, *unused: Any) -> StoredTensor:
-    """Return a view of a storage: torch._utils._rebuild_tensor_v2."""
+    """Return a view of a storage, like torch._utils._rebuild_tensor_v2."""
     if not isinstance(storage, Storage) or not all(type(n) is int for n in (offset, *shape, *strides)):
         raise pickle.UnpicklingError("a tensor without a storage")
     return StoredTensor(storage, offset, tuple(shape), tuple(strides))
 
 
 def rebuild_parameter(tensor: Any, *unused: Any) -> Any:
-    """Return the tensor of a parameter: torch._utils._rebuild_parameter."""
+    """Return the tensor of a parameter, like torch._utils._rebuild_parameter."""
     return tensor
 
 
 def ordered_dict(items: Any = ()) -> Any:
-    """Return the dictionary of [key, value] lists: collections.OrderedDict."""
+    """Return a dictionary of [key, value] lists, like collections.OrderedDict."""
     pairs = [(key, value) for key, value in items]
     check_keys([key for key, _ in pairs])
     return OrderedDict(pairs)
 
 
 def check_keys(keys: Sequence[Any]) -> None:
-    """Raise UnpicklingError for a key that is neither a name nor a number: the hash of nested tuples is recursive."""
+    """Raise UnpicklingError for a key that is neither a name nor a number: hashing nested tuples is recursive."""
     if not all(type(key) in (str, int) for key in keys):
         raise pickle.UnpicklingError("a key that is not a name")
 
@@ -139,12 +139,12 @@ class TensorUnpickler(PythonUnpickler):
             raise pickle.UnpicklingError("attributes of an object")
 
     def load_setitem(self) -> None:
-        """Set an item of a dictionary after a check of its key."""
+        """Set an item of a dictionary after checking its key."""
         check_keys(self.stack[-2:-1])
         super().load_setitem()
 
     def load_setitems(self) -> None:
-        """Set items of a dictionary after a check of their keys."""
+        """Set items of a dictionary after checking their keys."""
         check_keys(self.stack[::2])
         super().load_setitems()
 
@@ -206,7 +206,7 @@ def read_zip(path: Path) -> Any:
 
 
 def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Return a file of a zip file. Raises ValueError for a compressed one, which could fill the memory."""
+    """Return a member of a zip file. Raises ValueError if it is compressed, because it could then fill the memory."""
     if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
         raise ValueError(f"{name} compressed, which PyTorch never writes")
     return archive.read(name)

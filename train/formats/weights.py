@@ -1,4 +1,4 @@
-"""Reading weights by name from safetensors and PyTorch files, as float32 arrays."""
+"""Reads weights by name from safetensors and PyTorch files, as float32 arrays."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8",
 
 
 class Tensors:
-    """The tensors of a file. They are taken one by one, so that tensors that remain at the end can be reported.
+    """The tensors of a file, which are taken one by one. Those that remain at the end can be reported.
 
     Args:
         weights: arrays by name.

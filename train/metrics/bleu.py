@@ -70,13 +70,13 @@ def split_compounds(text: str) -> str:
 
 
 class Measure(NamedTuple):
-    """The computation of one score: name, use, sacreBLEU metric and preprocessing."""
+    """The definition of one score: name, use, sacreBLEU metric and preprocessing."""
 
     name: str
     use: str
     metric: Any
     preprocess: Callable[[str], str] | None = None
-    replacement: tuple[str, str] = ("", "")  # (old, new) text in the signature, which names the preprocessing
+    replacement: tuple[str, str] = ("", "")  # (old, new): replaces text in the signature to name the preprocessing
 
     def lines(self, lines: Sequence[str]) -> Sequence[str]:
         """Return the preprocessed lines."""

@@ -17,8 +17,7 @@ class LabelScores:
 
     Args:
         labels: names of the labels.
-        confusion: numbers (n, n) of items with the label of the row that were predicted to have the label of the
-            column.
+        confusion: counts (n, n); entry [i, j] is the number of items with label i and predicted label j.
     """
 
     labels: Sequence[str]
@@ -37,7 +36,7 @@ class LabelScores:
 
     @property
     def accuracy(self) -> float:
-        """The percentage of correct predictions. It equals micro F1, as each item has one label."""
+        """The percentage of correct predictions. It equals micro F1, because each item has one label."""
         return 100 * float(np.trace(self.confusion)) / max(1, self.total)
 
     @cached_property
@@ -48,12 +47,12 @@ class LabelScores:
 
     @cached_property
     def precision(self) -> NDArray[np.float64]:
-        """100 times correct predictions / predictions, for each label (n,); 0 for one that is never predicted."""
+        """100 times correct predictions / predictions, for each label (n,); 0 for a label that is never predicted."""
         return 100 * np.diagonal(self.confusion) / np.maximum(1, self.confusion.sum(axis=0))
 
     @cached_property
     def recall(self) -> NDArray[np.float64]:
-        """100 times correct predictions / items, for each label (n,); 0 for one that no item has."""
+        """100 times correct predictions / items, for each label (n,); 0 for a label that no item has."""
         return 100 * np.diagonal(self.confusion) / np.maximum(1, self.counts)
 
     @cached_property
@@ -83,7 +82,7 @@ class LabelScores:
         }  # fmt: skip
 
     def order(self) -> list[int]:
-        """Return the labels that occur or are predicted, most frequent first."""
+        """Return the indices of the labels that occur or are predicted, most frequent first."""
         occurs = np.flatnonzero(self.counts + self.confusion.sum(axis=0))
         return sorted(occurs.tolist(), key=lambda i: (-self.counts[i], self.labels[i]))
 

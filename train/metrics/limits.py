@@ -1,4 +1,4 @@
-"""Limits on the length of scored lines, so that a score neither takes hours nor exhausts the memory."""
+"""Limits on the length of scored lines, so that scoring neither takes hours nor runs out of memory."""
 
 from collections.abc import Sequence
 

@@ -60,10 +60,10 @@ def decode_stream(
         model: a translation model, or an Ensemble, in eval mode.
         tokenizer: its tokenizer.
         lines: sentences; None marks a pause in the input.
-        sampling: to sample instead of searching, the options of `sample_outputs` (samples, temperature, top_k, top_p,
-            seed).
-        prefixes: one prefix per line, with which its translation begins; "" for no constraint. The translation may
-            continue the last word of a prefix.
+        sampling: options of `sample_outputs` (samples, temperature, top_k, top_p, seed), to sample instead of
+            searching.
+        prefixes: one prefix per line, with which the line's translation begins; "" for no constraint. The translation
+            may continue the last word of a prefix.
         alignments: also align the translations to their sources.
         max_extra: as for `beam_search`.
         options: keyword arguments of `search_lines`.
@@ -117,12 +117,12 @@ def empty_translation() -> ScoredTranslation:
 
 
 def _replace_line_ends(text: str) -> str:
-    """Replace line ends by spaces, so that line i of the output is the translation of line i of the input."""
+    """Replace line breaks with spaces, so that line i of the output is the translation of line i of the input."""
     return text.replace("\r", " ").replace("\n", " ")
 
 
 def _check_count(lines: Iterable[str | None], n_prefixes: int) -> Iterator[str | None]:
-    """Yield the lines; raise UserError unless there is one prefix for each."""
+    """Yield the lines; raise UserError unless there is exactly one prefix per line."""
     n_lines = 0
     for line in lines:
         n_lines += line is not None
@@ -166,7 +166,8 @@ def score_pairs(
         tokenizer: its tokenizer.
         pairs: chunks of (source lines, target lines), as from `read_parallel`.
         batch_tokens: maximum tokens per batch and side, padding included; a single pair may exceed it.
-        max_length: longer source lines are truncated and reported to `on_warning`, as in translation.
+        max_length: maximum tokens per source line, EOS included; longer lines are truncated and reported to
+            `on_warning`, as in translation.
 
     Raises UserError for a target that is longer than the model's limit.
     """
@@ -234,7 +235,7 @@ def format_links(links: Iterable[tuple[int, int]]) -> str:
 
 
 def word_links(tokenizer: Any, t: ScoredTranslation) -> set[tuple[int, int]]:
-    """Return the links between words, which are separated by white space: two words are aligned if two tokens are."""
+    """Return the links between words separated by white space: two words are aligned if any of their tokens are."""
     source = word_indices(tokenizer.source, t.source_ids)
     target = word_indices(tokenizer.target, t.hypothesis.tokens)
     return {(source[i], target[j]) for j, i in enumerate(t.links or ())}

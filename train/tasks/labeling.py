@@ -1,4 +1,4 @@
-"""Labels and vectors of lines of text, by the encoder of a run: the work of `classify` and `embed`."""
+"""Labels and vectors of lines of text, computed by the encoder of a run for `classify` and `embed`."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ Progress = Callable[[int], object]
 
 
 class Labeling(NamedTuple):
-    """The labels of a line: one for a text, or one for each of its words; `words` is empty for a text."""
+    """The labels of a line: one for the complete text (`words` is then empty), or one for each of its words."""
 
     words: list[str]
     labels: list[str]  # the most probable labels
@@ -41,8 +41,8 @@ def label_lines(
     Args:
         model: a classifier or tagger, in eval mode.
         tokenizer: its tokenizer.
-        lines: texts; None marks a pause in the input. For a classifier of pairs a tab separates the two texts; for a
-            tagger spaces separate the words.
+        lines: texts; None marks a pause in the input. For a classifier of pairs, a tab separates the two texts; for
+            a tagger, spaces separate the words.
         task: "classification" or "tagging".
         batch_tokens: maximum tokens per batch, padding included; a single line may exceed it.
         on_progress: called after every batch with the number of lines it has finished.
@@ -108,8 +108,8 @@ def by_windows(
     """Yield a result for each line, in order, computed in batches of similar length.
 
     Args:
-        encode: returns, for each line, BOS with its tokens ([] if it has none) and a value for `compute`.
-        compute: returns the results for padded ids (B, S) and the values of these lines.
+        encode: returns, for each line, BOS and its tokens ([] if it has no tokens) and a value for `compute`.
+        compute: returns the results for padded ids (B, S) and these lines' values from `encode`.
     """
     remaining, number, c = iter(lines), 0, model.config
     while texts := read_window(remaining, WINDOW, CHARACTERS_PER_TOKEN * batch_tokens):
@@ -136,7 +136,7 @@ def by_windows(
 
 
 def text_of(example: Labeled, task: str) -> str:
-    """Return the line of an example of a file, as `label_lines` takes it."""
+    """Return an example as a line in the format that `label_lines` expects."""
     return ("\t" if task == "classification" else " ").join(example.texts)
 
 

@@ -150,7 +150,7 @@ class LabeledTask(Labels[LabeledText]):
         raise NotImplementedError
 
     def encode(self, tokenizer: Any, label_ids: LabelIds) -> Callable[[list[Labeled]], tuple[list[list[int]], ...]]:
-        """Return a function that encodes examples as (tokens of each, labels of each)."""
+        """Return a function that encodes examples as (token ids of each, label ids of each)."""
         raise NotImplementedError
 
     def has_separate_vocabularies(self, data: Any) -> bool:
@@ -256,10 +256,11 @@ class TaggingKeys:
         " Also --train-tagged."
     )
     train_tags: str = file_key(
-        "Tags of the sentences in train_tagged, one line for each; empty: they are in train_tagged. Also --train-tags."
+        "Tags of the sentences in train_tagged, one line per sentence; empty: they are in train_tagged. Also"
+        " --train-tags."
     )
     valid_tagged: str = file_key("Validation text of a tagger; empty: none. Also --valid-tagged.")
-    valid_tags: str = file_key("Tags of the sentences in valid_tagged, as train_tags. Also --valid-tags.")
+    valid_tags: str = file_key("Tags of the sentences in valid_tagged, like train_tags. Also --valid-tags.")
 
 
 @task
@@ -277,7 +278,7 @@ class Tagging(LabeledTask):
             if tags := getattr(data, f"{part}_tags"):
                 if part not in texts:
                     raise UserError(
-                        f"data.{part}_tags: expected data.{part}_tagged, the words, as well; got only {tags}; "
+                        f"data.{part}_tags: expected data.{part}_tagged, with the words, too; got only {tags}; "
                         f"try --{part}-tagged F"
                     )
                 check_tag_lines(texts[part][0], tags)

@@ -97,10 +97,10 @@ def search_lines(
         model: a sequence-to-sequence model, in eval mode.
         tokenizer: its tokenizer.
         lines: input text; None marks a pause in the input.
-        decode: `decode(src_ids, lines, **search)` returns the hypotheses of a batch of Lines. Default: beam search.
+        decode: `decode(src_ids, lines, **search)` returns the hypotheses of a batch of Lines; default: beam search.
         width: number of hypotheses that are decoded at once for each line; default: the beam size.
         batch_tokens: maximum source tokens per batch, padding included; a single sentence may exceed it.
-        max_length: longer lines (in tokens, EOS included) are truncated and reported to `on_warning`.
+        max_length: maximum tokens per line, EOS included; longer lines are truncated and reported to `on_warning`.
         window: maximum number of lines to read before they are sorted by length and searched. A window also ends
             after about four batches and at a pause.
         on_progress: called after every batch with the number of lines it has finished.

@@ -19,7 +19,7 @@ class TextTokenizer(Protocol):
 
     @property
     def src_vocab_size(self) -> int | None:
-        """The size of the source's own vocabulary, or None if source and target share one."""
+        """The size of the source's vocabulary, or None if source and target share one."""
 
     @property
     def n_outputs(self) -> int:
@@ -64,7 +64,7 @@ class Batch(Protocol):
 
     @property
     def n_tokens(self) -> int:
-        """The number of tokens without padding; throughput is measured in these."""
+        """The number of tokens without padding; throughput counts these."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -87,7 +87,7 @@ class BatchSource(Protocol):
         """Return `n_target_tokens` and `n_tokens` of a batch without building it."""
 
     def batch(self, examples: Any) -> Batch:
-        """Return the batch of a key."""
+        """Return the batch for a key."""
 
 
 class Evaluation(Protocol):
@@ -99,11 +99,11 @@ class Evaluation(Protocol):
         """Record the model's outputs for one batch."""
 
     def result(self) -> dict[str, float]:
-        """Return the scores of all records by the names in `Task.scores`."""
+        """Return the scores over all records, keyed by the names in `Task.scores`."""
 
 
 class TrainableModel(Protocol):
-    """A model with a loss, as every class in `models.ARCHITECTURES`."""
+    """A model with a loss, like every class in `models.ARCHITECTURES`."""
 
     config: TransformerConfig
     training: bool

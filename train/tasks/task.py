@@ -47,11 +47,11 @@ class Task(Generic[C, B]):
     examples: ClassVar[str]  # "pairs", "text" or "labels"; the task trains the architectures with the same value
     # The kinds of tokenizer it can train; any other data.tokenizer is a path.
     tokenizers: ClassVar[tuple[str, ...]] = KINDS
-    sides: ClassVar[tuple[str, ...]] = ("text",)  # sides of an example; a batch has at most train.batch_tokens of each
+    sides: ClassVar[tuple[str, ...]] = ("text",)  # sides of an example; train.batch_tokens limits each side
     scores: ClassVar[Mapping[str, str]] = {}  # maps the name of a score in metrics.jsonl to its name in the log
     lower_is_better: ClassVar[tuple[str, ...]] = ()  # scores that cannot select a checkpoint
-    # The score that selects the best checkpoint (the highest one wins) if train.best_metric is unset; "": none is
-    # saved.
+    # The score that selects the best checkpoint (the highest one wins) if train.best_metric is unset; "": no best
+    # checkpoint is saved.
     selection_metric: ClassVar[str] = ""
 
     def texts(self, data: Any) -> dict[str, tuple[str, ...]]:
@@ -114,7 +114,7 @@ class Task(Generic[C, B]):
     def training_batches(self, corpus: C, config: Any, tokenizer: Any, order: int) -> BatchSource:
         """Return the batches that a run trains on: `batches`, unless keys of `config` such as bpe_dropout change them.
 
-        `order` is the version of the order of batches that the run began with.
+        `order` is the version of the batch order that the run started with.
         """
         return self.batches(corpus, config.train.batch_tokens, config.train.seed)
 
@@ -123,18 +123,18 @@ class Task(Generic[C, B]):
         raise NotImplementedError
 
     def sequences(self, batch: B) -> tuple[npx.Array, ...]:
-        """Return the ids (B, length) that the model's loss takes; the last sequence is the predicted one."""
+        """Return the ids (B, length) that the model's loss takes; the last of these arrays is predicted."""
         raise NotImplementedError
 
     def describe_examples(self, corpus: C, examples: Any) -> str:
-        """Describe, for a message, where in the text the examples of a batch are.
+        """Describe, for a message, where the examples of a batch are in the text.
 
         `examples` is the key of the batch, as `BatchSource.epoch` returns it.
         """
         return plural(len(examples), "example")
 
     def n_predictions(self, tokens: int, config: Any) -> int:
-        """Return the number of tokens or labels that an update predicts, from which its cost is computed.
+        """Return the number of tokens or labels that an update predicts, for computing its cost.
 
         `tokens` is the number of tokens of the update on each side.
         """

@@ -1,7 +1,7 @@
-"""Words as two tokens each. The first is the word itself if it occurs at least twice, otherwise its shape; the second
-is its ending.
+"""Encodes each word as two tokens. The first is the word itself if it occurs at least twice, otherwise its shape; the
+second is its ending.
 
-In a small text most subwords of a rare word are rare themselves, while its shape and its ending are not.
+In a small text, most subwords of a rare word are rare themselves, while its shape and its ending are not.
 """
 
 import re
@@ -15,7 +15,7 @@ from train.errors import UserError
 from train.text.tokenizer import SPECIALS, Tokenizer, tokenizer_spec
 
 KIND = "affixes"
-ENDING = 3  # characters
+ENDING = 3  # number of characters of an ending
 ENDING_MARK = "~"
 MIN_AFFIXES = 100
 # White space as in C's isspace, like EVALB: U+00A0 is part of a word.
@@ -23,7 +23,7 @@ _SPACES = re.compile(r"[ \t\n\v\f\r]+")
 
 
 class AffixTokenizer(Tokenizer):
-    """Encodes text in which spaces separate the words, by affixes if it was trained on them, else by subwords."""
+    """Encodes text in which spaces separate the words, as affixes if it was trained on them, otherwise as subwords."""
 
     def __init__(self, spec: dict[str, Any], name: str = "tokenizer.json") -> None:
         super().__init__(spec, name)
@@ -34,7 +34,7 @@ class AffixTokenizer(Tokenizer):
         """Return, for each id, whether its token begins a word."""
         vocabulary: dict[str, int] = self.spec["model"]["vocab"]
         tokens = sorted(vocabulary, key=vocabulary.__getitem__)
-        if prefix := self.spec["model"].get("continuing_subword_prefix"):  # of BERT's tokenizers
+        if prefix := self.spec["model"].get("continuing_subword_prefix"):  # in BERT's tokenizers
             return [not token.startswith(prefix) for token in tokens]
         if self._affixes:
             return [not token.startswith(ENDING_MARK) for token in tokens]

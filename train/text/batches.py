@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from train.errors import UserError
 from train.text.corpus import Corpus, IntArray
 
-ORDER = 2  # version of the order of batches (see `Batches`); a resumed run keeps the version that it began with
+ORDER = 2  # version of the batch order (see `Batches`); a resumed run keeps the version that it started with
 HALVED = range(80, 160)  # numbers of batches for which an epoch is sorted in two random halves
 POOL_BATCHES = 32  # version 1: size of the smallest pool in batches; the largest is 8 times as large
 
@@ -115,7 +115,7 @@ class Batches:
         return list(self._cut(*self._by_source(np.arange(len(self.corpus), dtype=np.uint32))))
 
     def _by_source(self, pool: IntArray) -> tuple[IntArray, IntArray]:
-        """Sort a pool stably by the length of the longer side, then of the source; return it and the longer lengths."""
+        """Sort a pool stably by the length of the longer side, then the source; return it and the longer lengths."""
         src = self.corpus.src_lengths[pool].astype(np.uint64)
         longer = np.maximum(src, self.corpus.tgt_lengths[pool])
         keys = (longer << np.uint64(48)) | (src << np.uint64(32)) | np.arange(len(pool), dtype=np.uint64)
@@ -123,7 +123,7 @@ class Batches:
         return pool[keys & np.uint64(0xFFFFFFFF)], (keys >> np.uint64(48)).astype(np.int64)
 
     def _by_difference(self, pool: IntArray) -> tuple[IntArray, IntArray]:
-        """Sort a pool as order 2 does (see `Batches`); return what `_by_source` returns."""
+        """Sort a pool as in order 2 (see `Batches`); return the same values as `_by_source`."""
         src = self.corpus.src_lengths[pool].astype(np.int64)
         tgt = self.corpus.tgt_lengths[pool].astype(np.int64)
         longer = np.maximum(src, tgt)

@@ -1,7 +1,7 @@
 """BPE dropout (Provilkov et al., 2020): in each epoch the training text is segmented into different subwords.
 
 A word is segmented by byte-pair encoding, but at each step every possible merge is skipped with a probability p. Of the
-remaining merges, the one that was trained first is applied; the word is finished when none remains. The option
+remaining merges, the one that was learned first is applied; the word is finished when none remain. The option
 `dropout` of Hugging Face `tokenizers` works in the same way but cannot be seeded. Here the random numbers are a
 function of the seed, the epoch, the side and the position in the text.
 
@@ -63,7 +63,7 @@ class Merges:
         return np.where(self._keys[positions] == keys, self._rank_of[positions], NO_MERGE)
 
     def spell(self, tokens: IntArray) -> NDArray[np.int64]:
-        """Return the symbols from which tokens (n,) were merged, one after another."""
+        """Return the symbols that were merged into the tokens (n,), concatenated."""
         lengths = self.spelling_lengths[tokens]
         ends = np.cumsum(lengths)
         positions = np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)
@@ -210,7 +210,7 @@ class SegmentedBatches:
         self._batches = lru_cache(maxsize=2)(lambda epoch: make_batches(segmenter.epoch(epoch)))
 
     def epoch(self, epoch: int) -> list[EpochExamples]:
-        """Return the batches of epoch 0, 1, ... as their pairs."""
+        """Return the pairs of each batch of epoch 0, 1, ..."""
         return [EpochExamples(epoch, indices) for indices in self._batches(epoch).epoch(epoch)]
 
     def sizes(self, examples: EpochExamples) -> tuple[int, int]:

@@ -69,7 +69,7 @@ def prepare_pairs(
     max_length: int = 256,
     on_progress: Callable[[int], object] = lambda n_read: None,
 ) -> "Corpus":
-    """Like `prepare`, for any kind of file.
+    """Do the same as `prepare` for any kind of file.
 
     `encode` receives, for each of the `paths`, a function to call with every byte read, and yields chunks of pairs as
     (source ids, target ids).
@@ -250,7 +250,7 @@ class Corpus:
 
 
 def _lengths(offsets: IntArray, block: int = 1 << 20) -> NDArray[np.uint16]:
-    """Return the lengths (pairs,) with the end token; works block by block, so that the int64 offsets stay on disk."""
+    """Return the lengths (pairs,) with EOS, computed block by block so that the int64 offsets stay on disk."""
     lengths = np.empty(len(offsets) - 1, np.uint16)
     for i in range(0, len(lengths), block):
         exact = np.diff(offsets[i : i + block + 1]) + 1

@@ -121,8 +121,8 @@ def check_tag_lines(words_path: str, tags_path: str) -> None:
 def make_label_tokenizer(path: object, labels: Iterable[str]) -> Tokenizer:
     """Return a tokenizer that encodes each label as one id, in alphabetical order after the special ids.
 
-    Raises UserError for fewer than two labels, for too many, and for a label with the name of a special token. `path`
-    is the file of the labels, for messages.
+    Raises UserError for fewer than two labels, for too many labels, and for a label with the name of a special token.
+    `path` is the file of the labels, for messages.
     """
     names: set[str] = set()
     for label in labels:
@@ -141,7 +141,7 @@ def make_label_tokenizer(path: object, labels: Iterable[str]) -> Tokenizer:
 
 
 def label_names(tokenizer: Any) -> list[str]:
-    """Return the labels by their ids minus the number of special ids."""
+    """Return the labels in the order of their ids."""
     vocabulary: Mapping[str, int] = tokenizer.target.spec["model"]["vocab"]
     return sorted(vocabulary, key=vocabulary.__getitem__)[len(SPECIALS) :]
 
@@ -151,7 +151,7 @@ class LabelIds:
 
     Args:
         path: the file of the labels.
-        parallel: whether it has all labels of a sentence on one line.
+        parallel: whether this file has all labels of a sentence on one line.
     """
 
     def __init__(self, path: object, tokenizer: Any, parallel: bool = False) -> None:
@@ -201,7 +201,7 @@ class WordEncoder:
         if len(self.words) > self.MAX_WORDS:
             self.words.clear()
         unseen = list(dict.fromkeys(word for words in sentences for word in words if word not in self.words))
-        unknown = [self.tokenizer.special.unk_id]  # for a word of invisible characters
+        unknown = [self.tokenizer.special.unk_id]  # for a word without visible characters
         self.words |= {
             word: ids or unknown for word, ids in zip(unseen, self.tokenizer.encode_batch(unseen), strict=True)
         }
@@ -355,7 +355,7 @@ class MaskedText:
 
 
 class MaskedBatches:
-    """Batches of texts in which random words are masked, anew in each epoch (Devlin et al., 2019, section 3.1).
+    """Batches of texts in which random words are masked, chosen anew in each epoch (Devlin et al., 2019, section 3.1).
 
     A fraction `rate` of the tokens of each text is predicted. Of these, 80 % are replaced by `<unk>`, which never
     occurs in text made of byte-level subwords, 10 % are replaced by a random token, and 10 % are unchanged. The choice
@@ -370,7 +370,7 @@ class MaskedBatches:
         self.text, self.seed, self.rate = text, seed, rate
 
     def epoch(self, epoch: int) -> list[EpochExamples]:
-        """Return the batches of epoch 0, 1, ... as their texts."""
+        """Return the texts of each batch of epoch 0, 1, ..."""
         return [EpochExamples(epoch, indices) for indices in self.batches.epoch(epoch)]
 
     def sizes(self, examples: EpochExamples) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from train.files import open_for_reading
 
 T = TypeVar("T")
 CHUNK_LINES = 8192
-CHUNK_BYTES = 1 << 20  # bytes of a chunk of lines; the tokenizers need up to 400 bytes of memory for each
+CHUNK_BYTES = 1 << 20  # bytes of a chunk of lines; the tokenizers need up to 400 bytes of memory per byte
 MAX_LINE_BYTES = 1 << 20  # maximum bytes of a line, in every reader
 PIECE_BYTES = 1 << 16  # bytes of a piece of a line, for text whose lines may have any length
 _WORDS = re.compile(r".*\S(?= )", re.DOTALL)  # up to the last single space, or the first of a run of spaces
@@ -35,7 +35,7 @@ def limited_lines(file: IO[bytes], name: object) -> Iterator[bytes]:
     """Yield the lines of a file with their line feeds; raise UserError for a line that is too long without reading all
     of it.
 
-    A compressed `file` is decompressed line by line, so a small file that holds a huge line takes no memory either.
+    A compressed `file` is decompressed line by line, so a small file with a huge line does not fill the memory.
     """
     for number in count(1):
         line = file.readline(MAX_LINE_BYTES + 1)
@@ -104,7 +104,7 @@ def decoded_chunks(
     on_bytes: Callable[[bytes], object] | None = None,
     allow_pipe: bool = False,
 ) -> Generator[list[str], None, None]:
-    """Yield lists of the lines that `divide` yields, or of pieces of lines, decoded, with their line ends."""
+    """Yield lists of the lines, or pieces of lines, that `divide` yields, decoded and with their line endings."""
     path = Path(path)
     with open_for_reading(path, "a text file", allow_pipe) as file:
         is_first, number = True, 1  # number of the line in which the next chunk begins

@@ -201,7 +201,7 @@ class WindowBatches:
                 f"batch_tokens: expected at least data.max_length = {length}; got {batch_tokens}; try {length}"
             )
         self.text, self.length, self.seed = text, length, seed
-        self.batch_size = batch_tokens // length  # windows
+        self.batch_size = batch_tokens // length  # in windows
 
     def epoch(self, epoch: int) -> list[IntArray]:
         """Return the batches of epoch 0, 1, ... as arrays of window starts."""

@@ -49,7 +49,7 @@ def read_prepared(
 ) -> dict[str, Any] | None:
     """Return the content of meta.json, or None unless it and its files are intact and were made from `sources`.
 
-    `file_sizes` computes the size in bytes of each file from that content; `expected` are values it must hold.
+    `file_sizes` computes the size in bytes of each file from that content; `expected` holds values that must be in it.
     """
     if not (out_dir / "meta.json").exists():
         return None

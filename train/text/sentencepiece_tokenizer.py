@@ -1,4 +1,4 @@
-"""Tokenizers of other programs that segment text with SentencePiece and map the pieces to ids by a separate vocabulary.
+"""Tokenizers of other programs that segment text with SentencePiece and map pieces to ids with a separate vocabulary.
 
 The library `sentencepiece` (extra `formats`) segments the text. The models were trained with it, so its pieces are
 identical by construction, while conversions to `tokenizers` differ for some texts (docs/formats.md).
@@ -16,7 +16,7 @@ from train.files import write_text
 from train.text.tokenizer import SPACE, SpecialIds
 
 TYPE = "SentencePiece"  # type of the "model" in tokenizer.json
-# Marks around the language code with which the source of a multilingual model begins: ">>deu<< A dog runs.".
+# Marks around the language code at the start of a multilingual model's source: ">>deu<< A dog runs.".
 CODE = ">>", "<<"
 BATCH = 1  # number of threads; a batch is too small to profit from more
 

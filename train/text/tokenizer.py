@@ -52,7 +52,7 @@ MIN_VOCAB_SIZE = len(SPECIALS) + len(ALPHABET)
 # Unicode's White_Space, spelled out because Python's \s also matches U+001C to U+001F.
 SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 SPACE = "\u2581"  # the sign for a space in a subword, as SentencePiece writes it
-SPECIAL_IDS = "special_ids"  # key of a tokenizer of another program, which has no tokens with the names of SPECIALS
+SPECIAL_IDS = "special_ids"  # key in a tokenizer of another program, which has no tokens named as in SPECIALS
 REMEDY = "a copy of the file, or training the tokenizer again"  # for a damaged file
 _SPACE_RUN = re.compile(f"[{SPACES}]+")
 
@@ -229,12 +229,12 @@ class Tokenizer:
         return [normalize(text) for text in self._call(self._engine.decode_batch, ids, skip_special_tokens=True)]
 
     def subwords(self, ids: Sequence[int]) -> list[str]:
-        """Return each id as text, with SPACE for a space; part of the bytes of a character becomes U+FFFD."""
+        """Return each id as text, with SPACE for a space; an incomplete character becomes U+FFFD."""
         spellings = [self._engine.id_to_token(int(i)) or "" for i in ids]
         return [x if x in SPECIALS else decoders.ByteLevel().decode([x]).replace(" ", SPACE) for x in spellings]
 
     def spelling(self, token_id: int) -> str:
-        """Return one token as the vocabulary spells it: a space as its sign, bytes that are not text as in <0xC3>."""
+        """Return one token as the vocabulary spells it, with a space as a sign and non-text bytes as in <0xC3>."""
         token = self._engine.id_to_token(int(token_id)) or ""
         data = bytes(BYTES[x] for x in token) if BYTES.keys() >= {*token} else token.encode()
         return "".join(
@@ -255,7 +255,7 @@ class Tokenizer:
 
 
 def normalize(text: str) -> str:
-    """Return the text with runs of white space replaced by one space and none at the ends, as decoding returns it."""
+    """Return the text with each run of white space replaced by one space and none at the ends, as from decoding."""
     return _SPACE_RUN.sub(" ", text).strip(" ")
 
 

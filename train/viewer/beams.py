@@ -1,4 +1,4 @@
-"""Draw a beam search: one column per step, every hypothesis that is kept, finished or dropped, and the reason why the
+"""Draw a beam search: one column per step, with every kept, finished or dropped hypothesis, and the reason why the
 search ended.
 
 A long search wraps into bands of at most MAX_WIDTH inches; each begins with the live hypotheses of the band above.
@@ -83,9 +83,9 @@ def draw_beam(tree: Tree, best: Any, tokenizer: Any, sentence: str, path: Path, 
 
 
 def wrap(steps: Sequence[Sequence[int]], tree: Tree, most: int) -> list[dict[int, list[int]]]:
-    """Divide the steps into bands of at most `most` columns: {step: its candidates}, the first at the root.
+    """Divide the steps into bands of at most `most` columns, each as {step: its candidates}.
 
-    Every other band begins with the live candidates of the step before it.
+    Every band except the first begins with the live candidates of the step before it.
     """
     bands = [{n: list(steps[n]) for n in range(min(most, len(steps)))}]
     for start in range(most, len(steps), most - 1):

@@ -21,7 +21,7 @@ SHOWN_TOKENS = 40  # maximum columns of the vocabulary in the output block
 
 
 def structure(model: Any) -> list[dict[str, Any]]:
-    """Return the blocks of a model with their parameters, without any sentence."""
+    """Return the blocks of a model with their parameters, independently of any sentence."""
     parameters = dict(model.named_parameters())
     return [
         {
@@ -47,7 +47,7 @@ def overview(trace: Trace) -> dict[str, Any]:
 
 
 def about_loss(trace: Trace) -> str:
-    """Return what the loss is compared with."""
+    """Return a sentence that says with what the loss compares the predictions."""
     return NEXT_TOKEN if trace.ids["encoder"] is None else OWN_OUTPUT
 
 
@@ -176,7 +176,9 @@ def show_embedding(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
     added = y - scaled - vector
     numbers = [str(i) for i in range(len(y))]
     is_learned = isinstance(positions, LearnedPositions)
-    about_positions = "The positions are learned and receive it, too." if is_learned else "The positions are fixed."
+    about_positions = (
+        "The positions are learned and receive the same gradient." if is_learned else "The positions are fixed."
+    )
     vector_sum = " + s" if space else ""
     return {
         **explain("embedding", root=root, sizes=sizes, space=vector_sum, positions=about_positions),
@@ -271,7 +273,11 @@ def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
     off = [h for h in range(attention.n_heads) if Head(kind, cast(int, block.layer), h) in trace.ablated]
     ablated = "This head is ablated: its rows of W^O are 0. " if head in off else ""
     row, column = (AXES | TEXT_AXES)[kind]
-    turned = "The positions rotate queries and keys before the scores. " if attention.rotary_base is not None else ""
+    turned = (
+        "Queries and keys are rotated by their positions before the scores are computed. "
+        if attention.rotary_base is not None
+        else ""
+    )
     return {
         **explain(
             "cross-attention" if cross else "self-attention", whom=ALL_TOKENS if kind == "encoder" else EARLIER_TOKENS,

@@ -7,13 +7,13 @@ import numpy as np
 from train.metrics.classification import LabelScores
 from train.viewer.picture import COLORMAP, new_figure, plain_text, set_ticks, write
 
-MAX_LABELS = 50  # maximum number of labels that are drawn, the most frequent ones
+MAX_LABELS = 50  # maximum number of labels drawn; the most frequent ones are chosen
 NAMED = 10  # number of confusions that the alternative text lists
 WRITTEN = 12  # maximum number of labels for which each cell shows its percentage
 
 
 def draw_confusion(scores: LabelScores, path: Path, source: str) -> Path:
-    """Draw how often each label is predicted as which, in percent of its row; return the alternative text's path."""
+    """Draw the confusion matrix, in percent of each row; return the path of the alternative text."""
     order = scores.order()[:MAX_LABELS]
     names = [scores.labels[i] for i in order]
     counts = scores.confusion[np.ix_(order, order)]

@@ -1,8 +1,9 @@
 """Limits on the connections of the page's server, so that clients without the token cannot exhaust it.
 
-A connection without a request in progress is idle: it is new, has sent only a part of a request's headers, or has
-received its last answer. It is closed after IDLE_SECONDS, and the one that has been idle longest is closed when there
-are too many. A request in progress has passed the Guard; if the Guard rejects a request, it closes its connection.
+A connection without a request in progress is idle: it is new, has sent only part of a request's headers, or has
+received the answer to its last request. An idle connection is closed after IDLE_SECONDS; if there are too many
+connections, the one that has been idle longest is closed. A request in progress has passed the Guard, which closes the
+connection of any request that it rejects.
 """
 
 import resource
@@ -36,7 +37,7 @@ class LimitedProtocol(H11Protocol):
         super().on_response_complete()
 
     def close_if_idle(self) -> None:
-        """Close the connection if it has been idle for too long, else check again in a second."""
+        """Close the connection if it has been idle for too long; otherwise check again in a second."""
         if self.is_idle() and self.loop.time() - self.idle_since >= IDLE_SECONDS:
             self.transport.abort()
         if not self.transport.is_closing():

@@ -63,7 +63,7 @@ def series(metrics: Sequence[Mapping[str, Any]]) -> Series:
 
 
 def draw_curves(runs: Mapping[str, Series], path: Path, source: str) -> Path:
-    """Plot one panel for each metric that some run has, against updates, with one color per run."""
+    """Plot one panel for each metric that any run has, against updates, with one color per run."""
     panels = [name for name in PANELS if any(name in curves for curves in runs.values())]
     across = min(3, len(panels))
     down = -(-len(panels) // across)

@@ -53,9 +53,9 @@ HEADS_BACKWARD = (
     "∂q = ∂s k / √d_k,  ∂k = ∂sᵀ q / √d_k",
 )
 ATTENTION_BACKWARD = (
-    "The gradient passes W^O and splits into the heads. In each head it reaches the values through the weights A, and "
-    "the weights through the values; the Jacobian of the softmax turns the gradient of the weights into that of the "
-    "scaled scores s, "
+    "The gradient passes through W^O and is split by head. In each head, it reaches the values through the weights A, "
+    "and the weights through the values; the Jacobian of the softmax turns the gradient of the weights into that of "
+    "the scaled scores s, "
 )
 SELF_BACKWARD = (
     *HEADS_BACKWARD,
@@ -64,8 +64,8 @@ SELF_BACKWARD = (
 )
 SELF_TEXT = "Each token compares its query with the keys of {whom}. The softmax of these scores weights their values."
 NORM_BACKWARD = (
-    "The norm removes from each row's gradient what only shifts or scales the row, because a shifted or scaled row has "
-    "the same norm. "
+    "The norm removes the components of each row's gradient that only shift or scale the row, because its output is "
+    "the same for a shifted or scaled row. "
 )
 
 BLOCKS = {
@@ -88,7 +88,7 @@ BLOCKS = {
         ),
     ),
     "feed-forward": Explanation(
-        "Each token by itself: a wider hidden layer, an activation, and back to the width of the model.",
+        "Each token is processed separately: a wider hidden layer, an activation, and back to the width of the model.",
         ("y = h W_2 + b_2,  h = {activation}(a),  a = x W_1 + b_1",),
         "Each product y = x W passes back ∂x = ∂y Wᵀ and adds ∂W = xᵀ ∂y; the activation scales the gradient by its "
         "derivative.",
@@ -99,7 +99,8 @@ BLOCKS = {
         ),
     ),
     "feed-forward.swiglu": Explanation(
-        "Each token by itself: a wider hidden layer, which a second one gates, and back to the width of the model.",
+        "Each token is processed separately: a wider hidden layer, gated by a second one, and back to the width of the "
+        "model.",
         ("y = h W_2 + b_2,  h = silu(a) ⊙ c", "a = x W + b,  c = x V + b_c"),
         "Each product y = x W passes back ∂x = ∂y Wᵀ and adds ∂W = xᵀ ∂y; the gate passes the gradient to both of its "
         "factors.",
@@ -113,22 +114,22 @@ BLOCKS = {
         "The output of the sub-layer is added to its input, so that each sub-layer only learns a change; each row is "
         "then scaled to a common size.",
         ("y = norm(s),  s = {x} + f(x){alpha}",),
-        f"{NORM_BACKWARD}The sum then passes its gradient to both: through the sub-layer, and past it.",
+        f"{NORM_BACKWARD}The sum then passes its gradient to both inputs: through the sub-layer, and around it.",
         ("∂f(x) = ∂s,  ∂x = {factor}∂s + what returns through f",),
     ),
     "residual.pre": Explanation(
         "Each row is scaled to a common size before the sub-layer, whose output is added to the unscaled input, so "
         "that each sub-layer only learns a change.",
         ("y = x + f(norm(x))",),
-        "The sum passes its gradient to both: unchanged past the sub-layer, and through it. What returns from the "
-        f"sub-layer passes the norm. {NORM_BACKWARD}",
+        "The sum passes its gradient to both inputs: unchanged around the sub-layer, and through it. The gradient that "
+        f"returns from the sub-layer passes through the norm. {NORM_BACKWARD}",
         ("∂f = ∂y,  ∂x = ∂y + ∂s,  s = x",),
     ),
     "residual.sandwich": Explanation(
         "Each row is scaled to a common size before the sub-layer and again after it; the result is added to the "
         "unscaled input, so that each sub-layer only learns a change.",
         ("y = x + norm′(f(norm(x)))",),
-        "The sum passes its gradient to both: unchanged past the sub-layer, and through its two norms. "
+        "The sum passes its gradient to both inputs: unchanged around the sub-layer, and through its two norms. "
         f"{NORM_BACKWARD}",
         ("∂norm′ = ∂y,  ∂x = ∂y + ∂s,  s = x",),
     ),
@@ -149,7 +150,7 @@ BLOCKS = {
         "Each row is compared with every token of the vocabulary; the softmax gives the next token's probabilities.",
         ("logits = h Eᵀ{bias},  p = softmax(logits)", "loss = −mean(log p[target])"),
         "{loss} The gradient of the logits is the probability p minus 1 at the target, over the number T of targets: "
-        "it raises the target and lowers all others.",
+        "an update raises the target's logit and lowers all others.",
         ("∂logits = (p − onehot(target)) / T", "∂h = ∂logits E,  ∂E = ∂logitsᵀ h"),
     ),
 }  # fmt: skip
@@ -157,14 +158,16 @@ BLOCKS = {
 ALL_TOKENS, EARLIER_TOKENS = "every token", "itself and the tokens before it; those after it are masked"
 FIXED = "fixed, no gradient"
 
-# What the loss is compared with, for a model that translates or parses, and for one that reads.
+# What the loss compares the predictions with, for a model that translates or parses, and for a language model.
 OWN_OUTPUT = (
     "The loss compares each prediction with the model's own output, because the page knows no reference: it is the "
     "mean of −log p of the output's tokens, and small if the model is sure."
 )
-NEXT_TOKEN = "The loss compares each prediction with the next token of the text: it is the mean of −log p of these."
+NEXT_TOKEN = (
+    "The loss compares each prediction with the next token of the text: it is the mean of −log p of these tokens."
+)
 
-# What tokens are, and how they are written.
+# Descriptions of tokens and of their notation.
 SUBWORDS = "A token is a subword: a frequent word is one token, and a rare one is made of several. "
 SHARED = "Source and target share one vocabulary of {size:,} tokens."
 SEPARATE = "Source and target have separate vocabularies; the target's has {size:,} tokens."
@@ -214,14 +217,14 @@ OPERATIONS = {
     "transpose": ("y = aᵀ", "∂a = gᵀ"),
     "where": ("y = a where the condition holds, else b", "∂a = g where it holds, else 0;  ∂b = g where it does not"),
 }
-REPEATED = "An input that is repeated to fit the other receives the sum of these gradients."
+REPEATED = "An input that is broadcast to the shape of the other receives the sum of these gradients."
 ELEMENTWISE = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "where")
 
 
 def operation_formulas(name: str, repeats: bool) -> list[str]:
-    """Return the lines for an operation, [] if it is unknown.
+    """Return the lines for an operation, or [] if it is unknown.
 
     Args:
-        repeats: whether an input has another shape than the output.
+        repeats: whether the shape of an input differs from that of the output.
     """
     return [*OPERATIONS.get(name, ()), *([REPEATED] if repeats and name in ELEMENTWISE else [])]

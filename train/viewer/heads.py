@@ -69,7 +69,7 @@ def draw_heads(
 
 
 def describe(inspection: Inspection, kinds: Sequence[str]) -> str:
-    """Describe the picture in words: for each kind the most confident head and what it attends to."""
+    """Describe the picture in words: for each kind of attention, the most confident head and what it attends to."""
     output = "" if "text" in kinds else f" Output: {' '.join(inspection.target)}."
     lines = [f"Input: {' '.join(inspection.source)}.{output} Each row of a head sums to 1."]
     for kind in kinds:

@@ -54,7 +54,7 @@ def all_heads(model: Any) -> list[Head]:
 
 
 def check_heads(model: Any, kinds: Iterable[str] = AXES) -> None:
-    """Raise UserError unless an encoder-decoder has attention of these kinds."""
+    """Raise UserError if an encoder-decoder lacks attention of one of these kinds."""
     if missing := [kind for kind in kinds if not model.attentions()[kind]]:
         got = f"{model.config.architecture}, which has no such attention"
         raise UserError(f"expected a model with {missing[0]} attention; got {got}; try encoder_decoder")
@@ -82,10 +82,10 @@ def is_parser(tokenizer: Any) -> bool:
 
 
 def labels(tokenizer: Any, ids: Sequence[int], side: str = "target") -> list[str]:
-    """Return each token of the source or the target as text, different tokens as different texts.
+    """Return each token of the source or the target as text; different tokens have different texts.
 
-    A token that continues a word begins with a dot. White space is shown as signs, a special token by its name, and a
-    part of the bytes of a character in hexadecimal, as in <0xC3>. In a language model's text, which keeps its white
+    A token that continues a word begins with a dot. White space is shown as signs, a special token by its name, and the
+    bytes of an incomplete character in hexadecimal, as in <0xC3>. In a language model's text, which keeps its white
     space, no token begins with a dot.
     """
     if isinstance(tokenizer, PlainTokenizer):
@@ -107,7 +107,7 @@ def labels(tokenizer: Any, ids: Sequence[int], side: str = "target") -> list[str
 
 
 def is_readable(text: str) -> bool:
-    """Return whether a reader can see what the text is: not empty, no bytes of a part of a character."""
+    """Return whether the text is readable: not empty, and without bytes of an incomplete character."""
     return text != "" and text.isprintable() and "\ufffd" not in text
 
 

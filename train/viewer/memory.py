@@ -25,7 +25,7 @@ def measure_memory(task: Task, model: Any, batch: Any, settings: Any) -> Memory:
 
 
 def draw_memory(memory: Memory, batch: str, path: Path, source: str) -> Path:
-    """Plot live memory, its peak and the layers that add most; `batch` describes the batch in words."""
+    """Plot live memory, its peak and the layers that add the most; `batch` describes the batch in words."""
     live = [sample.live / MIB for sample in memory.samples]
     turn = sum(sample.phase == "forward" for sample in memory.samples)
     peak = memory.peak
@@ -51,13 +51,13 @@ def draw_memory(memory: Memory, batch: str, path: Path, source: str) -> Path:
     bars = [bytes_ / MIB for _, bytes_ in layers][::-1]
     sides.barh(range(len(bars)), bars, color="#4477aa")
     sides.set_yticks(range(len(bars)), [name or "other" for name, _ in layers][::-1], fontsize=7)
-    sides.set_title("growth in forward (MiB)", fontsize=8, loc="left")
+    sides.set_title("growth in forward pass (MiB)", fontsize=8, loc="left")
     sides.tick_params(labelsize=7)
     names = "; ".join(f"{name or 'other'} {bytes_ / MIB:,.1f} MiB" for name, bytes_ in layers)
     alt = (
         f"{title}. Excludes weights, their gradients, Adam's moments and temporary memory inside kernels. "
         f"Over {turn} operations forward and {len(live) - turn} backward; peak {peak.live / MIB:,.1f} MiB at "
-        f"{peak.operation} ({peak.phase}{f', {peak.layer}' if peak.layer else ''}).\nLayers that add most "
+        f"{peak.operation} ({peak.phase}{f', {peak.layer}' if peak.layer else ''}).\nLayers that add the most "
         f"in the forward pass: {names}."
     )
     return write(figure, path, title, alt, source)

@@ -5,7 +5,7 @@ translate   the output with its search, the alternatives, all heads and each lay
 flow        values and gradients of every block, small
 block       one block in full precision, see blocks.py
 head        one head in full precision
-next        a language model's distribution of the next token, and a continuation
+next        a language model's distribution over the next token, and a continuation
 """
 
 import base64
@@ -57,11 +57,11 @@ class Sentences:
     def __init__(self, model: Any, tokenizer: Any, config: Any) -> None:
         self.model, self.tokenizer, self.config = model, tokenizer, config
         self.recent: dict[str, tuple[Inspection, list[list[int]], list[Head]]] = {}  # with token ids and ablated heads
-        self.answers: dict[str, dict[str, Any]] = {}  # results of `translate` for these, by question
+        self.answers: dict[str, dict[str, Any]] = {}  # results of `translate` for these sentences, by question
         self.traced: dict[str, Trace] = {}  # traces of the latest sentences
 
     def remember(self, inspection: Inspection, ids: list[list[int]], off: list[Head]) -> str:
-        """Keep a sentence for later questions and return its id."""
+        """Store a sentence for later questions and return its id."""
         name = secrets.token_urlsafe(8)
         self.recent = dict([*self.recent.items(), (name, (inspection, ids, off))][-RECENT:])
         return name
@@ -104,7 +104,7 @@ class Sentences:
             answer = self.read(query) if self.model.examples == "text" else self.search_output(query, send)
             self.answers = {k: v for k, v in self.answers.items() if v["translation"] in self.recent} | {key: answer}
         name = self.answers[key]["translation"]
-        self.recent[name] = self.recent.pop(name)  # the latest
+        self.recent[name] = self.recent.pop(name)  # make it the latest
         return self.answers[key]
 
     def search_output(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
@@ -170,9 +170,9 @@ class Sentences:
         }  # fmt: skip
 
     def next(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
-        """Return the distribution of the token after a text, before and after temperature, top-k and top-p.
+        """Return the distribution over the token after a text, before and after temperature, top-k and top-p.
 
-        With "tokens" > 0 also return a continuation of the text, sampled with "seed".
+        If "tokens" > 0, also return a continuation of the text, sampled with "seed".
         """
         if self.model.examples != "text":
             raise UserError("next: expected a language model; got one that translates or parses; try translate")
@@ -282,7 +282,7 @@ def text_of(query: Mapping[str, Any]) -> str:
 
 
 def number_in(query: Mapping[str, Any], name: str, least: float, most: float, kind: type = float) -> Any:
-    """Return a number of a query. Raises UserError unless it is between `least` and `most`."""
+    """Return a number from a query. Raises UserError unless it is between `least` and `most`."""
     value = query.get(name, least)
     if (
         isinstance(value, bool)
@@ -295,7 +295,7 @@ def number_in(query: Mapping[str, Any], name: str, least: float, most: float, ki
 
 
 def sampling_options(query: Mapping[str, Any]) -> dict[str, Any]:
-    """Return temperature, top_k and top_p of a query."""
+    """Return the temperature, top_k and top_p of a query."""
     options = {
         "temperature": number_in({"temperature": 1.0, **query}, "temperature", 0, 1e6),
         "top_k": number_in(query, "top_k", 0, 2**24, int),

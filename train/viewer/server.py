@@ -6,10 +6,11 @@
     POST /api/step            forward and backward, node by node
     POST /api/NAME            a question about a sentence, see sentences.py
 
-A POST is answered by lines of JSON; the last one has the result.
+A POST is answered with lines of JSON; the last one contains the result.
 
 Starlette and uvicorn (the `page` extra) are imported only here. All computations run in one thread, one after the
-other, because ablating a head changes the shared model. A computation whose client has left ends at its next step.
+other, because ablating a head changes the shared model. A computation whose client has disconnected
+ends at its next step.
 """
 
 import asyncio
@@ -194,7 +195,7 @@ class Page:
 
 
 def stamp(file: Path) -> str:
-    """Return a part of an ETag, which changes as a file grows."""
+    """Return a part of an ETag that changes as the file grows."""
     try:
         stat = file.stat()
     except OSError:

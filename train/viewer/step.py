@@ -22,12 +22,12 @@ KNOWN = {
     "absolute", "concatenate", "exp", "log", "matmul", "max", "maximum", "mean", "min", "minimum", "power", "relu",
     "reshape", "sigmoid", "softmax", "sqrt", "stack", "sum", "swapaxes", "tanh", "transpose",
 }  # fmt: skip
-# Limits: letters of an expression, nodes, numbers per node and per name.
+# Limits: characters of an expression, nodes, numbers per node and per variable.
 MAX_LETTERS, MAX_NODES, MAX_SIZE, MAX_VALUES = 400, 60, 64, 64
 
 
 class Watcher(Recorder):
-    """A Recorder that also records the source of each vjp and the gradient sums after each visit, and rejects graphs
+    """A Recorder that also records the source of each vjp and the gradient sums before each visit, and rejects graphs
     that are too large."""
 
     def __init__(self) -> None:

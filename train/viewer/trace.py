@@ -180,7 +180,7 @@ class Trace:
         return members
 
     def owner(self, layer: str) -> str | None:
-        """Return the block with the longest name that contains a module."""
+        """Return the block that contains a module, or the one with the longest name if several do."""
         names = [name for name in self.blocks if layer == name or layer.startswith(f"{name}.")]
         return max(names, key=len, default=None)
 
@@ -227,5 +227,5 @@ def zeros_if_none(g: Any, y: Any) -> Any:
 
 
 def norm(array: Any) -> float:
-    """Return the Euclidean norm of an array, without BLAS, because its threads would cost more time than they save."""
+    """Return the Euclidean norm of an array without BLAS, whose threads would cost more time than they save."""
     return float(np.square(np.asarray(npx.to_host(array)), dtype=np.float64).sum()) ** 0.5

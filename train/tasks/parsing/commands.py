@@ -37,7 +37,8 @@ def write_parses(file: Any, parses: Iterable[Sequence[Parse]], n_best: int) -> W
 
 
 def summarize(parses: Sequence[Sequence[Parse]], report: Report) -> Iterator[str]:
-    """Yield lines with F1, recall and precision of all sentences, short ones and by length, and the repairs."""
+    """Yield lines with F1, recall and precision for all sentences, short sentences and each length range, and with the
+    number of repairs."""
     for name, counts in {"all": report.all, f"at most {report.cutoff}": report.short, **report.by_length()}.items():
         if counts.sentences:
             scores = f"F1 {counts.f1:6.2f}  recall {counts.recall:6.2f}  precision {counts.precision:6.2f}"
@@ -47,7 +48,7 @@ def summarize(parses: Sequence[Sequence[Parse]], report: Report) -> Iterator[str
 
 
 def score_warnings(report: Report) -> Iterator[str]:
-    """Yield a line for each sentence that is not scored, and a line on root labels that only the gold trees have."""
+    """Yield a line for each sentence that is not scored, and one about root labels that only the gold trees have."""
     for number, sentence in enumerate(report.sentences, 1):
         if sentence.status == ERROR:
             yield f"sentence {number}: {sentence.error}; not scored"

@@ -1,7 +1,7 @@
 """Constrained decoding for parsing: a model wrapper that gives probability only to trees over the given words.
 
 After each token, only tokens that can lead to a tree are allowed: a closing bracket for the innermost open constituent
-if that is not empty; the next word, if words remain, with a possible tag; and the end after the last bracket. A
+if that is not empty; the next word, if words remain, with a possible tag; and EOS after the last bracket. A
 punctuation mark has its own tag, which no other word has; other words have the tags of a lexicon, if there is one. The
 probability of disallowed tokens is lost, not redistributed, so a hypothesis with an error, such as a surplus leaf,
 falls behind as soon as the model's preferred next token is disallowed. At most MAX_OPEN_RUN brackets may be opened
@@ -20,7 +20,7 @@ from train.tasks.parsing.linearize import TAGS_OF_PUNCTUATION
 from train.tasks.parsing.tokenizer import TreeTokenizer
 from train.tasks.parsing.trees import punctuation
 
-MAX_OPEN_RUN = 8  # the 3,200 trees in the treebank's public sample have at most 6
+MAX_OPEN_RUN = 8  # the 3,200 trees in the treebank's public sample have at most 6 in a row
 
 
 class ConstrainedParser:
@@ -39,10 +39,10 @@ class ConstrainedParser:
         ids = {symbol: i for i, symbol in enumerate(symbols) if symbol}
         self.is_open = np.array([s.startswith("(") for s in symbols])
         self.is_leaf = np.array([bool(s) and s[0] not in "()" for s in symbols])
-        # Closing symbol of each "(X".
+        # The closing symbol of each "(X".
         self.closing = np.array([ids.get(f"){s[1:]}", 0) if s.startswith("(") else 0 for s in symbols])
         self.lengths = np.array([len(words) for words in sentences])
-        # the number of each word's tag set
+        # The index of each word's tag set in `allowed_leaves`.
         self.tag_sets = np.zeros((len(sentences), max(self.lengths, default=0) + 1), int)
         all_tags = {s for s, is_leaf in zip(symbols, self.is_leaf, strict=True) if is_leaf}
         numbers: dict[frozenset[str], int] = {frozenset[str](): 0}

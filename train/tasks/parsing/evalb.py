@@ -1,4 +1,4 @@
-"""Scores of labeled brackets against gold trees, computed as by EVALB (Sekine and Collins, 1997).
+"""Scores of labeled brackets against gold trees, computed as in EVALB (Sekine and Collins, 1997).
 
 A bracket is a label over a span of words. Words with a deleted tag (punctuation, traces) do not count, nor do brackets
 with a deleted label or without words. Recall is the fraction of gold brackets that are predicted, precision the
@@ -141,7 +141,7 @@ class SentenceScore:
 
 
 class _Brackets:
-    """A sentence's `leaves` that are not deleted and its `spans` [start, end, label], in the order of opening."""
+    """A sentence's `leaves` that are not deleted, and its `spans` [start, end, label] in the order of opening."""
 
     def __init__(self, parts: Parts, parameters: Parameters) -> None:
         self.leaves: list[Leaf] = []
@@ -215,7 +215,7 @@ def _reconcile_quotes(a: _Brackets, b: _Brackets, parameters: Parameters) -> Non
 
 
 def _word_difference(gold: list[Leaf], predicted: list[Leaf], parameters: Parameters) -> str:
-    """Describe the first difference between the words of two sentences; "" for none."""
+    """Describe the first difference between the words of two sentences, or return ""."""
     if len(gold) != len(predicted):
         return f"expected {len(gold)} words (without deleted ones); got {len(predicted)}"
     for x, y in zip(gold, predicted, strict=True):

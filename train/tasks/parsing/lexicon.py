@@ -6,7 +6,7 @@ tag,
     P(tag | word) = (c + P(tag | shape, ending)) / (n + 1)
 
 P(tag | shape, ending) is smoothed in the same way with P(tag | shape), and P(tag | shape) with P(tag). These three are
-estimated from words with at most RARE occurrences, which resemble new words most. A frequent word thus has the tags
+estimated from words with at most RARE occurrences, which most resemble new words. A frequent word thus has the tags
 that it was seen with, except likely annotation errors; a rare word also has the tags of similar words; a new word has
 only the tags of similar words.
 """

@@ -27,10 +27,10 @@ def linearize(tree: Tree, tags: bool = False) -> list[str]:
 def tree_from_tokens(tokens: Sequence[str], words: Sequence[str]) -> tuple[Tree, bool]:
     """Return the tree over exactly `words` described by `tokens`, and whether it was repaired. Never fails.
 
-    Repairs: a closing bracket closes the constituents inside its match, or is dropped without a match; surplus leaves
-    and empty constituents are dropped; missing words are added to the outermost open (or the last) constituent; open
-    constituents are closed at the end. Punctuation gets the tag that `punctuation` returns; another word gets the
-    predicted tag unless that is a tag of punctuation.
+    Repairs: a closing bracket also closes the constituents inside its match, or is dropped if it has no match; surplus
+    leaves and empty constituents are dropped; missing words are added to the outermost open (or the last) constituent;
+    open constituents are closed at the end. Punctuation gets the tag that `punctuation` returns; any other word gets
+    the predicted tag unless that is a punctuation tag.
     """
     marks, stack, n_used, is_repaired = punctuation(words), [Tree(TOP)], 0, False
 

@@ -19,7 +19,7 @@ from train.text.xml import xml_safe
 
 # Pixels: width of a letter, height of a tree level and of a row, margin.
 CHARACTER, LEVEL, ROW, MARGIN = 7.5, 36, 15, 12
-MAX_TOKENS = 1000  # tokens that are drawn; the attention of all heads takes quadratic memory
+MAX_TOKENS = 1000  # maximum number of tokens drawn; the attention maps take quadratic memory
 FONT = "font-family='monospace' font-size='12' text-anchor='middle'"
 
 

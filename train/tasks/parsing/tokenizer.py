@@ -44,7 +44,7 @@ class TreeTokenizer(AffixTokenizer):
                 f"{name}: expected counts of words by tag in model.{LEXICON}; "
                 f"got {one_line(repr(counts))[:60]}; try training the tokenizer again"
             )
-        self.lexicon = Lexicon(counts) if counts else None  # None if leaves are XX, and in old files
+        self.lexicon = Lexicon(counts) if counts else None  # None if leaves are XX, or in an old file
 
     @classmethod
     def from_trees(cls, trees: Sequence[Tree], kind: str, vocab_size: int, tags: bool) -> "TreeTokenizer":

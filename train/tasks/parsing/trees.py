@@ -153,7 +153,7 @@ class _Reader:
 def read_trees(
     path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None
 ) -> Iterator[tuple[int, Tree]]:
-    """Yield (line on which it ends, tree) for each tree of a file with any layout of lines.
+    """Yield (number of its last line, tree) for each tree of a file, which may have any line layout.
 
     A top-level leaf becomes a child of a `TOP`. `on_bytes` is called with all bytes. Raises UserError, with the line,
     for invalid or unclosed brackets, and for a file without a tree.
@@ -169,7 +169,7 @@ def read_trees(
 
 
 def read_sentences(path: str | PathLike[str]) -> list[tuple[int, list[Tree | Leaf]]]:
-    """Return (line, its trees) for each sentence of a file that is to be scored.
+    """Return (line number, trees) for each sentence of a file to score.
 
     As in EVALB: if no tree spans several lines, each line is a sentence, and an empty line is a sentence without a
     tree. Otherwise each tree is a sentence. Raises UserError like `read_trees`.
@@ -214,7 +214,7 @@ def clean(tree: Tree) -> Tree:
 
 
 def escape_brackets(sentence: str) -> str:
-    """Return a sentence with the Penn Treebank's words for round brackets."""
+    """Replace the round brackets in a sentence with the Penn Treebank's words for them."""
     return sentence.replace("(", "-LRB-").replace(")", "-RRB-")
 
 

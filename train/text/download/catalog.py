@@ -101,7 +101,7 @@ NAMES = ("wmt14-en-de", "wmt14-en-fr", "multi30k", "iwslt14-de-en")
 
 @cache
 def dataset(name: str) -> Dataset:
-    """Return the dataset with one of NAMES."""
+    """Return the dataset with the given name from NAMES."""
     if name == "multi30k":
         texts = {
             part: (Pair(a.name, f"{stem}.en", f"{stem}.de"),)
@@ -140,7 +140,7 @@ def wmt14(
 
 
 def newstest(name: str, language: str) -> tuple[Archive, Pair]:
-    """Return a test set of sacreBLEU: its archive and its pair of texts."""
+    """Return one of sacreBLEU's test sets: its archive and its pair of texts."""
     from sacrebleu.dataset import DATASETS
 
     entry = DATASETS[name]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-CHUNK = 8192  # pairs
+CHUNK = 8192  # number of pairs filtered together
 # Letters that are neither Latin nor common to several scripts: Greek, Cyrillic, Hebrew, Arabic and Asian scripts.
 NON_LATIN = re.compile(
     "[\u0370-\u1cff\u1f00-\u1fff\u2c00-\u2c5f\u2d00-\u2ddf\u3040-\ua71f\ua800-\ufaff\ufb13-\ufdff\ufe70-\uffdc]"
@@ -41,7 +41,7 @@ class Cleaner:
         self.counts: Counter[str] = Counter(dict.fromkeys(("read", "kept", *REASONS), 0))
 
     def filter(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-        """Yield the pairs to keep, with single spaces."""
+        """Yield the pairs to keep, with each run of white space replaced by one space."""
         pairs = iter(pairs)
         while chunk := list(islice(pairs, CHUNK)):
             self.counts["read"] += len(chunk)

@@ -8,8 +8,8 @@
        /manifest.json         sources and settings, written last
 
 Each step is done once: after an interruption, the same command continues with the unfinished step. The command never
-replaces a complete folder by one with different texts or settings, and never modifies other folders or the user's own
-text files.
+replaces a complete folder with one that has different texts or settings, and never modifies other folders or the user's
+own text files.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from train.text.lines import check_parallel, read_lines, read_parallel
 from train.text.tokenizer import Tokenizer
 
 BEGUN, TEXTS = "downloads/begun.json", "texts.json"
-# Options of `data`, by rule; the other options have the names of their rules.
+# Maps a rule to its option of `data`; the other options have the names of their rules.
 OPTIONS = {"scripts": "--keep-scripts", "duplicates": "--keep-duplicates"}
 
 
@@ -117,7 +117,7 @@ def prepare_dataset(
 def check_same_inputs(out: Path, dataset: Dataset, settings: Settings, user_paths: list[str]) -> None:
     """Raise UserError if `out` is complete and has different texts or settings, because runs may train on it.
 
-    It is accepted that the user's own texts have changed or moved, and that a validation text has been added.
+    The user's own texts may have changed or moved, and a validation text may have been added.
     """
     record, file = read_sealed(out / TEXTS), out / "manifest.json"
     if record is None or not file.is_file():
@@ -196,7 +196,7 @@ def user_files(dataset: Dataset) -> list[str]:
 
 
 def count_pairs(pairs: Iterable[Any], work: Work) -> Iterator[Any]:
-    """Yield the pairs and count them as work."""
+    """Yield the pairs and advance `work` for each."""
     for pair in pairs:
         work.advance()
         yield pair

@@ -101,7 +101,7 @@ def open_member(archive: Path | None, member: str) -> Iterator[IO[bytes]]:
 
 
 def gunzip(file: IO[bytes], name: str) -> IO[bytes]:
-    """Return a file, decompressed if its name ends in .gz."""
+    """Return the file, decompressed if its name ends in .gz."""
     return cast(IO[bytes], gzip.open(file)) if name.endswith(".gz") else file
 
 

@@ -1,13 +1,13 @@
-// Search tree: one row for each step of the latest search, every hypothesis of it, and why the search ended.
+// Search tree: all hypotheses of the latest search, one row for each step, and why the search ended.
 import { el, fixed, minus, number, table, collapsible, unit } from "./parts.js";
 
 const H = 50,
   ROW = 84, // from one step to the next
   LINE = H + 8, // from one line of a step to the next
-  WIDEST = 200; // of a box; a longer token is cut
+  WIDEST = 200; // maximum width of a box; a longer token is cut
 const ruler = document.createElement("canvas").getContext("2d");
 const lengthOf = (text, size) => {
-  ruler.font = `${size}px system-ui, sans-serif`; // as .drawing in page.css
+  ruler.font = `${size}px system-ui, sans-serif`; // like .drawing in page.css
   return ruler.measureText(text).width;
 };
 
@@ -66,12 +66,12 @@ export function start(section) {
       narrowest = Math.min(WIDEST, Math.max(56, longest + 12)) + 10,
       inLine = Math.max(1, Math.floor(available / narrowest)),
       largest = Math.max(...rows.filter(Boolean).map((row) => row.length)),
-      most = Math.ceil(largest / Math.ceil(largest / inLine)), // in a line
+      most = Math.ceil(largest / Math.ceil(largest / inLine)), // boxes per line
       pitch = Math.max(Math.min(260, available / most), narrowest),
       width = margin + Math.max(available, most * pitch),
       w = pitch - 10;
     const at = new Map([[-1, [margin + (most * pitch) / 2, 8]]]),
-      tops = []; // of each step, the middle of its first line
+      tops = []; // the middle of the first line of each step
     let height = 24;
     rows.forEach((row, step) => {
       tops[step] = height + ROW / 2;
@@ -114,7 +114,7 @@ export function start(section) {
       };
       const score = ({ score, fate }) => {
         const rounded = [3, 2, 1].map((digits) => fixed(score, digits)).find((text) => fits(text, 13));
-        const text = rounded ?? fixed(score, 0); // rounded, since a number that is cut is another number
+        const text = rounded ?? fixed(score, 0); // rounded, because cutting digits would change the number
         const both = `${text} ${fate}`;
         return fate !== "kept" && fits(both, 13) ? both : text;
       };
@@ -165,7 +165,7 @@ export function start(section) {
     if (focus) place.querySelector(`[data-node="${i}"]`)?.focus({ preventScroll: false });
   }
 
-  // The hypothesis that ends at the selected node, and how its score comes about.
+  // The hypothesis that ends at the selected node, and how its score is computed.
   function explain() {
     if (selected < 0) return chosen.replaceChildren();
     const nodes = path(selected).map((i) => search.nodes[i]),

@@ -76,7 +76,7 @@ function showGradient(one) {
   return el("figure", { class: "matrix" }, el("figcaption", {}, el("b", {}, title), reason));
 }
 
-// How a score becomes a weight, for the cell under the pointer.
+// Shows how a score becomes a weight, for the cell under the pointer.
 function arithmetic(one, all) {
   const named = (start) => all.find(({ title }) => title.startsWith(start));
   const [scores, scaled, weights] = ["scores q kᵀ", "scores / √d_k", "weights"].map(named);

@@ -14,7 +14,7 @@ export function start(section, about) {
   );
   section.append(
     state,
-    el("p", { class: "soft" }, "Drag across a chart to zoom all of them; double-click to see everything again."),
+    el("p", { class: "soft" }, "Drag across a chart to zoom all charts; double-click to see everything again."),
     grid,
   );
   const shown = new Map(); // panel -> {figure, show}
@@ -144,7 +144,7 @@ function options(name, yLabel, log, lines, place) {
     labelSize: 1.6 * size,
   };
   const short = (value) => (value == null ? "" : number(Number(value.toPrecision(3))));
-  // The legend shows the values at the pointer, or the last ones; of a line without a point there, the one before.
+  // The legend shows the values at the pointer, or the last ones; for a line without a point there, the one before.
   const latest = (plot, series, at) =>
     plot.data[series].slice(0, at == null ? undefined : at + 1).findLast((x) => x != null);
   const inEnglish = (value) => value.toLocaleString("en");

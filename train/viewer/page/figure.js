@@ -1,5 +1,5 @@
-// The figure of the Model view, as Figure 1 of the paper: the blocks of one layer of each stack and what is before and
-// after it, with arrows. The layers that are not shown are one box each above and below it.
+// The figure of the Model view, like Figure 1 of the paper: for each stack, the blocks of one layer and of what comes
+// before and after it, with arrows. The other layers are drawn as one box above and one box below that layer.
 import { el, minus, number, rounded, unit } from "./parts.js";
 import { thumbnail } from "./matrix.js";
 
@@ -31,7 +31,7 @@ export function modelFigure({ blocks, layers }, select) {
     connect();
   }
 
-  // Of the blocks of a stack that are shown, in units of one block; sums are drawn on one line.
+  // The height of the visible blocks of a stack, in units of one block; sums and norms take only one line.
   function height(name) {
     const shown = blocks.filter((one) => one.stack === name && (one.layer === null || one.layer === layer));
     return shown.reduce((sum, { kind }) => sum + (kind === "residual" || kind === "norm" ? 0.6 : 1), 0);
@@ -120,7 +120,7 @@ export function modelFigure({ blocks, layers }, select) {
     ];
   }
 
-  // Arrows between the blocks that are shown, measured where they are.
+  // Arrows between the visible blocks, from their positions on the page.
   function connect() {
     const svg = figure.querySelector(".arrows");
     if (!svg || !figure.clientWidth) return;

@@ -1,7 +1,7 @@
 // Generate: the distribution of the next token of the text, reshaped by temperature, top-k and top-p, and sampling.
 import { ask, el, recorded } from "./parts.js";
 
-const SHOWN = 16; // tokens
+const SHOWN = 16; // number of tokens shown
 
 export function start(section) {
   if (recorded) return;
@@ -65,7 +65,7 @@ export function start(section) {
       return;
     }
     const [candidates, all] = [loaded.n_candidates, loaded.vocabulary].map((n) => n.toLocaleString("en"));
-    note.textContent = `${candidates} of ${all} tokens can be sampled. The outline is the model's own probability.`;
+    note.textContent = `${candidates} of ${all} tokens can be sampled. The outline shows the model's own probability.`;
     const most = Math.max(...loaded.tokens.flatMap(({ p, sampled }) => [p, sampled]));
     list.replaceChildren(
       ...loaded.tokens.slice(0, SHOWN).map(({ label, p, sampled }) => {

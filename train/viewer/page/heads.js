@@ -199,7 +199,7 @@ export async function openHead(place, answer, name, toggle, focus = "h3") {
   place.dataset.head = name;
   const query = { translation: answer.translation, kind, layer: Number(layer), head: Number(head) };
   const opened = await ask("api/head", query);
-  if (place.dataset.head !== name) return; // another head was selected meanwhile
+  if (place.dataset.head !== name) return; // another head has been selected in the meantime
   if (opened.error) return place.replaceChildren(el("p", { class: "error", role: "alert" }, opened.error));
   const { rows, columns, weights } = opened,
     { masked } = answer.heads[kind];

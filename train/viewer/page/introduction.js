@@ -1,4 +1,4 @@
-// What the Model view shows before a block is open: where to start, the attention to the source, and the parameters.
+// The Model view before a block is open: where to start, the attention to the source, and the parameters.
 import { bytes, el, fixed, rounded } from "./parts.js";
 import { matrix } from "./matrix.js";
 
@@ -27,7 +27,7 @@ export function introduction(model, answer, flow, backward, walk) {
     ),
     answer
       ? el("p", {}, el("button", { type: "button", class: "primary", onclick: walk }, "▶ Walk through the model"))
-      : el("p", {}, el("strong", {}, "Enter a sentence above to see its values; the blocks then open.")),
+      : el("p", {}, el("strong", {}, "Enter a sentence above to see its values; you can then open the blocks.")),
     ...(answer ? [attention(answer, kinds)] : []),
     el("h3", {}, "Tokens"),
     el("p", { class: "signs" }, ...notation.signs.flatMap(([sign, meaning]) => [el("code", {}, sign), ` ${meaning}. `])),
@@ -61,7 +61,7 @@ export function introduction(model, answer, flow, backward, walk) {
   ];
 }
 
-// What each token reads in the last layer: the weights of cross-attention, or of self-attention in a language model.
+// Shows what each token reads in the last layer: the weights of cross-attention, or of self-attention in a language model.
 function attention(answer, kinds) {
   const kind = "cross" in answer.heads ? "cross" : "text",
     { rows, columns, layers: all, heads: count, bytes: encoded, masked } = answer.heads[kind];

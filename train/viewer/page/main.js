@@ -19,7 +19,7 @@ let first = "step",
   shown = null;
 
 function show() {
-  const [view] = location.hash.slice(1).split("/"); // what follows is the view's own
+  const [view] = location.hash.slice(1).split("/"); // the view reads the rest
   const name = sections.some(({ id }) => id === view) ? view : first;
   for (const section of sections) section.hidden = section.id !== name;
   document.getElementById("ask").hidden = !OF_SENTENCE.includes(name);

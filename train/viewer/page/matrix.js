@@ -2,7 +2,7 @@
 import { bytes, el, level, maskedColors, minus, number, pixelScale, scale } from "./parts.js";
 
 const NARROWEST = 2, // CSS pixels per column; wider matrices scroll
-  WIDEST = 3.4, // width of a column in letters' heights
+  WIDEST = 3.4, // maximum width of a column, in letter heights
   SMALLEST = 0.64, // size of the letters in small cells, relative to the others
   MOST_NUMBERS = 3000; // numbers drawn in cells
 
@@ -35,8 +35,9 @@ export const floats = (base64) => new Float32Array(bytes(base64).buffer);
 
 // A figure for {title, rows, columns, values}: `rows` and `columns` are labels, or `columns` is the name of a dimension
 // whose indices are the labels; `values` is a flat array. `masked`: base64-encoded bytes, 1 for a masked cell; these
-// and -Infinity are hatched. `caption`: the nodes of the title, if it is typeset. `most`: the value of the darkest color. `about(i, j)`: more text for the readout of a
-// cell. Small or large numbers are drawn in units of a power of ten, so that they fit.
+// and -Infinity are hatched. `caption`: the nodes of the title, if it is typeset. `most`: the value of the darkest
+// color. `about(i, j)`: more text for the readout of a cell. Small or large numbers are drawn in units of a power of
+// ten, so that they fit.
 export function matrix({ title, caption = [title], rows, columns, values, most, masked, about = () => "", missing = "" }) {
   const [down, across] = [
     rows.length,
@@ -88,7 +89,7 @@ export function matrix({ title, caption = [title], rows, columns, values, most, 
     const [width, height] = [left + across * cellWidth + 2, top + down * cellHeight + 2];
     const smaller = (most) => Math.max(SMALLEST * size, Math.min(size, most));
     // numbers in the cells, with as many digits as fit
-    const room = (cellWidth - 3) / (ruler.measureText("0").width / size); // of one letter of 1 px
+    const room = (cellWidth - 3) / (ruler.measureText("0").width / size); // in letters at a font size of 1 px
     const numbers = (
       room >= 2 * SMALLEST * size && values.length <= MOST_NUMBERS ? (exponent ? [2, 1, 0] : [2, 1]) : []
     )
@@ -104,7 +105,7 @@ export function matrix({ title, caption = [title], rows, columns, values, most, 
     return { width, height, size, fontFamily, left, top, cellWidth, cellHeight, named, turned, columnSize, numbers };
   }
 
-  // One pixel for each value, which the browser scales to cells. Hatched cells are clear.
+  // One pixel for each value, which the browser scales to cells. Hatched cells are transparent.
   function pixels(colors) {
     if (image?.colors === colors) return image.canvas;
     const small = new OffscreenCanvas(across, down),
@@ -268,7 +269,7 @@ export function matrix({ title, caption = [title], rows, columns, values, most, 
   );
 }
 
-// Few characters for a number inside a cell of a matrix whose largest magnitude is `most`.
+// A number in few characters, for a cell of a matrix whose largest magnitude is `most`.
 function compact(x, most, digits) {
   const size = Math.abs(x);
   if (size < 0.5 * 10 ** -digits && (size === 0 || most >= 0.5)) return "0";

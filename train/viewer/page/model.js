@@ -121,7 +121,7 @@ export function start(section, about) {
     else history.pushState({ opened: true }, "", now);
   }
 
-  // The name of the block above (by -1) or below (1) another one; without another one, that of the first or last block.
+  // The name of the block above (`by` is -1) or below (1) another one or, without another one, of the first or last.
   function beside(other, by) {
     if (!other) return blocks.at(by === 1 ? -1 : 0).name;
     const all = [...other.closest(".stack").querySelectorAll(".block")];
@@ -296,7 +296,7 @@ export function start(section, about) {
     panel.dataset.block = name;
   }
 
-  // The way on from the open block.
+  // The buttons that lead on from the open block.
   function steps() {
     const next = walk[at + 1],
       isTurn = next && next[1] !== walk[at][1],
@@ -315,7 +315,7 @@ export function start(section, about) {
       button("✕ Close (Esc)", close),
     );
     if (next) return [row];
-    const end = "The walk ends here: every block has its gradient, from which the optimizer updates the parameters. ";
+    const end = "The walk ends here: every block has its gradient, which the optimizer uses to update the parameters. ";
     const advice = other
       ? ["To see what a head contributes, ablate it in its block, or in ", el("a", { href: other.hash }, other.textContent), "."]
       : [];

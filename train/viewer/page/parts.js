@@ -15,7 +15,7 @@ export function el(tag, attributes = {}, ...children) {
   return element;
 }
 
-// CSS pixels that are one pixel of a window of usual width; drawings grow with it on large screens.
+// The number of CSS pixels for one pixel of a window of usual width; drawings grow with it on large screens.
 export const unit = () => parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
 
 export function number(x) {
@@ -36,7 +36,7 @@ export const typeset = (text) =>
     if (i % 2 === 0) return part;
     return el(part[0] === "_" ? "sub" : "sup", {}, part.slice(1).replace(/^\((.*)\)$/, "$1"));
   });
-// Lines of equations, which two spaces separate; a line breaks only between them, if it can.
+// Lines of equations that are separated by two spaces; if possible, a line breaks only between equations.
 export const formula = (lines) => {
   const equations = (line) => line.split("  ").flatMap((one) => [el("span", {}, ...typeset(one)), " "]);
   return el("div", { class: "formula" }, ...lines.map((line) => el("p", {}, ...equations(line))));
@@ -50,8 +50,8 @@ export function short(x, most = 24) {
   return text.length <= most ? text : `${text.slice(0, most - 1)}…`;
 }
 
-// What survives a reload: the theme in localStorage, and the sentence in sessionStorage, which ends with the tab. A
-// browser may refuse both, even to name them.
+// Values that survive a reload: the theme in localStorage, and the sentence in sessionStorage, which ends with the tab.
+// A browser may refuse any access to either.
 export function remember(storage, name, value) {
   try {
     storage().setItem(name, JSON.stringify(value));
@@ -155,7 +155,7 @@ prefersDark.addEventListener("change", () => {
   current = chosen();
   redraw();
 });
-addEventListener("beforeprint", redraw); // also what has not been in the window yet
+addEventListener("beforeprint", redraw); // including canvases that have not been visible yet
 redraw();
 
 export function bytes(base64) {
@@ -178,8 +178,8 @@ export function stepByKeys(section, go) {
   });
 }
 
-// The arrow keys move the focus between the buttons of a group, in rows of `across`, and never leave it. Tab reaches
-// only one of the buttons.
+// The arrow keys move the focus between the buttons of a group, in rows of `across` buttons, but not out of the group.
+// Tab reaches only one of the buttons.
 export function moveByKeys(group, buttons, across) {
   group.addEventListener("keydown", (event) => {
     const at = buttons.indexOf(event.target),
@@ -197,7 +197,7 @@ export function moveByKeys(group, buttons, across) {
 
 // ---- the server
 
-const UNREACHABLE = "The server does not respond. This page resumes when it is back.";
+const UNREACHABLE = "The server does not respond. This page resumes when the server is back.";
 const STOPPED = "The server stopped before it had answered.";
 const RESTARTED = "The server was restarted. Open the address it printed; this page then resumes.";
 const CHANGED = "The server now shows another run. Reload this page.";
@@ -205,15 +205,15 @@ const banner = () => document.getElementById("banner");
 let known = null,
   waiting = null;
 
-// Answers of the server, by their question; of sentences, the latest only. A saved page has them in #recorded instead
-// of a server (save.js).
+// Answers of the server by question; for sentences, only the latest. A saved page has them in #recorded instead of a
+// server (save.js).
 export const recording = new Map();
 const saved = document.getElementById("recorded");
 export const recorded = saved && JSON.parse(saved.textContent);
 const NOT_SAVED = "A saved page has no server, and this was not open when it was saved.";
 
 export async function start() {
-  // what the server shows, or null if it does not respond
+  // returns what the server shows, or null if it does not respond
   if (recorded) return recorded.about;
   const answer = await reach("api/about");
   known = answer && (await answer.text());

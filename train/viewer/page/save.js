@@ -1,7 +1,7 @@
 // Save the current view as one file that works without the server, a drawing as SVG, or a chart as PNG.
 //
-// A saved view is the page itself with the recorded answers of the server, so it can still be stepped through. The
-// model view has all blocks, with the first head of each attention and the heads that were open.
+// A saved view is the page itself with the recorded answers of the server, so it can still be stepped through. A saved
+// Model view has all blocks, with the first head of each attention block and the heads that were open.
 import { ask, el, reach, recorded, recording } from "./parts.js";
 
 const SHEETS = ["vendor/uPlot.css", "page.css"],

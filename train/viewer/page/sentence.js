@@ -56,7 +56,7 @@ export function start(place, about) {
   const ablated = el("p", { class: "ablated row", hidden: true });
   const edited = el("p", { class: "soft", id: "edited", role: "status" });
   place.append(recorded ? kept : form, el("div", { class: "answer" }, status, edited, ablated));
-  const key = `sentence ${about.source}`; // in the storage
+  const key = `sentence ${about.source}`; // in sessionStorage
   let running = null,
     sent = null, // the fields of the latest question
     shown = null, // the latest answer
@@ -162,7 +162,7 @@ export function start(place, about) {
     document.dispatchEvent(new CustomEvent("translated", { detail: { answer, before, rerun, toggle } }));
   }
 
-  // What the ablation changes.
+  // Describes what the ablation changes.
   function comparison(answer, before) {
     const change = (what, from, to) => `${what} ${fixed(from, 3)} → ${fixed(to, 3)}`;
     if (task === "text") return `${change("loss", -before.score, -answer.score)} nats per token.`;

@@ -10,7 +10,7 @@ const EXAMPLES = [
   ["one head, causal", ""],
 ];
 
-// The labels of edges: each where on its edge it covers the least of other edges and labels.
+// The labels of edges, each at the place on its edge where it covers the fewest other edges and labels.
 function edgeLabels(edges, nodes) {
   const points = nodes.flatMap(({ ways = [] }) => ways.map((way) => [way, along(way, 80)])),
     placed = [];
@@ -295,7 +295,7 @@ export function start(section) {
     ];
   }
 
-  // The program behind a step, folded away; once opened, it stays open while the steps go by.
+  // The source code of a step, collapsed at first; once opened, it stays open in later steps.
   function source(one) {
     const details = collapsible("In the engine: source code and memory", () => {
       const handling = one.how.map((how, i) => `to ${node(one.inputs[i]).name}: ${how}`).join("; ");
