@@ -1,8 +1,8 @@
-"""Train the Transformer and encoder-decoders with other layers, with equally many parameters and for the same time.
+"""Train the Transformer and encoder-decoders with other layers, with equal parameter counts and training times.
 
     python -m benchmarks.architectures --data data/multi30k --out runs/architectures --minutes 20
 
-The base is configs/multi30k-tiny.toml. The widths are chosen to give all models the number of parameters of its
+The base is configs/multi30k-tiny.toml. The widths are chosen so that every model has about as many parameters as this
 Transformer, as closely as the width's step size allows; nothing else is tuned. Each model is scored with the average of
 its last checkpoints. A model with a result.json in its folder is finished; the same command continues with the others.
 """
@@ -83,7 +83,7 @@ def run(name: str, a: argparse.Namespace) -> dict[str, Any]:
         "train.validate_every=250",
     ]
     tokenizer = a.out / "tokenizer.json"
-    if not tokenizer.is_file():  # its training time is not counted
+    if not tokenizer.is_file():  # the time to train it is not counted
         data = RunConfig.load(BASE, settings).data
         TASKS["translation"].learn_tokenizer(data, TASKS["translation"].texts(data)["train"]).save(tokenizer)
     settings.append(f"data.tokenizer={json.dumps(str(tokenizer))}")

@@ -1,5 +1,4 @@
-"""Benchmark of `data` on a synthetic corpus of WMT14's size: seconds, memory and disk space, and their growth with the
-size.
+"""Benchmark `data` on a synthetic corpus of WMT14's size: seconds, memory and disk space, and their growth with size.
 
     python -m benchmarks.corpus --pairs 500000 --pairs 4500000 --limit-gib 4 --json
 
@@ -70,7 +69,7 @@ def measure(pairs: int, folder: Path, limit: float, learn_from: int) -> dict[str
         "pairs": pairs,
         "seconds": time.perf_counter() - started,
         "cpu_seconds": usage_after.ru_utime + usage_after.ru_stime - usage_before.ru_utime - usage_before.ru_stime,
-        "peak_rss_mib": usage_after.ru_maxrss / 1024,  # the maximum over all sizes so far, hence the ascending order
+        "peak_rss_mib": usage_after.ru_maxrss / 1024,  # the maximum over all sizes so far, so sizes must ascend
         "text_mib": sum(file.stat().st_size for file in files.values()) / 2**20,
         "disk_mib": sum(file.stat().st_size for file in out.rglob("*") if file.is_file()) / 2**20,
     }

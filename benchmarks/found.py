@@ -5,8 +5,8 @@
 
 Each line of found_torch.txt and found_jax.txt is an expression in the inputs below, from which `check_operation`
 derives further inputs. The levels are `right`; `convention`, where several gradients are defensible; `wrong`, with the
-rule that is broken; `not checked`, with the reason: the framework has no gradient, the check took more than --limit
-seconds, or the framework crashed.
+broken rule; `not checked`, with the reason: the framework has no gradient, the check took more than --limit seconds, or
+the framework crashed.
 """
 
 import argparse
@@ -38,7 +38,7 @@ WIDTH = 72  # width of the function's name in the table
 
 
 def inputs() -> dict[str, Any]:
-    """Return the inputs by the names that the expressions have for them."""
+    """Return the inputs, keyed by their names in the expressions."""
     rng = np.random.default_rng(0)
     square = rng.normal(size=(5, 5))
     return {
@@ -89,7 +89,7 @@ class Outcome:
 
     Attributes:
         rule: the broken rule, or why it is not checked.
-        report: the text of the checker.
+        report: the checker's report.
     """
 
     framework: str

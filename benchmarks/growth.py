@@ -3,7 +3,7 @@
     python -m benchmarks.growth --picture docs/growth.png
 
 One of the four varies at a time, while the others stay at `START`. Each setting is measured in its own process. The
-table shows the seconds of a step, the fraction spent in attention, microseconds per token (source + target), peak
+table shows the seconds of a step, the seconds spent in attention, the microseconds per token (source + target), peak
 memory, and the slope from the previous setting in a log-log plot: 1 is linear, 2 is quadratic.
 """
 

@@ -1,4 +1,4 @@
-"""Benchmark of every kernel and its gradient: milliseconds of the reference and the fast version, and the speedup.
+"""Benchmark every kernel and its gradient: milliseconds of the reference and the fast version, and the speedup.
 
     python -m benchmarks.kernels                  all kernels, at the sizes of a training step of the base model
     python -m benchmarks.kernels --kernel adam softmax --tokens 4096 --json

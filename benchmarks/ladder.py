@@ -49,7 +49,7 @@ def blocked(x: np.ndarray) -> np.ndarray:
 
 
 LADDER: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "number by number": one_by_one,
+    "value by value": one_by_one,
     "small operations": small_operations,
     "in place": in_place,
     "in place, in blocks of rows": blocked,
@@ -64,7 +64,7 @@ def main() -> None:
     os.environ["NPX_THREADS"] = "1"
     npx.configure_process()
     x = np.random.default_rng(0).normal(size=(a.rows, a.columns)).astype(np.float32)
-    least = dict.fromkeys(LADDER, float("inf"))  # seconds per number
+    least = dict.fromkeys(LADDER, float("inf"))  # seconds per value
     for _ in range(a.runs):
         for name, run in LADDER.items():
             rows = x[:4] if run is one_by_one else x
@@ -72,10 +72,10 @@ def main() -> None:
             run(rows)
             least[name] = min(least[name], (time.process_time() - start) / rows.size)
     first = before = next(iter(least.values()))
-    print(f"softmax of ({a.rows}, {a.columns}) float32, {x.nbytes / 2**20:.1f} MiB, least of {a.runs} runs")
+    print(f"softmax of ({a.rows}, {a.columns}) float32, {x.nbytes / 2**20:.1f} MiB, minimum of {a.runs} runs")
     for name, seconds in least.items():
         print(
-            f"{name:28} {1e9 * seconds:6.2f} ns per number  {before / seconds:6.2f} x  {first / seconds:6.1f} x in all"
+            f"{name:28} {1e9 * seconds:6.2f} ns per value  {before / seconds:6.2f} x  {first / seconds:6.1f} x in all"
         )
         before = seconds
 

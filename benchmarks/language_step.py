@@ -4,7 +4,7 @@
 
 The default is the model of configs/tinyshakespeare.toml: pre-norm, GELU, rotary positions, no dropout, tied embedding,
 12 windows of 64 characters. The engines run in turn, each in its own process (turns.py). A turn consists of 20
-consecutive updates, as in training, because after a pause sleeping threads restart more slowly than spinning ones.
+consecutive updates, as in training, because sleeping threads restart more slowly after a pause than spinning ones.
 """
 
 from __future__ import annotations

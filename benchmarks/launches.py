@@ -4,8 +4,8 @@
         step()
     for line in by_kernel(calls): ...
 
-The bytes of a call are the bytes of its arrays, each read or written once, which is the minimum. With `timed` an event
-is recorded before and after each call; CuPy's own kernels run between them.
+The bytes of a call are the bytes of its arrays, each read or written once, which is the minimum. With `timed`, an event
+is recorded before and after each call; CuPy's own kernels run between the calls.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BUSY = 8192, 15  # size and number of the square GEMMs that keep a device busy f
 
 
 class Call(NamedTuple):
-    """A kernel, or a GEMM named "m x n x k NT" (which operands are transposed), and its events, or None."""
+    """A kernel, or a GEMM named "m x n x k NT" (NT: the layouts of its operands), and its events, or None."""
 
     name: str
     bytes: int
@@ -65,7 +65,7 @@ class Line(NamedTuple):
     ms: float
 
     def floor_ms(self, bytes_per_second: float, flops_per_second: float) -> float:
-        """Return the minimum time of the bytes and operations at these rates."""
+        """Return the minimum time for the bytes and operations at these rates."""
         return 1e3 * max(self.bytes / bytes_per_second, self.flops / flops_per_second)
 
 

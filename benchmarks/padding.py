@@ -1,11 +1,11 @@
-"""Padding of the batches of an epoch, compared with fairseq's scheme, and how often pairs share a batch in consecutive
-epochs.
+"""Measure the padding of an epoch's batches, compared with fairseq's scheme, and how often pairs share a batch in
+consecutive epochs.
 
     python -m benchmarks.padding --pair train.en train.de --pair news.en news.de --json
 
 For each pair of files a joint BPE vocabulary is trained (--vocab-size). `padding` is the fraction of padding among the
-source and target positions of an epoch's batches; `batches` is their number; `repeats` is the fraction of the couples
-of pairs that share a batch in one epoch and share one in the next epoch too. All are means over --epochs epochs.
+source and target positions of an epoch's batches; `batches` is their number; `repeats` is the probability that two
+pairs that share a batch in one epoch also share one in the next epoch. All are means over --epochs epochs.
 
     version 2, 1   the current scheme and the scheme of version 0.2 (`train.text.batches.Batches`)
     fairseq        shuffle, sort stably by target length, then by source length, and cut greedily, as fairseq's
@@ -68,7 +68,7 @@ def padding(corpus: Corpus, plan: Plan) -> float:
 
 
 def repeats(first: Plan, second: Plan) -> float:
-    """Return the fraction of the couples that share a batch in `first` and share one in `second` too."""
+    """Return the probability that two pairs that share a batch in `first` also share one in `second`."""
     batch_of = np.empty((2, sum(map(len, first))), np.int64)
     for row, plan in zip(batch_of, (first, second), strict=True):
         for number, indices in enumerate(plan):

@@ -1,14 +1,13 @@
-"""Speed of the page (`serve`) in a real browser: print medians and extremes in milliseconds, as JSON.
+"""Measure the speed of the page (`serve`) in a real browser: print medians and extremes in milliseconds, as JSON.
 
     python -m benchmarks.page RUN --sentence "A dog runs ."
 
 `page`: from the request until the complete model is drawn. `flow`: until it shows the values of the first sentence.
-`block`: a block of the model that has been fetched is opened, and a frame is drawn with its matrices. `grids`: 144
-heads of 30 x 30 are created and a frame is drawn. `hover`: a row and a column are highlighted in all of these, and a
-frame is drawn. `first`, `sentence`: from the question to the first tokens, and to the translation with all heads. The
-targets are for 2 idle cores; `load` is the load average before the measurement. The browser is NPX_CHROMIUM or a
-Chromium on PATH
-(`pip install "npx-transformer[page,browser]"`).
+`block`: a block of the model that has been fetched is opened, and a frame with its matrices is drawn. `grids`: 144
+heads of 30 x 30 are created, and a frame is drawn. `hover`: a row and a column are highlighted in all of these heads,
+and a frame is drawn. `first`, `sentence`: from the request to the first tokens, and to the translation with all heads.
+The targets are for 2 idle cores; `load` is the load average before the measurement. The browser is NPX_CHROMIUM or a
+Chromium on PATH (`pip install "npx-transformer[page,browser]"`).
 """
 
 import argparse
@@ -78,7 +77,7 @@ def chromium() -> str | None:
 
 
 def measured(tab: Any, address: str, sentence: str, times: int) -> dict[str, list[float]]:
-    """Return the milliseconds of each part, measured `times` times; the very first time is left out."""
+    """Return the milliseconds of each part, measured `times` times; the very first measurement is discarded."""
     found: dict[str, list[float]] = {name: [] for name in AIMS}
     for _ in range(times + 1):
         tab.goto(address)
@@ -113,7 +112,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="run folder of a translation model")
-    parser.add_argument("--sentence", default="three hundred and forty-two", help="what is translated")
+    parser.add_argument("--sentence", default="three hundred and forty-two", help="sentence to translate")
     parser.add_argument("--times", type=int, default=5)
     given = parser.parse_args()
     if (path := chromium()) is None:

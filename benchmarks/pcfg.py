@@ -3,10 +3,9 @@
     python -m benchmarks.pcfg --train wsj-train.mrg --gold wsj-test.mrg --output wsj-test.pcfg
 
 Rules with more than two children are binarized; the new symbols remember the last `--horizontal` children. A label
-includes
-the labels of `--vertical` - 1 ancestors (Johnson, 1998; Klein and Manning, 2003). Unlimited horizontal memory and
-`--vertical` 1 give the grammar of the unmodified trees. A word has the tags of its occurrences, smoothed with the tags
-of rare words with the same ending and shape; an unknown word has only the tags of such rare words.
+includes the labels of `--vertical` - 1 ancestors (Johnson, 1998; Klein and Manning, 2003). Unlimited horizontal memory
+and `--vertical` 1 give the grammar of the unmodified trees. A word can have the tags of its occurrences, smoothed with
+the tags of rare words with the same ending and shape; an unknown word can have only the tags of such rare words.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Training steps of k ranks with one core each, compared with one process on one core: speedup, waiting, bytes sent,
-plan.
+"""Compare training steps of k ranks with one core each with those of one process on one core: speedup, waiting time,
+bytes sent, plan.
 
     python -m benchmarks.ranks_step --ranks 2 --json
     python -m benchmarks.ranks_step --ranks 2 --preset tiny --vocab 8000 --wire "--delay 0.02 --rate 12.5e6"
 
 Each rank computes one micro-batch per step, so k ranks do k times the work of one, and the speedup is in tokens per
 second. Steps with and without overlap alternate in one run. If there are more ranks than cores, ranks share cores.
-`--wire` runs the ranks on two hosts with such a connection (tests/helpers/two_hosts.py; requires root). The seconds of
-the network are the shortest wait of any rank in a step. The figures of `plan` are printed next to the measurements;
-they are computed from the compute time of these steps and from a link whose speed is measured by summing one number and
-one bucket. Needs mpi4py and mpirun; for speedups, k idle cores.
+`--wire` runs the ranks on two simulated hosts whose connection has these options (tests/helpers/two_hosts.py; requires
+root). The network time of a step is the shortest wait of any rank. The figures of `plan` are printed next to the
+measurements; they are computed from the compute time of these steps and from a link whose speed is measured by summing
+one number and one bucket. Requires mpi4py and mpirun; meaningful speedups also require k idle cores.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--vocab", type=int, default=37000)
     parser.add_argument("--batch", type=int, default=64, help="pairs in a rank's micro-batch")
     parser.add_argument("--length", type=int, default=30, help="tokens per side")
-    parser.add_argument("--steps", type=int, default=6, help="of each kind")
+    parser.add_argument("--steps", type=int, default=6, help="measured steps of each kind")
     parser.add_argument("--wire", default=None, help="options of tests.helpers.two_hosts")
     parser.add_argument("--shard", action="store_true", help="train.shard = true")
     parser.add_argument("--json", action="store_true")
@@ -161,7 +161,7 @@ def main() -> None:
     best = result["overlapped_seconds"]
     result |= {"sent": many["sent"], "least": many["least"]}
     result |= {"seconds": best, "tokens_per_second": many["tokens"] / best}
-    print(f"sent a step by a rank: {many['sent']:,} bytes; 2 (k - 1) / k of the gradient: {many['least']:,}")
+    print(f"sent per step by each rank: {many['sent']:,} bytes; 2 (k - 1) / k of the gradient: {many['least']:,}")
     if args.json:
         print(json.dumps(result))
 

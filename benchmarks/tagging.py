@@ -1,4 +1,4 @@
-"""Tagging accuracy of runs, compared with two baselines trained on the same words: most frequent tag, averaged
+"""Compare the tagging accuracy of runs with two baselines trained on the same words: most frequent tag, averaged
 perceptron.
 
     python -m benchmarks.tagging --train train.tags --test test.tags --run runs/tagging --run runs/pretrained-tagging

@@ -2,10 +2,10 @@
 
     python -m benchmarks.train_step --engine ours --engine torch --engine floor --layers 6 --vocab 37000 --json
 
-All engines train the same model (twin.py: the paper's base model, dropout 0.1 on sub-layer outputs and on the sum
-of embedding and positions, no biases in attention, tied embedding) with label smoothing 0.1, Adam and the same number
-of threads. They run in turn, each in its own process (turns.py). No sentence is padded: PyTorch gets no mask, ours
-reads the lengths. `ours-recompute` uses gradient checkpointing (train.recompute).
+All engines train the same model (twin.py: the paper's base model, dropout 0.1 on sub-layer outputs and on the sum of
+embedding and positions, no biases in attention, tied embedding) with label smoothing 0.1, Adam and the same number of
+threads. They run in turn, each in its own process (turns.py). No sentence is padded: PyTorch gets no mask, and our
+engine reads the lengths. `ours-recompute` uses gradient checkpointing (train.recompute).
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def ours(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], 
 
 
 def torch_step(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], Callable[[], dict[str, Any]]]:
-    """Like `ours`, for PyTorch: the same model with PyTorch's attention, norms and losses, and fused Adam."""
+    """Return the same as `ours`, for PyTorch, with its own attention, norms and losses, and fused Adam."""
     import torch
     import torch.nn.functional as F
 
@@ -160,7 +160,7 @@ def torch_step(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], 
 
 
 def jax_step(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], Callable[[], dict[str, Any]]]:
-    """Like `ours`, for JAX: forward, backward and Adam in one compiled function, on as many cores as threads."""
+    """Return the same as `ours`, for JAX: forward, backward and Adam compiled together, on as many cores as threads."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: a.threads])  # XLA takes as many threads as cores
     import numpy as np
 
@@ -179,9 +179,9 @@ def jax_step(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], An
 
 
 def floor(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], Callable[[], dict[str, Any]]]:
-    """Like `ours`, for only the matmuls of a step, forward and backward.
+    """Return the same as `ours`, for only the matmuls of a step, forward and backward.
 
-    On a CPU: NumPy with the threads of BLAS. On a GPU: cuBLAS in bf16, without the matmuls of attention.
+    On a CPU, NumPy computes them with the threads of BLAS; on a GPU, cuBLAS in bf16, without those of attention.
     """
     import numpy as np
 
@@ -221,7 +221,7 @@ STEPS: dict[str, Callable[..., Any]] = {
 
 @contextmanager
 def timed_kernels() -> Iterator[dict[str, list[float]]]:
-    """Within the block, record the seconds of every kernel call: yields kernel name -> seconds of each call."""
+    """Record the seconds of every kernel call in the block; yield {kernel name: seconds of each call}."""
     import npx
 
     seconds: dict[str, list[float]] = {}

@@ -1,4 +1,4 @@
-"""Seconds to translate a batch: this project's search, CTranslate2 and PyTorch (Marian of transformers).
+"""Time the translation of a batch: this project's search, CTranslate2 and PyTorch (Marian of transformers).
 
     python -m benchmarks.translate --engine ours --engine ctranslate2 --beam 4 --sentences 32 --length 25
 

@@ -1,4 +1,4 @@
-"""Seconds of complete commands that translate a text: ours, CTranslate2 and transformers, each from start to exit.
+"""Time complete commands that translate a text: ours, CTranslate2 and transformers, each from start to exit.
 
     python -m benchmarks.translate_text runs/multi30k test2016.en --engine ours --engine ctranslate2 --repeats 5
 

@@ -1,4 +1,4 @@
-"""Comparison of engines, each in its own process, which run their steps alternately.
+"""Compare engines that run their steps alternately, each in its own process.
 
 Noise of the machine then affects all engines equally. Medians and ratios to the first engine are printed. Benchmarks
 pass their command line to `compare` and, in the process of each engine, their step to `serve`.
@@ -126,9 +126,10 @@ def blas() -> str:
 
 
 def environment(threads: int) -> dict[str, str]:
-    """Return the environment of a measured process: with this many threads, and OpenBLAS's own choice of its kernels.
+    """Return the environment of a measured process, with this many threads and OpenBLAS's own choice of kernels.
 
-    OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE, which a shared machine may set for every process, would slow it down.
+    OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE, which a shared machine may set for every process, would slow the process
+    down.
     """
     chosen = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NPX_THREADS"), str(threads))
     return {k: v for k, v in os.environ.items() if k not in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")} | chosen

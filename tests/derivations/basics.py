@@ -29,7 +29,7 @@ def broadcasting_2(g, a, b):
 
 @line("broadcasting")
 def broadcasting_3(g, a, b):
-    return (g * a).sum(axis=0).sum(axis=1, keepdims=True)  # the axis in front, then the one that was stretched
+    return (g * a).sum(axis=0).sum(axis=1, keepdims=True)  # the leading axis, then the stretched one
 
 
 @line("broadcasting")
@@ -61,7 +61,7 @@ def product_2(g, a, b):
 
 @line("a product")
 def product_3(g, a, b):
-    return g @ b.T, (a.swapaxes(1, 2) @ g).sum(axis=0)  # b was stretched over n: a sum
+    return g @ b.T, (a.swapaxes(1, 2) @ g).sum(axis=0)  # b was broadcast over n, so sum over n
 
 
 @line("a product")

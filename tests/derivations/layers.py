@@ -39,7 +39,7 @@ def layer_norm_2(g, x, gamma, beta):
     h, n, (_, rstd) = g * gamma, x.shape[-1], statistics(x)
     centered = x - mean(x)
     to_var = (h * centered).sum(axis=-1, keepdims=True) * -0.5 * rstd**3  # through the root
-    to_mean = -(h * rstd).sum(axis=-1, keepdims=True)  # the variance does not move with the mean
+    to_mean = -(h * rstd).sum(axis=-1, keepdims=True)  # the variance does not change with the mean
     return h * rstd + to_var * 2 * centered / n + to_mean / n, (g * centered * rstd).sum(axis=0), g.sum(axis=0)
 
 
@@ -87,13 +87,13 @@ def attention_1(g, q, k, v, mask, drop):
 
 @line("attention")
 def attention_2(g, q, k, v, mask, drop):
-    a = kept(drop) * weights(q, k, mask)  # V: y = a v is a product
+    a = kept(drop) * weights(q, k, mask)  # V: y = a v is a matmul
     return *slopes(lambda q, k: (kept(drop) * weights(q, k, mask)) @ v, g, q, k), a.T @ g
 
 
 @line("attention")
 def attention_3(g, q, k, v, mask, drop):
-    ga = g @ v.T  # P: the other side of that product, then dropout, which is a product with numbers
+    ga = g @ v.T  # P: the other operand of that matmul, then dropout, which multiplies by constants
     a = kept(drop) * weights(q, k, mask)
     return *slopes(lambda q, k: weights(q, k, mask), kept(drop) * ga, q, k), a.T @ g
 
@@ -102,7 +102,7 @@ def attention_3(g, q, k, v, mask, drop):
 def attention_4(g, q, k, v, mask, drop):
     p = weights(q, k, mask)
     gp = kept(drop) * (g @ v.T)
-    gs = p * (gp - (gp * p).sum(axis=1, keepdims=True))  # S: softmax; 0 where the mask is, as p is 0 there
+    gs = p * (gp - (gp * p).sum(axis=1, keepdims=True))  # S: softmax; 0 at masked positions, where p is 0
     return *slopes(lambda q, k: q @ k.T / np.sqrt(2), gs, q, k), (kept(drop) * p).T @ g
 
 
@@ -170,7 +170,7 @@ def linear_2(g, x, w, b):
 @line("linear with bias and ReLU")
 def linear_3(g, x, w, b):
     y = np.maximum(x @ w + b, 0)
-    h = g * (y > 0)  # y is positive exactly where its input is: y suffices, the input is not saved
+    h = g * (y > 0)  # y is positive exactly where its input was, so saving y suffices
     return h @ w.T, x.T @ h, h.sum(axis=0)
 
 
@@ -197,12 +197,12 @@ def table_1(g, table, ids):
 def table_2(g, table, ids):
     x = np.sqrt(3) * table[ids]
     first = slopes(lambda t: (np.sqrt(3) * t[ids]) @ table.T, g, table)  # as embeddings
-    return first + slopes(lambda t: x @ t.T, g, table)  # as the projection: what is used twice collects a sum
+    return first + slopes(lambda t: x @ t.T, g, table)  # as the projection; the two gradients are added
 
 
 @line("a table used twice")
 def table_3(g, table, ids):
-    gx, second = g @ table, g.T @ (np.sqrt(3) * table[ids])  # the product's two sides
+    gx, second = g @ table, g.T @ (np.sqrt(3) * table[ids])  # the two operands of the matmul
     first = np.zeros(table.shape)
     for row, i in enumerate(ids):  # an id that occurs twice adds twice
         first[i] += np.sqrt(3) * gx[row]

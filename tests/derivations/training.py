@@ -22,9 +22,9 @@ def ties_1(g, x, h):
     gx = np.zeros(x.shape)
     for n, row in enumerate(x):
         winners = np.flatnonzero(row == row.max())
-        for winner in winners:  # a tie broken in favor of one entry selects it; here the mean over all choices
+        for winner in winners:  # breaking the tie in favor of one entry selects it; take the mean over all ways
             gx[n, winner] += g[n, 0] / len(winners)
-    return gx, np.where(x > 0, h, 0.0)  # a ReLU that is 0 at 0, taken from its left
+    return gx, np.where(x > 0, h, 0.0)  # at 0, the ReLU's derivative from the left
 
 
 @line("ties and kinks")
@@ -51,7 +51,7 @@ def _(random):
 @line("Adam")
 def adam_1(p, g, m, v, t, lr=0.01, b1=0.9, b2=0.98, eps=1e-3):
     g = g / 64  # the loss was multiplied by 64
-    g = g * min(1, 1 / np.sqrt((g * g).sum()))  # to a norm of 1 at most
+    g = g * min(1, 1 / np.sqrt((g * g).sum()))  # clip the norm to 1
     m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
     return p - lr * (m / (1 - b1**t)) / (np.sqrt(v / (1 - b2**t)) + eps), m, v
 
@@ -59,7 +59,7 @@ def adam_1(p, g, m, v, t, lr=0.01, b1=0.9, b2=0.98, eps=1e-3):
 @line("Adam")
 def adam_2(p, g, m, v, t, lr=0.01, b1=0.9, b2=0.98, eps=1e-3):
     norm = np.sqrt((g * g).sum()) / 64
-    g = g * (min(1, 1 / norm) / 64)  # the two are one factor
+    g = g * (min(1, 1 / norm) / 64)  # both scalars in one factor
     m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
     return p - lr * (m / (1 - b1**t)) / (np.sqrt(v / (1 - b2**t)) + eps), m, v
 
@@ -68,7 +68,7 @@ def adam_2(p, g, m, v, t, lr=0.01, b1=0.9, b2=0.98, eps=1e-3):
 def adam_3(p, g, m, v, t, lr=0.01, b1=0.9, b2=0.98, eps=1e-3):
     g = g * (min(1, 64 / np.sqrt((g * g).sum())) / 64)
     m, v = m + (1 - b1) * (g - m), v + (1 - b2) * (g * g - v)
-    root = np.sqrt(1 - b2**t)  # expand the fraction by this root: the corrections are two numbers per step
+    root = np.sqrt(1 - b2**t)  # scale numerator and denominator by it: the corrections are two scalars per step
     return p - (lr * root / (1 - b1**t)) * m / (np.sqrt(v) + eps * root), m, v
 
 
@@ -96,7 +96,7 @@ def panels_1(x, w, targets):
 
 @line("cross entropy in panels")
 def panels_2(x, w, targets):
-    gz = softmax(x @ w.T) - (np.arange(6) == targets[:, None])  # p - q, then a product's two sides
+    gz = softmax(x @ w.T) - (np.arange(6) == targets[:, None])  # p - q, then the two operands of the matmul
     return gz @ w, gz.T @ x
 
 
@@ -104,7 +104,7 @@ def panels_2(x, w, targets):
 def panels_3(x, w, targets):
     p = softmax(x @ w.T)
     gw = p.T @ x
-    np.subtract.at(gw, targets, x)  # q is 1 in one place: subtract it from the results, which are small
+    np.subtract.at(gw, targets, x)  # q has a single 1 per row: subtract it from the results, which are smaller
     return p @ w - w[targets], gw
 
 
