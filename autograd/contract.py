@@ -29,7 +29,7 @@ def reject_operands(name: str, dtypes: Collection[Any], hidden: list[Any]) -> No
 
 
 def check_result(name: str, result: Any, *operands: Any) -> None:
-    """Raise TypeError if a result is wider than a floating operand: float32 and integers give float64."""
+    """Raise TypeError if a result is wider than a floating operand, as when float32 and integers give float64."""
     for x in operands:
         if hasattr(x, "dtype") and x.dtype.kind not in "iub" and x.dtype != result.dtype:
             other = next(getattr(y, "dtype", type(y).__name__) for y in operands if y is not x)
@@ -55,8 +55,7 @@ def check_gradient(name: str, like: Any, gradient: Any) -> None:
 
 
 def reject_graph(name: str, changed: bool) -> NoReturn:
-    """Raise RuntimeError because the graph's weights `changed` after it was built, or because it was already
-    consumed."""
+    """Raise RuntimeError because weights `changed` after the graph was built, or because it was already consumed."""
     if changed:
         raise RuntimeError(
             f"backward: expected the weights with which {name!r} was computed; got weights changed since then; "

@@ -121,7 +121,7 @@ def label_position(corners: list[Point], text: str, occupied: list[tuple[float, 
 
 
 def svg(graph: list[Box]) -> str:
-    """Return an SVG picture in rows, inputs at the bottom."""
+    """Return an SVG picture with the boxes in rows, inputs at the bottom."""
     layout = Layout(graph)
     width, height = layout.size
     title = f"A graph of {len(graph)} boxes, inputs at the bottom"
@@ -248,7 +248,7 @@ def parse(text: str) -> ast.AST:
 def draw_expression(expression: str, values: list[str], output_format: str) -> str:
     """Return the graph of an expression in one of `FORMATS`.
 
-    Values have the form x=[1,2]. Raises ExpressionError if invalid.
+    Values have the form x=[1,2]. Raises ExpressionError if the expression or a value is invalid.
     """
     leaves: dict[str, Tensor] = {}
     for value in values:
