@@ -19,8 +19,8 @@ Five rules keep the engine simple and fast:
   adds later gradients in place. It adds directly to the `grad` of a leaf that already has one.
 - A vjp marked with `accumulates` also receives the arrays in which the gradients of its parents are summed. For each
   parent it either adds to that array and returns it, or returns a new array that the engine may keep.
-- A vjp with the attribute `recompute`, a function, can compute the operation's output again, bit for bit, for later
-  operations that would otherwise save it. `Tensor.recompute` returns this function.
+- A vjp may have a function as its attribute `recompute`, which computes the operation's output again, bit for bit, for
+  later operations that would otherwise save it. `Tensor.recompute` returns this function.
 """
 
 from collections import Counter

@@ -38,7 +38,7 @@ class Memory(Observer):
 
     def __init__(self, traced: bool = False) -> None:
         if traced and not tracemalloc.is_tracing():
-            raise ValueError("Memory: expected tracemalloc to be tracing; got it stopped; try tracemalloc.start()")
+            raise ValueError("Memory: expected tracemalloc to be tracing; it is stopped; try tracemalloc.start()")
         self.traced = traced
         self.samples: list[MemorySample] = []
         self.live = 0

@@ -212,7 +212,7 @@ def evaluate(node: ast.AST, leaves: dict[str, Tensor], known: Collection[str] = 
         if any(isinstance(x, Tensor) for x in args):
             return apply(node.func.id, args, **kwargs)
     names = ", ".join(sorted(name for name in known if "." not in name))
-    expected = f"numbers, names, + - * / @ ** and operations of names ({names})"
+    expected = f"numbers, names, + - * / @ ** and operations on names ({names})"
     raise ExpressionError(f"expected {expected}; got {ast.unparse(node)!r}")
 
 

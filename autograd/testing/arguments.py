@@ -100,7 +100,7 @@ class Arguments:
             if leaves[trial.floats.index(i)].grad is not None:
                 constants.remove(i)
         for i in sorted(constants):
-            note = f"not checked: the gradient of {self.names[i]}, a constant for the function"
+            note = f"not checked: the gradient of {self.names[i]}, which the function treats as a constant"
             notes += [note] if note not in notes else []
         return tuple(sorted(constants))
 

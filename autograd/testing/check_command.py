@@ -47,7 +47,7 @@ def load(name: str) -> ModuleType:
         if name.endswith(".py") and not path.is_file():
             raise UsageError(f"expected a Python file; {name} does not exist") from None
         got = f"{type(error).__name__}: {error}"
-        raise UsageError(f"expected the name of a module that can be imported; got {name!r} ({got})") from None
+        raise UsageError(f"expected an importable module; got {name!r} ({got})") from None
 
 
 def select(target: str) -> list[CustomGradient]:
@@ -120,7 +120,7 @@ def parse_expectations(texts: list[str], gradients: list[CustomGradient]) -> dic
         if not (separator and name in names) and len(names) == 1:
             name, declared = names[0], text
         if name not in names:
-            raise UsageError(f"expected NAME=GRADIENT for --expect, with a name of {', '.join(names)}; got {text!r}")
+            raise UsageError(f"expected NAME=GRADIENT for --expect, with NAME among {', '.join(names)}; got {text!r}")
         try:
             Expectation(declared)
         except ValueError as error:

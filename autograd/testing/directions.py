@@ -80,7 +80,7 @@ class Directions:
         ]
         with quiet():
             ratios = [abs(a.astype("float64")) / size for a, size in zip(self.arrays, self.sizes, strict=True)]
-            # the step of an entry, in these units; that of a zero is relative to the array's largest entry
+            # the step of an entry, in these units: its own magnitude or, for a zero, that of the array's largest entry
             self.steps = [npx.where((ratio > 1e-12) & (ratio < npx.inf), ratio, 1.0) for ratio in ratios]
         least_noise = 2 * EPS[lowest] * abs(here)
         self.scale = Scale(lowest, here, least_noise, RTOL[lowest] if rtol is None else rtol, atol, least)

@@ -76,9 +76,9 @@ class Expectation:
         except GradientError as error:
             lines = str(error).removeprefix(f"{problem.name}: ").splitlines()
             numbers = " ".join(" ".join(line.split()) for line in lines[1:3])
-            return f"wrong by intent ({self.reason}): {lines[0].rstrip(':')}: {numbers}"
+            return f"intentionally wrong ({self.reason}): {lines[0].rstrip(':')}: {numbers}"
         except CheckError:
-            return f"wrong by intent ({self.reason})"
+            return f"intentionally wrong ({self.reason})"
         return f"the gradient equals the derivative: expect={self.reason!r} is not needed at these inputs"
 
 

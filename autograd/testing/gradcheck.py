@@ -102,7 +102,7 @@ class GradientCheck(Directions):
             self.check_tied(value)
 
     def check_entry(self, i: int, position: int) -> tuple[tuple[int, ...], float, Verdict]:
-        """Return the index, analytic derivative and verdict of one entry of array i; derivatives are per unit of it."""
+        """Return the index, the analytic derivative per unit of the entry, and the verdict for one entry of array i."""
         index = tuple(int(k) for k in npx.unravel_index(position, self.arrays[i].shape))
         move = npx.zeros_like(self.arrays[i], dtype="float64")
         move[index] = self.steps[i][index]

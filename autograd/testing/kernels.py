@@ -1,4 +1,4 @@
-"""`check_kernel`: check the fast versions of a kernel and of its gradient against the reference, however it is called.
+"""`check_kernel`: check the fast versions of a kernel and of its gradient against the reference, in many kinds of call.
 
 Each fast version runs with various memory layouts, block sizes, numbers of threads, gradients of the output and orders
 of calls. A failure names the broken rule.
@@ -234,7 +234,7 @@ class KernelCheck:
         incoming: str = "given",
         fast: bool = True,
     ) -> Outcome:
-        """Return the outcome of the version or of the reference, with its arguments and incoming gradient in layouts.
+        """Return the outcome of the version or of the reference for arguments and incoming gradient in given layouts.
 
         Raises KernelMismatch with `rule` if the call fails or its outcome differs from the expected one.
         """

@@ -104,7 +104,7 @@ def report(line: str = "") -> None:
 
 
 def relative_path(path: Path) -> str:
-    """Return the path relative to the current folder, if it is inside."""
+    """Return the path relative to the current folder if it is inside that folder."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
@@ -183,8 +183,8 @@ class Parser(argparse.ArgumentParser):
 def parser() -> Parser:
     p = Parser(
         prog="python -m autograd.testing mutate",
-        description="Plant typical bugs in the gradients of a module, one at a time, and list those its tests do "
-        "not detect. The exit status is 1 if there are any.",
+        description="Plant typical bugs in the gradients of a module, one at a time, and list those that its "
+        "tests do not detect. The exit status is 1 if there are any.",
         epilog="kinds of bugs: " + "; ".join(f"{kind} ({what})" for kind, what in KINDS.items()),
     )
     add = p.add_argument

@@ -23,7 +23,7 @@ STEP = {"float32": 6e-2, "float64": 1e-3}  # relative to the largest magnitude o
 RTOL = {"float32": 2e-2, "float64": 1e-6}  # relative to the larger of the two derivatives
 FLOOR = {"float32": 1e-4, "float64": 1e-9}  # relative to the outputs; smaller derivatives count as 0
 EPS = {"float32": 1.2e-7, "float64": 2.2e-16}
-WIDE = 1e-3  # bounds above this fraction of the derivative are not evidence
+WIDE = 1e-3  # bounds above this fraction of the derivative are inconclusive
 LEVELS = 7  # maximum number of step sizes to try
 REFINEMENT = 16.0  # ratio of consecutive step sizes
 
@@ -228,7 +228,7 @@ def judge(
                     refuted = Verdict("wrong", numerical, bound, numerical, numerical)
     if refuted and refuted.is_kink and refuted_level < levels - 1 and npx.isfinite(analytic):
         return refuted._replace(
-            kind="inconclusive", reason="kinks are closer together than the steps that resolve them"
+            kind="inconclusive", reason="kinks are too close together for any step size to resolve them"
         )
     if refuted:
         return refuted

@@ -66,7 +66,7 @@ def float64_precision(expected: Expected) -> None:
             y, gradients = neighbor.evaluate(expected.c)
             rates.append([(new - old) / t for new, old in zip((y, *gradients), here, strict=True)])
         for k, (small, middle, large, error) in enumerate(zip(*rates, rounding, strict=True)):
-            is_straight = abs(large - middle) <= 0.3 * abs(large)  # finite, and no extremum
+            is_straight = abs(large - middle) <= 0.3 * abs(large)  # finite and not at an extremum
             resolved = npx.isfinite(small) & is_straight & (abs(large) * 1e-10 > error)
             too_small = resolved & (abs(small) < 0.5 * abs(large))  # a jump at a tie would be too large
             moves_in_steps[k] &= bool(resolved.any() and too_small.sum() > 0.5 * resolved.sum())
@@ -187,7 +187,7 @@ def accuracy_in_16_bits(expected: Expected, dtype: str) -> None:
 
 
 def rounded_results(problem: Problem, c: Array, unit: float, sample: int) -> list[Array]:
-    """Return output and gradients for inputs that are moved by up to `unit`, relative to each number."""
+    """Return output and gradients for inputs whose entries are perturbed by a relative amount of up to `unit`."""
     arrays = []
     for i, a in enumerate(map(npx.to_host, problem.arrays)):
         noise = npx.to_host(npx.random.uniform(npx.Key(sample, 11, i), a.shape, "float64", -1.0, 1.0))

@@ -118,7 +118,7 @@ class ProblemCheck:
                 continue
             with rejections_skipped():
                 output, leaves = other.run()
-                other.gradients(output, leaves, npx.ones_like(npx.to_host(output.data)))  # raises if they are rejected
+                other.gradients(output, leaves, npx.ones_like(npx.to_host(output.data)))  # raises if backward fails
                 output, leaves = other.run()
                 y = npx.to_host(output.data).copy()
                 if not npx.isfinite(y).all():

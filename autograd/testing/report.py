@@ -67,7 +67,7 @@ RULES = {
     ),
     "block size": Rule(
         "the results do not depend on the size of the blocks in which rows are computed",
-        "the last block is skipped, or a block reads values of another one",
+        "the last block is skipped, or a block reads values from another one",
     ),
     "thread count": Rule(
         "the results are bitwise equal for any number of threads",

@@ -23,7 +23,7 @@ except ImportError as error:  # pragma: no cover
         f"autograd.testing.strategies: the package hypothesis is not installed; try {pip_install('check')}"
     ) from error
 
-STYLES = ("plain", "normal", "ties", "large", "tiny", "zeros")  # also "overflow": exp overflows in float64
+STYLES = ("plain", "normal", "ties", "large", "tiny", "zeros")  # "overflow" (of exp) is opt-in
 SMOOTH = ("plain", "normal", "large", "tiny")  # without ties, for operations that have a kink at ties
 LAYOUTS = ("plain", "column-major", "reversed", "every second", "read-only")
 
@@ -109,7 +109,7 @@ def numbers(shape: tuple[int, ...], style: str, seed: int = 0) -> Array:
 
 
 def positive(shape: Any) -> st.SearchStrategy[Any]:
-    """Draw an array of numbers from 1/2 up, for logarithms, roots and denominators; shape as for `arrays`."""
+    """Draw an array of numbers of at least 1/2, for logarithms, roots and denominators; shape as for `arrays`."""
     return arrays(shape, styles=("plain", "normal")).map(lambda x: npx.asarray(0.5 + abs(x)))
 
 

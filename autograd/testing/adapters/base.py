@@ -62,8 +62,8 @@ class ForeignOperation:
         for value in values:
             if getattr(getattr(value, "dtype", None), "kind", "") == "c":
                 raise TypeError(
-                    f"{self.__name__}: expected real arrays; got {value.dtype}; try the real and the imaginary part as "
-                    "two inputs"
+                    f"{self.__name__}: expected real arrays; got {value.dtype}; try passing the real and the imaginary "
+                    "part as two inputs"
                 )
         requires_grad = [is_grad_enabled() and isinstance(a, Tensor) and a.requires_grad for a in parts]
         outputs, backward = self.evaluate(values, requires_grad, lambda values: rebuild((args, options), iter(values)))

@@ -165,7 +165,7 @@ class TorchOperation(ForeignOperation):
             if not is_array(x) or arrays_equal(self.array(argument), x):
                 continue
             if requires_grad[i] and argument.grad_fn is not origin:
-                self.note(f"input {i} is modified in place, with autograd's knowledge")
+                self.note(f"input {i} is modified in place, which autograd tracks")
             elif requires_grad[i] or not is_float(x):
                 x[...] = self.array(argument)
 
@@ -178,7 +178,7 @@ class TorchOperation(ForeignOperation):
         if self.is_random and 0 not in host.strides:
             host = npx.host.ascontiguousarray(host)  # random numbers are drawn in memory order
         if dtype is None:
-            self.reject(f"expected a dtype that PyTorch has; got {host.dtype}", ".astype('float32')")
+            self.reject(f"expected a dtype that PyTorch supports; got {host.dtype}", ".astype('float32')")
         is_bfloat16 = host.dtype.name == "bfloat16"
         repeated = [n > 1 and stride == 0 for n, stride in zip(host.shape, host.strides, strict=True)]
         base = host[tuple(slice(0, 1) if r else slice(None) for r in repeated)]

@@ -149,7 +149,7 @@ class Plugin:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_load_initial_conftests(self) -> Iterator[None]:
-        """Disable shrinking, because nobody reads the failing example; runs before test profiles are defined."""
+        """Disable shrinking before test profiles are defined, because nobody reads the failing examples."""
         self.put_finder_first()
         if "hypothesis" in sys.modules:
             from hypothesis import Phase, settings

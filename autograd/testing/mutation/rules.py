@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 KINDS = {
-    "sign": "a minus added or removed",
+    "sign": "a minus sign added or removed",
     "factor": "the gradient doubled or halved, a factor or denominator removed",
     "lost reduction": "a sum removed, replaced by its first term or by a mean",
     "swapped operands": "b - a for a - b, the value of another input, two gradients swapped",
