@@ -54,7 +54,7 @@ class Memory(Observer):
         return max(self.samples, key=lambda sample: sample.max_live)
 
     def by_layer(self) -> dict[str, int]:
-        """Return how many bytes each layer's forward pass adds to the live arrays, the largest number first."""
+        """Return how many bytes each layer's forward pass adds to the live arrays, largest first."""
         growth: dict[str, int] = {}
         previous = 0
         for sample in self.samples:

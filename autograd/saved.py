@@ -12,7 +12,7 @@ from npx import Array
 
 
 class SavedArrays(NamedTuple):
-    """Saved arrays of one operation, shape and dtype: their `number`, and `nbytes`, their total size."""
+    """Saved arrays of one operation, shape and dtype, with their `number` and their total size `nbytes`."""
 
     operation: str
     number: int

@@ -139,7 +139,7 @@ class Directions:
         return analytic, replace(self.scale, slack=slack)
 
     def is_right_along(self, moves: Moves) -> bool:
-        """Return whether one short step shows that the gradient is right along a direction, even with the least noise.
+        """Return whether one short step shows that the gradient is right along a direction, assuming minimal noise.
 
         More noise would widen the accepted range. Returns False where the function is not smooth.
         """

@@ -46,7 +46,7 @@ def gradcheck(
         inputs: arrays or Tensors, preferably float64. Integers, booleans and other values are passed on unchanged.
         directions: None compares every entry or, for more than 1,500 entries, a sample of entries and random
             directions. A number N compares along N random directions through all inputs, which is faster, and checks
-            single entries only after a failure.
+            individual entries only after a failure.
         rtol, atol: the relative and absolute tolerance, in addition to the error bound of the numerical derivative.
             None selects a default for the dtype.
         seed: selects the weights c of the outputs and the random directions.
@@ -231,7 +231,7 @@ def check_gradients(
         directions, rtol, atol, seed: as for `gradcheck`.
         limit: above this number of entries, only a sample is perturbed separately.
         least: numerical derivatives smaller than this are treated as 0.
-        screen: whether to skip the single entries if the gradient is right along a random direction.
+        screen: whether to skip the individual entries if the gradient is right along a random direction.
     """
     check = GradientCheck(problem, report, rtol, atol, seed, least)
     with quiet():

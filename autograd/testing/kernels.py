@@ -1,4 +1,4 @@
-"""`check_kernel`: check the fast versions of a kernel and of its gradient against the reference, in many kinds of call.
+"""`check_kernel`: check the fast versions of a kernel and of its gradient against the reference under many conditions.
 
 Each fast version runs with various memory layouts, block sizes, numbers of threads, gradients of the output and orders
 of calls. A failure names the broken rule.
@@ -29,7 +29,7 @@ from npx.dispatch import compare, copied, mapped
 
 BLOCK_SIZES, THREADS = (1, 2, 3), (1, 2, 3)
 MAX_BLOCKS = 1000  # maximum number of blocks of an array; larger arrays get larger blocks
-MANY_ROWS, MANY_NUMBERS = 2100, 150_000  # maximum size of a call that is to exceed a block of the usual size
+MANY_ROWS, MANY_NUMBERS = 2100, 150_000  # size limits of a call that spans several usual blocks
 FACTORS = 2.0**20, 2.0**-20, 0.0  # factors on the gradient of the output; powers of two are exact
 np = npx.host
 

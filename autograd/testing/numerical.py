@@ -110,9 +110,9 @@ def noise(outputs: Outputs, here: Array, dtype: str) -> Array:
     """Return the rounding error of each output, measured by fourth differences over very short steps.
 
     The steps are a few thousand units in the last place, so short that the function itself does not matter. An output
-    with an intermediate result of fewer digits (1 + tiny) is a staircase: it changes less over short steps than over
-    longer ones, so the long steps measure its error. Differences across a kink at this point are proportional to the
-    step; differences on either side do not cross it.
+    that loses digits in an intermediate result (such as 1 + tiny) is a staircase: it changes less over short steps than
+    over longer ones, so the long steps measure its error. Differences across a kink at this point are proportional to
+    the step; differences on either side do not cross it.
     """
 
     def fourth_difference(units: float, first: int = -2) -> Array:
@@ -174,7 +174,7 @@ class Estimate(NamedTuple):
 
 
 class KinkRange(NamedTuple):
-    """The range of right values where outputs have a kink; both ends are known up to `bound`."""
+    """The range of right values where outputs have a kink; both ends are known to within `bound`."""
 
     low: float
     high: float

@@ -15,7 +15,7 @@ from autograd.testing.report import REJECTIONS, GradientError, NonFiniteError, R
 from autograd.testing.shrinking import SHRINKABLE, smallest
 
 LEAST = 1e-11  # relative to the output at the given inputs; at derived inputs, smaller derivatives count as 0
-MAX_DERIVED_ENTRIES = 36  # derived inputs of up to this many entries are checked entry by entry if in doubt
+MAX_DERIVED_ENTRIES = 36  # derived inputs with at most this many entries are checked entry by entry if in doubt
 
 
 class ProblemCheck:

@@ -362,9 +362,9 @@ def have_equal_values(problem: Problem, other: Problem) -> bool:
 
 
 def grows_superlinearly(problem: Problem, other: Problem, times: float) -> bool:
-    """Return whether `other`, which is `times` as long as `problem`, has more operations or disproportionate cost.
+    """Return whether `other`, which is `times` as long as `problem`, has more operations or a disproportionate cost.
 
-    This is so if the function needs operations for each position, or numbers for each pair of positions.
+    This happens if the function runs operations for each position, or computes numbers for each pair of positions.
     """
     try:
         with quiet():
