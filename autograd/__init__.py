@@ -3,12 +3,12 @@
 - `engine.py`: Tensor, the graph and `backward`. Start reading here.
 - `tensor.py`: operators and methods of a Tensor.
 - `operations.py`: arithmetic, shapes and reductions.
-- `neural.py`: the fused operations of the Transformer, each with its plain composition.
+- `neural.py`: the fused operations of the Transformer, each with an equivalent composition of small operations.
 - `contract.py`: checks of operands and of vjps.
 - `rematerialize.py`: gradient checkpointing.
-- `observe.py`, `memory.py`, `anomaly.py`, `saved.py`: tools that watch a graph.
+- `observe.py`, `memory.py`, `anomaly.py`, `saved.py`: tools that observe a graph.
 - `draw/`: pictures of a graph (`python -m autograd.draw "a * b + a"`).
-- `testing/`: gradient checks for these operations and for your own; imported on first use, as training needs none.
+- `testing/`: gradient checks for these operations and for your own; imported on first use, not for training.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class AnomalyError(FloatingPointError):
 
 
 class AnomalyDetector(Observer):
-    """Raises AnomalyError at the first result that is not finite."""
+    """An observer that raises AnomalyError at the first result that is not finite."""
 
     def __init__(self) -> None:
         self.locations: dict[int, str] = {}  # location of the forward call, by node number

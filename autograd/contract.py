@@ -29,7 +29,7 @@ def reject_operands(name: str, dtypes: Collection[Any], hidden: list[Any]) -> No
 
 
 def check_result(name: str, result: Any, *operands: Any) -> None:
-    """Raise TypeError if a result is wider than a floating operand: float32 and integers give float64."""
+    """Raise TypeError if a result is wider than a floating operand, as when float32 and integers give float64."""
     for x in operands:
         if hasattr(x, "dtype") and x.dtype.kind not in "iub" and x.dtype != result.dtype:
             other = next(getattr(y, "dtype", type(y).__name__) for y in operands if y is not x)
@@ -38,7 +38,7 @@ def check_result(name: str, result: Any, *operands: Any) -> None:
 
 
 def check_vjp_result(name: str, parents: tuple[Any, ...], gradients: Any) -> None:
-    """Raise RuntimeError unless a vjp returned a tuple with an entry for each parent that wants a gradient."""
+    """Raise RuntimeError unless a vjp returned a tuple with an entry for each parent that needs a gradient."""
     if not isinstance(gradients, tuple) or any(parent is not None for parent in parents[len(gradients) :]):
         result = f"a tuple of length {len(gradients)}" if isinstance(gradients, tuple) else type(gradients).__name__
         raise RuntimeError(
@@ -55,11 +55,10 @@ def check_gradient(name: str, like: Any, gradient: Any) -> None:
 
 
 def reject_graph(name: str, changed: bool) -> NoReturn:
-    """Raise RuntimeError because the graph's weights `changed` after it was built, or because it was already
-    consumed."""
+    """Raise RuntimeError because weights `changed` after the graph was built, or because it was already consumed."""
     if changed:
         raise RuntimeError(
-            f"backward: expected the weights with which {name!r} was computed; got weights changed since then; "
+            f"backward: expected the weights with which {name!r} was computed; got weights that have changed since; "
             "try calling backward before the optimizer's step"
         )
     raise RuntimeError(

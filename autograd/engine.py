@@ -19,8 +19,8 @@ Five rules keep the engine simple and fast:
   adds later gradients in place. It adds directly to the `grad` of a leaf that already has one.
 - A vjp marked with `accumulates` also receives the arrays in which the gradients of its parents are summed. For each
   parent it either adds to that array and returns it, or returns a new array that the engine may keep.
-- A vjp with the attribute `recompute`, a function, can compute the operation's output again, bit for bit, for later
-  operations that would otherwise save it. `Tensor.recompute` returns this function.
+- A vjp may have a function as its attribute `recompute`, which computes the operation's output again, bit for bit, for
+  later operations that would otherwise save it. `Tensor.recompute` returns this function.
 """
 
 from collections import Counter
@@ -81,7 +81,7 @@ class Tensor(TensorMethods):
         node: the operation that computed it; None for a leaf.
         requires_grad: whether gradients flow through it.
 
-    Raises TypeError for a Tensor, text or objects as `data`, and for `requires_grad` with a dtype that is not floating.
+    Raises TypeError for a Tensor, text or objects as `data`, and for `requires_grad` with a non-floating dtype.
     """
 
     __slots__ = ("data", "grad", "node", "requires_grad")
@@ -122,8 +122,8 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
     Positional arguments may be Tensors; all others are passed on unchanged. The vjp takes the gradient of the output
     and returns a tuple with one gradient, or None, for each positional argument. Trailing Nones may be omitted.
 
-    `OPERATIONS` holds the operations of this package by their names, each of which can be registered once (ValueError),
-    and all others as "module.name", where a new definition replaces the old one.
+    `OPERATIONS` holds the operations of this package by name; registering one name in two modules raises ValueError. It
+    holds all others as "module.name", where a new definition replaces the old one.
 
     The operation raises TypeError for arguments that would be cast or lose their gradient silently: mixed floating
     dtypes, and Tensors inside lists.
@@ -136,7 +136,7 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
             (bound := parameters.bind(*args, **kwargs)).apply_defaults()
             args, kwargs = bound.args, bound.kwargs
         arrays, dtypes, items, wants_gradient = [], [], [*kwargs.values()], False
-        for a in args:  # one loop: an operation on few numbers spends most of its time here
+        for a in args:  # one loop: an operation on small arrays spends most of its time here
             if isinstance(a, Tensor):
                 wants_gradient, a = wants_gradient or a.requires_grad, a.data
             elif type(a) is tuple or type(a) is list:
@@ -178,10 +178,10 @@ def next_version() -> int:
 def accumulates(vjp: VJP) -> VJP:
     """Mark vjp(g, accumulate_into=NO_TARGETS) as one that can add gradients to existing sums.
 
-    accumulate_into: for each positional argument either a contiguous array of the argument's shape, and of its dtype or
-    a wider one, or None if no sum exists yet. If the vjp adds a gradient to `accumulate_into[i]`, it returns that array
-    in place i. It may ignore any of these arrays. All other arrays that it returns must be new: not g, and not
-    referenced anywhere else, though one array may be returned for several arguments.
+    `accumulate_into` contains, for each positional argument, either a contiguous array of the argument's shape, and of
+    its dtype or a wider one, or None if no sum exists yet. If the vjp adds a gradient to `accumulate_into[i]`, it
+    returns that array at position i. It may ignore any of these arrays. All other arrays that it returns must be new:
+    not g, and not referenced anywhere else, though one array may be returned for several arguments.
     """
     vjp.accumulates = True  # type: ignore[attr-defined]
     return vjp

@@ -22,7 +22,7 @@ Recompute = Callable[[], Array]
 
 
 def recomputable(vjp: VJP, recompute: Recompute) -> VJP:
-    """Attach a function to a vjp that recomputes the operation's output from arrays that the vjp saves anyway."""
+    """Attach to a vjp a function that recomputes the operation's output from arrays that the vjp saves anyway."""
     vjp.recompute = recompute  # type: ignore[attr-defined]
     return vjp
 
@@ -33,7 +33,7 @@ def constant(value: T) -> Callable[[], T]:
 
 
 def memoize(compute: Callable[[], T]) -> Callable[[], T]:
-    """Return a function that calls `compute` once, when first called, and returns that value at every call."""
+    """Return a function that calls `compute` on its first call and returns that value on every call."""
     results: list[T] = []
 
     def memoized() -> T:

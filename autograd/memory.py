@@ -1,4 +1,4 @@
-"""Memory profile of a training step: the bytes that are alive after each operation and each vjp, by layer.
+"""Memory profile of a training step: the size of the live arrays after each operation and each vjp, by layer.
 
 with observing(Memory()) as memory:
     model.loss(src_ids, tgt_ids).backward()
@@ -25,20 +25,20 @@ class MemorySample(NamedTuple):
 
 
 class Memory(Observer):
-    """Counts the bytes of the arrays that a step allocates and that are still alive, after each operation and vjp.
+    """An observer that counts the bytes of a step's live arrays after each operation and each vjp.
 
     Args:
         traced: whether to use tracemalloc to include memory that a kernel allocates while it runs, such as a masked
             gradient. Default False. Each sample then resets the peak of tracemalloc. Raises ValueError if tracemalloc
             is not tracing.
 
-    Outputs, arrays saved for backward and gradients are counted from the time they are first seen until weak references
+    Outputs, arrays saved for backward and gradients are counted from when they are first seen until weak references
     report that they are freed. Data and gradients of leaves that existed before the step are not counted.
     """
 
     def __init__(self, traced: bool = False) -> None:
         if traced and not tracemalloc.is_tracing():
-            raise ValueError("Memory: expected tracemalloc to be tracing; got it stopped; try tracemalloc.start()")
+            raise ValueError("Memory: expected tracemalloc to be tracing; it is stopped; try tracemalloc.start()")
         self.traced = traced
         self.samples: list[MemorySample] = []
         self.live = 0
@@ -54,7 +54,7 @@ class Memory(Observer):
         return max(self.samples, key=lambda sample: sample.max_live)
 
     def by_layer(self) -> dict[str, int]:
-        """Return by how many bytes memory grew in each layer's forward pass, the largest first."""
+        """Return how many bytes each layer's forward pass adds to the live arrays, largest first."""
         growth: dict[str, int] = {}
         previous = 0
         for sample in self.samples:

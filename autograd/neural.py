@@ -111,7 +111,7 @@ def linear(
     """
     if activation not in ACTIVATIONS:
         raise ValueError(
-            f"linear: expected an activation of {ACTIVATIONS}; got {activation!r}; try a separate operation"
+            f"linear: expected an activation in {ACTIVATIONS}; got {activation!r}; try a separate operation"
         )
     if x.shape[-1:] != w.shape[:1] or (b is not None and b.shape != w.shape[1:]):
         bias = "none" if b is None else b.shape
@@ -213,8 +213,8 @@ def attention(
     """dropout(softmax(q k^T / sqrt(d_k) + bias)) v for every head (paper equation 1).
 
     q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); result (B, T, H, d_v). Packed arrays have one axis instead of
-    B and T, or B and S. k and v may have fewer heads, a divisor of H: query heads of a group then share them (Ainslie
-    et al., "GQA", 2023).
+    B and T, or B and S. k and v may have fewer heads if their number divides H: the query heads of a group then share
+    them (Ainslie et al., "GQA", 2023).
 
     Args:
         spec: masks, constant bias, rotary positions and packing.
@@ -273,7 +273,7 @@ def padded(x: Tensor, packing: Packing | None) -> Tensor:
 def composed_rotation(x: Tensor, first: Any, base: float) -> Tensor:
     """Rotary positions (npx/kernels/attention_spec.py) from elementary operations. x (..., T, H, d).
 
-    `first` is the position of x[..., 0, :, :], or has the positions (T,).
+    `first` is the position of x[..., 0, :, :], or an array of positions (T,).
     """
     turns = rotation_factors(x.data, first, base)
     cos, sin = turns.real, turns.imag
@@ -316,8 +316,9 @@ def cross_attention(
     """Attention of one sequence to another, whose keys and values are a merged projection.
 
     queries (B, T, H * d_k); keys_values (B, S, kv_heads * (d_k + d_v)), all keys first; result (B, T, H * d_v). Packed
-    arrays are (N, ...). `recompute` has functions that recompute the inputs in backward (`Tensor.recompute`); an input
-    that has one is not saved. `kv_heads` is the number of key and value heads (default: `heads`).
+    arrays are (N, ...). `recompute` contains functions that recompute the inputs in backward (`Tensor.recompute`), or
+    None; an input with such a function is not saved. `kv_heads` is the number of key and value heads (default:
+    `heads`).
     """
     kv_heads = kv_heads or heads
     shapes = [[(heads, d_k)], [(kv_heads, d_k), (kv_heads, keys_values.shape[-1] // kv_heads - d_k)]]
@@ -334,9 +335,8 @@ def merged_attention(
     """Compute `attention` of queries, keys and values in one or two merged arrays.
 
     The gradients are written into views of the merged gradients, without copies. Where `npx.should_rematerialize(y)`,
-    neither the attention weights nor the output is saved: backward recomputes both. Raises ValueError for an
-    array with the wrong number of columns. `shapes` has, for each array, the number of heads and the size of a head of
-    each part.
+    neither the attention weights nor the output is saved: backward recomputes both. Raises ValueError for an array with
+    the wrong number of columns. `shapes` gives, for each array, the number of heads and the head size of each part.
     """
     for x, parts in zip(merged, shapes, strict=True):
         columns = [heads * size for heads, size in parts]

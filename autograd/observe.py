@@ -95,7 +95,7 @@ class Step:
 
 
 class Recorder(Observer):
-    """Stores every value, every gradient, and how each gradient was passed on. Meant for small graphs.
+    """An observer that stores every value, every gradient, and how each gradient was passed on. For small graphs.
 
     Attributes:
         steps: the operations by node number.

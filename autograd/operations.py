@@ -31,7 +31,7 @@ def unbroadcast(g: Array, like: Operand) -> Any:
 
 
 def arithmetic(function: Callable[[Operand, Operand], Result]) -> Callable[..., Result]:
-    """Raise TypeError if the result's dtype differs from a floating operand's: nothing is cast silently."""
+    """Make a function raise TypeError if its result's dtype differs from a floating operand's: no silent casts."""
 
     @wraps(function)
     def checked(a: Operand, b: Operand) -> Result:
@@ -79,7 +79,7 @@ def divide(a: Operand, b: Operand) -> Result:
 
 
 def is_number(x: Any) -> bool:
-    """Return whether x is a Python number: a constant without a gradient, which keeps the other operand's dtype."""
+    """Return whether x is a Python number: a constant that does not change a floating operand's dtype."""
     return isinstance(x, (int, float))
 
 
@@ -171,7 +171,7 @@ def _choice_grad(g: Array, a: Operand, b: Operand, a_wins: Array) -> tuple[Array
 
 @differentiable
 def where(condition: Array, a: Operand, b: Operand) -> Result:
-    """Select a where `condition` (bool array) is True, else b."""
+    """Return a where `condition` (a bool array) is True, and b elsewhere."""
     y: Any = npx.where(condition, a, b)
     return y, lambda g: (
         None,

@@ -25,8 +25,8 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
             values; random numbers with keys (npx.keyed) are generated again.
         args, kwargs: its arguments, which must include every value of the graph that it uses.
 
-    The gradients of the inputs and of every parameter are, bit for bit, those without `checkpoint`, provided that
-    `function` is the only user of an input; otherwise sums may be rounded in another order.
+    The gradients of the inputs and of every parameter are bitwise equal to those without `checkpoint`, provided that
+    no other operation uses the inputs; otherwise, gradients may be summed in another order and round differently.
 
     Raises TypeError if `function` does not return a Tensor. Backward raises RuntimeError if `function` uses the result
     of an outside operation that was not passed to it as an argument.
@@ -66,7 +66,7 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
             backward(result, g)
         return tuple(gradients.get(i) for i in range(len(inputs)))
 
-    # Recorded even if no input wants a gradient, because the parameters of `function` may.
+    # Recorded even if no input requires a gradient, because the parameters of `function` may require one.
     return record_node("checkpoint", output.data, vjp, inputs, True)
 
 

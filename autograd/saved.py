@@ -12,7 +12,7 @@ from npx import Array
 
 
 class SavedArrays(NamedTuple):
-    """Saved arrays of one operation, shape and dtype: their `number`, and their `nbytes` together."""
+    """Saved arrays of one operation, shape and dtype, with their `number` and their total size `nbytes`."""
 
     operation: str
     number: int
@@ -55,8 +55,7 @@ def owner(array: Array) -> Array:
 
 
 def captured(value: Any, visited: set[int] | None = None) -> Iterator[Array]:
-    """Yield each array that a value contains or, for a vjp, that it closes over, including the values saved by
-    kernels."""
+    """Yield each array that a value contains or, if it is a vjp, closes over, including the values saved by kernels."""
     visited = set() if visited is None else visited
     if id(value) in visited:
         return

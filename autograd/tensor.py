@@ -1,4 +1,4 @@
-"""The operators and methods of a Tensor: each applies the operation of its name.
+"""The operators and methods of a Tensor: each applies the operation of the same name.
 
 `TensorMethods` is the base class of `autograd.engine.Tensor`. It finds operations by name in `OPERATIONS`, where
 `differentiable` registers them, so neither this module nor the engine imports an operation.
@@ -21,8 +21,8 @@ def _values(x: Any) -> Any:
 class TensorMethods:
     """Arithmetic, comparisons, indexing, reductions and shape methods of a Tensor.
 
-    Arithmetic takes Tensors, arrays and Python numbers of one floating dtype and broadcasts as NumPy does. Comparisons
-    return arrays of bools, without a gradient, for `where` and for indexing.
+    Arithmetic takes Tensors and arrays of one floating dtype, and Python numbers, and broadcasts as NumPy does.
+    Comparisons return boolean arrays, which have no gradient, for use in `where` and as indices.
     """
 
     __slots__ = ()
@@ -93,7 +93,7 @@ class TensorMethods:
     def __dlpack__(self, **options: Any) -> Any:
         """Return the values for another library, without a copy: `torch.from_dlpack(tensor)`.
 
-        The values of a graph, and of a leaf with `requires_grad`, are marked read-only; PyTorch ignores the mark.
+        Values in a graph, and those of a leaf with `requires_grad`, are marked read-only; PyTorch ignores the mark.
         """
         is_needed = self.requires_grad or self.node is not None
         return (npx.read_only(self.data) if is_needed else self.data).__dlpack__(**options)

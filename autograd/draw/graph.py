@@ -121,7 +121,7 @@ def label_position(corners: list[Point], text: str, occupied: list[tuple[float, 
 
 
 def svg(graph: list[Box]) -> str:
-    """Return an SVG picture in rows, inputs at the bottom."""
+    """Return an SVG picture with the boxes in rows, inputs at the bottom."""
     layout = Layout(graph)
     width, height = layout.size
     title = f"A graph of {len(graph)} boxes, inputs at the bottom"
@@ -212,7 +212,7 @@ def evaluate(node: ast.AST, leaves: dict[str, Tensor], known: Collection[str] = 
         if any(isinstance(x, Tensor) for x in args):
             return apply(node.func.id, args, **kwargs)
     names = ", ".join(sorted(name for name in known if "." not in name))
-    expected = f"numbers, names, + - * / @ ** and operations of names ({names})"
+    expected = f"numbers, names, + - * / @ ** and operations on names ({names})"
     raise ExpressionError(f"expected {expected}; got {ast.unparse(node)!r}")
 
 
@@ -248,7 +248,7 @@ def parse(text: str) -> ast.AST:
 def draw_expression(expression: str, values: list[str], output_format: str) -> str:
     """Return the graph of an expression in one of `FORMATS`.
 
-    Values have the form x=[1,2]. Raises ExpressionError if invalid.
+    Values have the form x=[1,2]. Raises ExpressionError if the expression or a value is invalid.
     """
     leaves: dict[str, Tensor] = {}
     for value in values:

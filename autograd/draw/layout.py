@@ -19,8 +19,7 @@ class Box:
 
 
 def ranks(graph: list[Box]) -> dict[str, int]:
-    """Return the longest distance of each box from the leaves; arrows from later boxes (within a module) are
-    ignored."""
+    """Return the longest distance of each box from the leaves; ignore arrows from later boxes (within a module)."""
     rank: dict[str, int] = {}
     for box in graph:
         rank[box.key] = 1 + max((rank.get(source, -1) for source, _ in box.inputs), default=-1)
@@ -84,5 +83,5 @@ class Layout:
 
 
 def mean(values: list[float]) -> float:
-    """Return the mean, 0 for an empty list."""
+    """Return the mean, or 0 for an empty list."""
     return sum(values) / len(values) if values else 0.0

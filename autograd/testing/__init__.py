@@ -5,7 +5,7 @@
 Modules import only from modules above them in this list:
 
     report.py           the result of a check, its errors, and the table of rules
-    problem.py          a function at some inputs, and how to evaluate it; expected.py: results to compare with
+    problem.py          a function with its inputs, and ways to evaluate it; expected.py: the results to compare with
     arguments.py        the arguments of a call as a flat list
     reproduction.py     the line of Python that repeats a failing check
     variants.py         inputs derived from the given ones
@@ -14,7 +14,7 @@ Modules import only from modules above them in this list:
     diagnosis.py        the text of a report on a wrong gradient
     directions.py       derivatives along directions, analytic and numerical
     gradcheck.py        analytic gradients compared with numerical derivatives, entry by entry
-    expectation.py      gradients that differ from the derivative by intent: expect=
+    expectation.py      gradients that intentionally differ from the derivative: expect=
     rules.py            the other rules; modes.py: rules for layers with modes; precision.py: rules for precision
     reference.py        values compared with a reference implementation
     hidden_state.py     random numbers and buffers, held fixed between calls

@@ -8,7 +8,7 @@ COMMANDS = {"check": check_command.main, "mutate": mutate.main}
 
 if __name__ == "__main__":
     if sys.argv[1:2] in (["--help"], ["-h"]):
-        sys.stdout.write(f"{__doc__}\nBoth commands have --help.\n")
+        sys.stdout.write(f"{__doc__}\nBoth commands accept --help.\n")
         sys.exit(0)
     if not sys.argv[1:] or sys.argv[1] not in COMMANDS:
         got = f"got {sys.argv[1]!r}" if sys.argv[1:] else "got no command"

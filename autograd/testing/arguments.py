@@ -19,8 +19,8 @@ class Arguments:
 
     Attributes:
         names: the name of each value, such as `input 0`, `input 1['gain']` or `option scale`.
-        values: the positional arguments, where a list, tuple or dict with floating arrays is replaced by its items,
-            and the options with floating arrays.
+        values: the positional arguments, where a list, tuple or dict with floating-point arrays is replaced by its
+            items, and the options with floating-point arrays.
     """
 
     def __init__(self, inputs: Sequence[Any], options: dict[str, Any]) -> None:
@@ -72,7 +72,7 @@ class Arguments:
         return replace(problem, call=call, reproduce=reproduce)
 
     def with_other_floats(self, problem: Problem, function: Callable[..., Any]) -> Iterator[tuple[str, Problem]]:
-        """Yield problems with one of the float options, or of the inputs that are plain floats, changed."""
+        """Yield problems in which one option that is a float, or one input that is a Python float, is changed."""
         for name, x in self.float_options(function).items():
             yield f"{name}={vary(x):.4g}", self.with_options(problem, {name: vary(x)})
         for i, x in enumerate(problem.values):
@@ -82,10 +82,10 @@ class Arguments:
                 yield f"{vary(x):.4g} as {problem.name_of(i)}", replace(problem, values=values)
 
     def constants(self, problem: Problem, notes: list[str]) -> tuple[int, ...]:
-        """Return the positions of floating arrays in containers and options that the function treats as constants.
+        """Return the positions of the arrays in containers and options that the function treats as constants.
 
-        These are arrays in whose place the function accepts no Tensor, or to which no gradient flows. They are added to
-        `notes`.
+        These are floating-point arrays in whose place the function accepts no Tensor, or to which no gradient flows.
+        They are added to `notes`.
         """
         candidates = [i for i in problem.floats if self.names[i] not in self.positional]
         constants = {*candidates}
@@ -100,7 +100,7 @@ class Arguments:
             if leaves[trial.floats.index(i)].grad is not None:
                 constants.remove(i)
         for i in sorted(constants):
-            note = f"not checked: the gradient of {self.names[i]}, a constant for the function"
+            note = f"not checked: the gradient of {self.names[i]}, which the function treats as a constant"
             notes += [note] if note not in notes else []
         return tuple(sorted(constants))
 
@@ -111,14 +111,14 @@ def vary(x: float) -> float:
 
 
 def has_floats(x: Any) -> bool:
-    """Return whether x is, or a list, tuple or dict x contains, a floating array; Tensors do not count."""
+    """Return whether x is a floating-point array, or a list, tuple or dict with one; Tensors do not count."""
     if type(x) in (list, tuple, dict):
         return any(map(has_floats, x.values() if type(x) is dict else x))
     return is_float(x) and not isinstance(x, Tensor)
 
 
 def flatten(name: str, x: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the name and value of each item of a container with floating arrays, or of x itself."""
+    """Yield the name and value of each item of a container with floating-point arrays, or of x itself."""
     if type(x) not in (list, tuple, dict) or not has_floats(x):
         yield name, x
         return

@@ -1,4 +1,4 @@
-"""Calls derived from one call of a kernel: the same values in other memory layouts, other values, more rows."""
+"""Calls derived from one kernel call: the same values in other memory layouts, other values, and more rows."""
 
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ np = npx.host
 
 
 class Values(NamedTuple):
-    """The arguments of a kernel call on the host: positional, by name, and the options of its gradient."""
+    """The arguments of a kernel call on the host: positional and keyword arguments, and options of its gradient."""
 
     args: tuple[Any, ...]
     named: dict[str, Any]
@@ -63,7 +63,7 @@ def in_layout(x: Array, layout: str) -> Array:
 
 
 def with_other_values(values: Values) -> Values:
-    """Return values of the same shapes: rows reversed, floating numbers halved, the next random keys."""
+    """Return values of the same shapes, with the rows reversed, floats halved, and the next random keys."""
 
     def change(x: Array) -> Array:
         reversed_rows = (x[::-1] if x.ndim else x).copy()
@@ -85,8 +85,7 @@ def with_next_keys(value: Any) -> Any:
 
 
 def with_repeated_rows(values: Values, times: int) -> Values:
-    """Repeat the rows of the first argument and of every array with the same number of rows; repeated floats vary in
-    size."""
+    """Repeat the rows of the first argument and of every array with as many rows; repeated floats vary in size."""
     first = values.args[0]
 
     def change(x: Array) -> Array:

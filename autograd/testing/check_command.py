@@ -47,7 +47,7 @@ def load(name: str) -> ModuleType:
         if name.endswith(".py") and not path.is_file():
             raise UsageError(f"expected a Python file; {name} does not exist") from None
         got = f"{type(error).__name__}: {error}"
-        raise UsageError(f"expected the name of a module that can be imported; got {name!r} ({got})") from None
+        raise UsageError(f"expected an importable module; got {name!r} ({got})") from None
 
 
 def select(target: str) -> list[CustomGradient]:
@@ -120,7 +120,7 @@ def parse_expectations(texts: list[str], gradients: list[CustomGradient]) -> dic
         if not (separator and name in names) and len(names) == 1:
             name, declared = names[0], text
         if name not in names:
-            raise UsageError(f"expected NAME=GRADIENT for --expect, with a name of {', '.join(names)}; got {text!r}")
+            raise UsageError(f"expected NAME=GRADIENT for --expect, with NAME among {', '.join(names)}; got {text!r}")
         try:
             Expectation(declared)
         except ValueError as error:
@@ -132,7 +132,7 @@ def parse_expectations(texts: list[str], gradients: list[CustomGradient]) -> dic
 
 
 def check_one(gradient: CustomGradient, shapes: list[str], seed: int, expect: str | None = None) -> Outcome:
-    """Check one custom gradient, at inputs of the given `shapes` or, without any, at guessed inputs.
+    """Check one custom gradient at inputs of the given `shapes` or, if there are none, at guessed inputs.
 
     Args:
         expect: as for `check_operation`.
@@ -201,13 +201,14 @@ def parser() -> Parser:
         prog="python -m autograd.testing check",
         description="Check custom gradients: subclasses of torch.autograd.Function, functions with JAX's custom_vjp, "
         "pairs of NumPy functions f_forward and f_backward, and operations of this package. The exit status is 0 if"
-        " all are right, 1 if some are wrong, and 2 if some could not be checked or for wrong usage.",
+        " all are right, 1 if any is wrong, and 2 if any could not be checked or the usage is wrong.",
     )
     add = p.add_argument
-    add("target", metavar="MODULE[:NAME]", help="dotted name or path of a .py file; a function in it (default: all)")
+    target = "dotted name of a module, or path of a .py file, and a function in it (default: all)"
+    add("target", metavar="MODULE[:NAME]", help=target)
     shapes = "shape of an input, in order: 4x6, 4:int, 4x6:bool, 4x6:positive; =0.5 for a value (default: guessed)"
     add("--input", metavar="SHAPE", action="append", default=[], help=shapes)
-    expect = "gradient that differs from the derivative by intent: straight-through, reversed, or a sentence"
+    expect = "gradient that intentionally differs from the derivative: straight-through, reversed, or a sentence"
     add("--expect", metavar="NAME=GRADIENT", action="append", default=[], help=expect)
     add("--seed", metavar="N", type=int, default=0, help="seed of the inputs and of the check (default: 0)")
     add("--json", action="store_true", help="print one JSON object instead of a table")

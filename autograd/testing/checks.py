@@ -52,31 +52,31 @@ def check_operation(
     seed: int = 0,
     **options: Any,
 ) -> Report:
-    """Check `operation(*inputs, **options)`: its gradients, and every other rule that operations obey.
+    """Check the gradients of `operation(*inputs, **options)`, and every other rule that operations must obey.
 
     Args:
         operation: a function of Tensors, with its own vjp or composed of other operations.
         inputs: float64 arrays of any shape, and any other arguments of the operation.
-        max_saved_bytes: the bytes that may be saved for the backward pass beyond inputs and output; None: any number.
-        directions: None: compare every entry at the given inputs. An integer: compare only along that many random
-            directions.
+        max_saved_bytes: the maximum number of bytes saved for backward beyond inputs and output; None sets no limit.
+        directions: None compares every entry at the given inputs; a number N compares only along N random directions.
         float32: whether to compare float32 results with float64 results.
-        derive: whether to repeat the check at other values and shapes, derived from the floating inputs.
+        derive: whether to repeat the check at other values and shapes, derived from the floating-point inputs.
         domain: the open interval (low, high) in which the operation and its gradient are finite, or a sequence with an
-            interval or None for each floating input. With None, derived inputs that give non-finite values are skipped.
+            interval or None for each floating-point input. With None, derived inputs that give non-finite values are
+            skipped.
         blocks: the names of options that are block sizes; the results must not depend on them.
         dtype: the dtype of the output, if it differs from the inputs' dtype.
         reference: a function of the same arrays that returns the correct output. Wherever the reference is finite, the
             operation has to return the same value. The reference has to accept the given inputs and may reject derived
             ones.
-        expect: for a gradient that differs from the derivative by intent: "straight-through" or "reversed"; a function
-            `expect(g, *inputs)` that returns the intended gradients; or a sentence with the reason, which accepts any
-            gradient. The report says how the gradient differs.
+        expect: for a gradient that intentionally differs from the derivative: "straight-through" or "reversed"; a
+            function `expect(g, *inputs)` that returns the intended gradients; or a sentence with the reason, which
+            accepts any gradient. The report says how the gradient differs.
         seed: selects the weights of the outputs and the random directions.
         options: passed on to `operation`.
 
     Returns a Report. Raises GradientError or CheckError, whose `rule` is a key of `report.RULES` and whose text ends
-    with a line that reproduces the failure; TypeError and ValueError for invalid arguments, as `gradcheck` does.
+    with a line that reproduces the failure. Raises TypeError and ValueError for invalid arguments, like `gradcheck`.
     """
     settings: dict[str, Any] = {"max_saved_bytes": max_saved_bytes, "dtype": dtype, "blocks": tuple(blocks) or None}
     settings |= {"reference": reference, "expect": expect, "float32": None if float32 else False}
@@ -108,7 +108,7 @@ def check_operation(
     if derive:
         check.at_derived_inputs(problem)
         check.at_other_options(arguments.with_other_floats(problem, operation))
-    report.notes += getattr(operation, "notes", [])  # options of a function of another framework
+    report.notes += getattr(operation, "notes", [])  # an operation from another framework has notes
     return report
 
 
@@ -120,7 +120,7 @@ def operation_problem(operation: Callable[..., Tensor], arguments: Arguments, se
     """
     name = f"check_operation: {getattr(operation, '__name__', type(operation).__name__)}"
     given = {k: v for k, v in settings.items() if v is not None}
-    if getattr(settings["reference"], "__name__", "") == "<lambda>":  # cannot be written; the caller defines it
+    if getattr(settings["reference"], "__name__", "") == "<lambda>":  # cannot be written out; the caller defines it
         given["reference"] = Named("reference")
 
     def call(values: list[Any]) -> Any:
@@ -150,13 +150,13 @@ def check_layer(
 ) -> Report:
     """Check the gradients of `layer(*inputs, **options)` with respect to inputs and parameters, in each mode.
 
-    The rules for operations and for modes apply, and evaluation mode must not draw random numbers. Around each call in
-    training mode, `npx.keyed(seed, 1)` holds the dropout masks fixed.
+    The rules for operations and for modes apply, and evaluation mode must not draw random numbers. Each call in
+    training mode runs within `npx.keyed(seed, 1)`, which holds the dropout masks fixed.
 
     Args:
-        layer: an object with `named_parameters()`, which returns (name, Tensor) pairs, `train()` and `eval()`, such as
-            a models.Module. The check runs in float64 and restores the layer.
-        inputs: floating arrays, passed on as Tensors; integer ids and any other arguments of the layer.
+        layer: an object such as a models.Module, with `train()`, `eval()` and `named_parameters()`, which returns
+            (name, Tensor) pairs. The check runs in float64 and restores the layer.
+        inputs: floating-point arrays, which are passed as Tensors, and any other arguments of the layer, such as ids.
         modes: "train", "eval", or both, in the order in which to check them.
         directions, float32: as for `check_operation`.
         derive: whether to repeat the check at other values and shapes of inputs and parameters.

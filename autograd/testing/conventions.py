@@ -1,10 +1,10 @@
-"""Points at which several gradients are defensible, and how they differ from errors.
+"""Points at which several gradients are defensible, and how to tell these gradients from wrong ones.
 
 The gradient of a maximum of equal entries may go to any of them, and the derivative of a single entry says little:
 moving one of seven zeros leaves their median unchanged. But near such a point the function is smooth, with gradients
 that jump from one neighbor to the next. A gradient between the neighbors' gradients is a convention (an element of
-Clarke's generalized gradient); outside of their range it is wrong. Where the function itself jumps, it has no gradient
-at all.
+Clarke's generalized gradient); a gradient outside their range is wrong. Where the function itself jumps, it has no
+gradient at all.
 """
 
 from collections.abc import Sequence
@@ -18,17 +18,17 @@ from npx import Array
 MAX_NEIGHBORS = 36  # enough for each of up to 36 tied entries to take every rank
 DISTANCE = 1e-6  # distance of the farthest neighbor, relative to the largest magnitude of each array
 JUMPS = 1e-3, 1e-5, 1e-7  # distances at which a jump of the function must persist
-WIDE = 1e-2  # a range of derivatives above this fraction of them is a jump, not curvature
+WIDE = 1e-2  # derivatives that differ by more than this fraction indicate a jump, not curvature
 
-Moves = dict[int, Array]  # a direction: by the position of an array, how far each entry moves
+Moves = dict[int, Array]  # a direction: the position of an array -> how far each of its entries moves
 Points = list[tuple[list[Array], list[Array]]]  # neighboring points and the gradients there
 
 
 class Neighborhood:
-    """The function next to a point at which its gradient may not be unique.
+    """The function near a point at which its gradient may not be unique.
 
     Args:
-        problem, arrays, sizes: the function, the point, and the unit of a distance in each array.
+        problem, arrays, sizes: the function, the point, and the unit of distance in each array.
         c: the incoming gradient.
         at_point: the gradients at the point.
     """
@@ -49,7 +49,7 @@ class Neighborhood:
         Args:
             numerical: the numerical derivative at this point.
         """
-        for kind in ("nearby", "scattered", "aligned"):  # each one is computed only if the previous ones do not decide
+        for kind in ("nearby", "scattered", "aligned"):  # each is computed only if the previous ones are inconclusive
             points, is_certain = getattr(self, kind), kind != "aligned"
             slopes = [slope for slope in self.slopes(moves, points) if npx.isfinite(slope)]
             low, high = min(slopes, default=0.0), max(slopes, default=0.0)
@@ -64,8 +64,8 @@ class Neighborhood:
     def confirms(self, moves: Moves, points: Points, analytic: float, numerical: float) -> bool:
         """Return whether the numerical derivatives at two neighboring points equal `analytic`.
 
-        They must be much closer to `analytic` than to `numerical`. Where the function is smooth they equal `numerical`,
-        and a slightly wrong gradient is close to them too.
+        They must be much closer to `analytic` than to `numerical`: where the function is smooth, they equal
+        `numerical`, and a slightly wrong gradient is close to them too.
         """
         for arrays, _ in points[:2]:
             neighboring = self.numerical_slope(moves, arrays)
@@ -75,7 +75,7 @@ class Neighborhood:
         return len(points) > 1
 
     def has_slopes(self, moves: Moves, points: Points, ends: Sequence[float]) -> bool:
-        """Return whether some of the analytic derivatives `ends` equal the numerical derivatives at their points."""
+        """Return whether the analytic derivatives `ends` equal the numerical derivatives at their points."""
         slopes = self.slopes(moves, points)
         for end in ends:
             neighboring = self.numerical_slope(moves, points[slopes.index(end)][0])
@@ -98,7 +98,7 @@ class Neighborhood:
 
     @cached_property
     def nearby(self) -> Points:
-        """Points without ties and zeros, with the entries in varying order."""
+        """Points without ties or zeros, with the entries in varying order."""
         number = min(MAX_NEIGHBORS, max(2, *(a.size for a in self.arrays)))
         return self.with_gradients([self.neighbor(k) for k in range(number)])
 
@@ -139,7 +139,7 @@ class Neighborhood:
         return self.with_gradients(points)
 
     def with_gradients(self, points: Sequence[list[Array]]) -> Points:
-        """Return the points in the domain, each with its gradients."""
+        """Return the points that lie in the domain, each with its gradients."""
         result = []
         for arrays in points:
             try:
@@ -160,7 +160,7 @@ class Neighborhood:
         return arrays
 
     def has_jump(self, moves: Moves) -> bool:
-        """Return whether an output that depends on the moved entries, if any does, jumps at this point."""
+        """Return whether any output that depends on the moved entries (or any at all, if none does) jumps here."""
         here = self.values({}, 0.0)
         depends = (self.values(moves, -JUMPS[0]) != here) | (self.values(moves, JUMPS[0]) != here)
         depends |= not depends.any()

@@ -9,12 +9,12 @@ from npx import Array
 
 MAX_PRINTED = 64  # gradients with at most this many entries are printed in full
 MAX_WIDTH = 150  # maximum number of columns of two arrays side by side
-SIMPLE_FACTORS = (-2, -1, -1 / 2, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 2, 2, 3, 4)  # ratios of wrong to right gradients
+SIMPLE_FACTORS = (-2, -1, -1 / 2, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 2, 2, 3, 4)  # common ratios, wrong to right gradient
 MAX_LINES = 12  # maximum number of entries listed for wider arrays
 
 
 def comparison(analytic: float, verdict: Verdict, difference: float | None = None) -> list[str]:
-    """Return lines that show an analytic derivative and what was expected."""
+    """Return lines that show an analytic derivative and the expected one."""
     expected = repr(verdict.numerical)
     if verdict.is_kink:
         expected = f"from {verdict.low!r} to {verdict.high!r}, the left and right derivatives at a kink"
@@ -34,7 +34,7 @@ def describe_entries(
     numerical: Array,
     wrong: Sequence[tuple[float, tuple[int, ...], Verdict]],
 ) -> str:
-    """Return the text on the wrong entries, as (difference, index, verdict), of the gradient of `arrays[i]`.
+    """Describe the wrong entries, given as (difference, index, verdict), of the gradient of `arrays[i]`.
 
     Small gradients are printed in full, with all arrays.
     """
@@ -52,10 +52,9 @@ def describe_entries(
 
 
 def side_by_side(left: Array, right: Array) -> list[str]:
-    """Return the lines of two arrays of one shape next to each other; for wide arrays, list the entries that differ
-    most.
+    """Return the lines of two arrays of the same shape side by side or, for wide arrays, the entries that differ most.
 
-    NaN in the right one stands for an entry that was not compared.
+    NaN in `right` stands for an entry that was not compared.
     """
 
     def lines(x: Array, undefined: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The derivatives of one problem along directions through its arrays, analytic and numerical, and how they compare.
+"""Compare the analytic and numerical derivatives of one problem along directions through its arrays.
 
 A direction is a dictionary of moves: for some of the arrays, how far each entry moves, in units of the array's largest
 entry.
@@ -80,7 +80,7 @@ class Directions:
         ]
         with quiet():
             ratios = [abs(a.astype("float64")) / size for a, size in zip(self.arrays, self.sizes, strict=True)]
-            # the step of an entry, in these units; that of a zero is relative to the array's largest entry
+            # the step of an entry, in these units: its own magnitude or, for a zero, that of the array's largest entry
             self.steps = [npx.where((ratio > 1e-12) & (ratio < npx.inf), ratio, 1.0) for ratio in ratios]
         least_noise = 2 * EPS[lowest] * abs(here)
         self.scale = Scale(lowest, here, least_noise, RTOL[lowest] if rtol is None else rtol, atol, least)
@@ -125,7 +125,7 @@ class Directions:
         return noise(self.outputs(self.random_moves(10**6)), self.scale.here, self.scale.dtype)
 
     def judged_along(self, moves: Moves) -> tuple[float, Scale]:
-        """Return the analytic derivative along a direction, and the scale with which to judge it."""
+        """Return the analytic derivative along a direction, and the scale by which to judge it."""
         parts = [(self.gradients[i].astype("float64") * move, self.sizes[i]) for i, move in moves.items()]
         analytic = sum(
             size * float(npx.sum(npx.where(moves[i] != 0, part, 0)))
@@ -139,9 +139,9 @@ class Directions:
         return analytic, replace(self.scale, slack=slack)
 
     def is_right_along(self, moves: Moves) -> bool:
-        """Return whether the gradient is right along a direction by one short step, if the noise is the least possible.
+        """Return whether one short step shows that the gradient is right along a direction, assuming minimal noise.
 
-        More noise would widen the accepted range. False where the function is not smooth.
+        More noise would widen the accepted range. Returns False where the function is not smooth.
         """
         analytic, scale = self.judged_along(moves)
         changed = npx.zeros_like(scale.here, dtype="bool")
@@ -172,14 +172,14 @@ class Directions:
         return analytic, verdict
 
     def note_difference(self, analytic: float, numerical: float) -> None:
-        """Report the relative difference of two derivatives if it is the largest so far."""
+        """Record the relative difference of two derivatives in the report if it is the largest so far."""
         unit = self.scale.tolerance(self.weights, analytic, numerical) / self.scale.rtol
         self.report.worst = max(self.report.worst, abs(analytic - numerical) / (unit or 1.0))
 
     # Inconclusive cases
 
     def rounding_along(self, moves: Moves) -> float:
-        """Return how much rounding of the inputs changes the analytic derivative along a direction.
+        """Return how much rounding the inputs changes the analytic derivative along a direction.
 
         This is 0 unless the output loses digits to rounding as well (for example, when a linear system is nearly
         singular), because a gradient must be as accurate as its output. Large changes come from broken ties and are
@@ -215,11 +215,11 @@ class Directions:
         return Neighborhood(self.problem, self.arrays, self.sizes, self.c, self.gradients)
 
     def convention(self, moves: Moves, analytic: float, verdict: Verdict) -> str:
-        """Return why a gradient that differs from the numerical derivative is defensible; "" where it is wrong.
+        """Return why a gradient that differs from the numerical derivative is defensible; "" if it is wrong.
 
         In a composition, each operation chooses its value at its own kink: relu(x) - relu(-x) / 10 has the slopes 1/10
-        and 1 at 0, but the gradient 0. No single operation can correct that. This excuse does not apply to an operation
-        with a single vjp, or to a composition that has a derivative at this point.
+        and 1 at 0, but the gradient 0. No single operation can correct that. This exception does not apply to an
+        operation with a single vjp, or to a composition that has a derivative at this point.
         """
         if not npx.isfinite(analytic):
             return ""

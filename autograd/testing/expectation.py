@@ -1,4 +1,4 @@
-"""Gradients that differ from the derivative by intent, declared with `expect=`.
+"""Gradients that intentionally differ from the derivative, declared with `expect=`.
 
 For example, a straight-through estimator passes the gradient through a rounding operation, whose derivative is 0, and a
 gradient reversal layer flips its sign. The declared gradient replaces the numerical derivative; all rules except
@@ -25,8 +25,8 @@ class Expectation:
     """A declared gradient.
 
     Args:
-        expect: a key of `NAMED`; a function that returns the gradients of the floating inputs, called as `expect(g,
-            *inputs)`; or a sentence with the reason, which accepts any gradient.
+        expect: a key of `NAMED`; a function that returns the gradients of the floating-point inputs, called as
+            `expect(g, *inputs)`; or a sentence with the reason, which accepts any gradient.
     """
 
     def __init__(self, expect: Any) -> None:
@@ -39,7 +39,7 @@ class Expectation:
         self.reason = expect if isinstance(expect, str) else f"{getattr(expect, '__name__', 'a function')}(g, *inputs)"
 
     def compare(self, problem: Problem, seed: int) -> Expected:
-        """Compare the gradient with the declared one for several incoming gradients; return the first."""
+        """Compare the gradient with the declared one for several incoming gradients; return the first result."""
         arrays = [npx.to_host(a).copy() for a in problem.arrays]
         problem = problem.at(arrays)
         y = npx.to_host(problem.run([npx.from_host(a.copy()) for a in arrays])[0].data).copy()
@@ -76,9 +76,9 @@ class Expectation:
         except GradientError as error:
             lines = str(error).removeprefix(f"{problem.name}: ").splitlines()
             numbers = " ".join(" ".join(line.split()) for line in lines[1:3])
-            return f"wrong by intent ({self.reason}): {lines[0].rstrip(':')}: {numbers}"
+            return f"intentionally wrong ({self.reason}): {lines[0].rstrip(':')}: {numbers}"
         except CheckError:
-            return f"wrong by intent ({self.reason})"
+            return f"intentionally wrong ({self.reason})"
         return f"the gradient equals the derivative: expect={self.reason!r} is not needed at these inputs"
 
 

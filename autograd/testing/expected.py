@@ -44,12 +44,12 @@ class Expected:
         tolerance: float = 1e-9,
         cause: str = "",
     ) -> None:
-        """Raise CheckError unless the output and gradients match the expected ones. None is not compared.
+        """Raise CheckError unless the output and gradients match the expected ones. Results that are None are skipped.
 
         Args:
             condition: how the results were computed, for the message.
             factor: multiplier of the expected gradients.
-            cause: the likely cause of a difference, if it is not the cause that the rule names.
+            cause: the likely cause of a difference, if it differs from the one that the rule names.
         """
         dtypes = {self.y.dtype.name, *(g.dtype.name for g in self.gradients)}
         tolerance *= 1 if dtypes == {"float64"} else 1e6
@@ -66,9 +66,9 @@ class Expected:
 
 
 def close(a: Array, b: Array, tolerance: float, scale: float = 0.0) -> bool:
-    """Return whether b equals a, relative to the largest finite magnitude of a, at least `scale`.
+    """Return whether b equals a within `tolerance` times the largest finite magnitude of a, or `scale` if larger.
 
-    Non-finite values have to be the same.
+    Non-finite values must be the same in both.
     """
     if a.shape != b.shape:
         return False

@@ -1,12 +1,11 @@
 """Compare analytic gradients with numerical derivatives, and report the wrong entries.
 
 For a function f and a fixed random c, backward gives the gradient of phi(x) = sum(c * f(x)). Along a direction d, phi
-has the derivative (gradient . d), which `numerical.py` estimates with a bound on the error. If there are few
-entries, each is a separate direction; otherwise random directions through all arrays at once reveal an error in
-any entry.
+has the derivative (gradient . d), which `numerical.py` estimates with an error bound. If there are few entries, each
+one is a separate direction; otherwise, random directions through all arrays at once reveal an error in any entry.
 
 At a kink of phi there is no single gradient, but a range of acceptable values. Tied entries stay tied when they are
-moved together, so phi has a derivative along that direction, with which the gradient is compared.
+moved together, so phi has a derivative along that direction, and the gradient is compared with it.
 """
 
 from collections.abc import Callable
@@ -40,22 +39,22 @@ def gradcheck(
     seed: int = 0,
     **options: Any,
 ) -> Report:
-    """Check the gradients of `function(*inputs, **options)` with respect to its floating inputs.
+    """Check the gradients of `function(*inputs, **options)` with respect to its floating-point inputs.
 
     Args:
-        function: takes Tensors in place of the floating inputs and returns one Tensor of any shape.
-        inputs: arrays or Tensors, float64 preferred. Integers, booleans and other values are passed on unchanged.
-        directions: None compares every entry or, above 1,500 entries, a sample of entries and random directions. A
-            number compares along that many random directions through all inputs, which is faster, and single entries
-            only after a failure.
+        function: takes Tensors in place of the floating-point inputs and returns one Tensor of any shape.
+        inputs: arrays or Tensors, preferably float64. Integers, booleans and other values are passed on unchanged.
+        directions: None compares every entry or, for more than 1,500 entries, a sample of entries and random
+            directions. A number N compares along N random directions through all inputs, which is faster, and checks
+            individual entries only after a failure.
         rtol, atol: the relative and absolute tolerance, in addition to the error bound of the numerical derivative.
-            None: a default for the dtype.
+            None selects a default for the dtype.
         seed: selects the weights c of the outputs and the random directions.
         options: passed on to `function`.
 
-    Raises GradientError with both gradients side by side and a line that reproduces it. Raises TypeError if no input is
-    floating-point or the function does not return a Tensor, and ValueError if the function is not deterministic,
-    returns a non-finite value, or rtol is below what the dtype can resolve.
+    Raises GradientError, which shows both gradients side by side and a line of Python that reproduces the failure.
+    Raises TypeError if no input is floating-point or the function does not return a Tensor, and ValueError if the
+    function is not deterministic or returns a non-finite value, or if rtol is below what the dtype can resolve.
     """
     arguments, report = Arguments(inputs, options), Report()
     name = f"gradcheck: {getattr(function, '__name__', type(function).__name__)}"
@@ -103,7 +102,7 @@ class GradientCheck(Directions):
             self.check_tied(value)
 
     def check_entry(self, i: int, position: int) -> tuple[tuple[int, ...], float, Verdict]:
-        """Return the index, analytic derivative and verdict of one entry of array i, per unit of the entry."""
+        """Return the index, the analytic derivative per unit of the entry, and the verdict for one entry of array i."""
         index = tuple(int(k) for k in npx.unravel_index(position, self.arrays[i].shape))
         move = npx.zeros_like(self.arrays[i], dtype="float64")
         move[index] = self.steps[i][index]
@@ -128,13 +127,13 @@ class GradientCheck(Directions):
     def is_right_in_every_entry(self) -> bool:
         """Return whether the gradient is right along a random direction that moves each entry by its step.
 
-        A wrong entry shows along it unless its error is about 1e-6 of the sum.
+        This reveals a wrong entry unless its error is only about 1e-6 of the sum.
         """
         moves = self.random_moves(10**6 + 2)
         return self.is_right_along({i: steps * moves[i] for i, steps in enumerate(self.steps)})
 
     def check_tied(self, value: float) -> None:
-        """Compare along the direction that moves all entries equal to `value`, of all inputs, together."""
+        """Compare derivatives along the direction that moves all entries equal to `value`, in all inputs, together."""
         moves = {i: (a == value).astype("float64") / self.sizes[i] for i, a in enumerate(self.arrays)}
         analytic, verdict = self.along(moves)
         if verdict.kind == "wrong" and not self.convention(moves, analytic, verdict):
@@ -142,7 +141,7 @@ class GradientCheck(Directions):
             raise self.failure("tie", "\n".join([text, *comparison(analytic, verdict)]))
 
     def check_directions(self, number: int) -> None:
-        """Compare along random directions; raise GradientError for a wrong one."""
+        """Compare derivatives along random directions; raise GradientError for a wrong one."""
         for k in range(number):
             moves = self.random_moves(k)
             if self.is_right_along(moves):
@@ -230,9 +229,9 @@ def check_gradients(
     Args:
         report: collects the statistics.
         directions, rtol, atol, seed: as for `gradcheck`.
-        limit: above this number of entries, only a sample is moved separately.
-        least: smaller numerical derivatives are treated as 0.
-        screen: whether to skip the entries if the gradient is right along a random direction.
+        limit: above this number of entries, only a sample is perturbed separately.
+        least: numerical derivatives smaller than this are treated as 0.
+        screen: whether to skip the individual entries if the gradient is right along a random direction.
     """
     check = GradientCheck(problem, report, rtol, atol, seed, least)
     with quiet():

@@ -27,12 +27,11 @@ def functions(subject: Any) -> Iterator[Any]:
         yield subject
     if hasattr(subject, "__wrapped__"):
         yield subject.__wrapped__
-    yield from getattr(subject, "functions", ())  # functions of another framework
+    yield from getattr(subject, "functions", ())  # functions from another framework
 
 
 def referenced_objects(subject: Any) -> Iterator[Any]:
-    """Yield the objects that the functions of a subject refer to: closures, the globals that they name, and
-    attributes."""
+    """Yield the objects in the closures, globals and attributes that the functions of a subject refer to."""
     for function in functions(subject):
         code = getattr(function, "__code__", None)
         if code is not None:
@@ -130,7 +129,7 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def cast_buffers(layer: Any, dtype: Any) -> None:
-    """Cast the floating arrays among the buffers, such as running means, to the dtype of the check."""
+    """Cast the floating-point arrays among the buffers, such as running means, to the dtype of the check."""
     others = [
         (module, name, value)
         for module in (layer.modules() if hasattr(layer, "modules") else ())
@@ -165,9 +164,9 @@ def layer_restored(layer: Any) -> Iterator[Callable[[], list[str]]]:
 
 
 def hold_state(problem: Problem, subject: Any, notes: list[str]) -> None:
-    """Make a problem restore its hidden state before each call, where repeated calls give different outputs.
+    """Make a problem restore its hidden state before each call, if repeated calls give different outputs.
 
-    Adds what is held fixed to `notes`. Raises CheckError, rule `determinism`, if outputs still differ.
+    Records in `notes` what is held fixed. Raises CheckError with the rule `determinism` if outputs still differ.
     """
     call, (restore_random, is_random_used), restore_buffers = problem.call, random_state(subject), buffer_state(subject)
 
@@ -182,7 +181,7 @@ def hold_state(problem: Problem, subject: Any, notes: list[str]) -> None:
 
     restores: list[Callable[[], Any]] = []
     is_varying = varies(restores)
-    if is_random_used():  # the state counts even if different random numbers gave the same output by chance
+    if is_random_used():  # even if different random numbers happened to give the same output
         restores.append(restore_random)
         notes.append("random numbers without a key: held fixed")
         is_varying = varies(restores)

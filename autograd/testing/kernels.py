@@ -1,4 +1,4 @@
-"""`check_kernel`: compare the fast versions of a kernel and of its gradient with the reference, however it is called.
+"""`check_kernel`: check the fast versions of a kernel and of its gradient against the reference under many conditions.
 
 Each fast version runs with various memory layouts, block sizes, numbers of threads, gradients of the output and orders
 of calls. A failure names the broken rule.
@@ -29,7 +29,7 @@ from npx.dispatch import compare, copied, mapped
 
 BLOCK_SIZES, THREADS = (1, 2, 3), (1, 2, 3)
 MAX_BLOCKS = 1000  # maximum number of blocks of an array; larger arrays get larger blocks
-MANY_ROWS, MANY_NUMBERS = 2100, 150_000  # limits of a call that exceeds a block of the usual size
+MANY_ROWS, MANY_NUMBERS = 2100, 150_000  # size limits of a call that spans several usual blocks
 FACTORS = 2.0**20, 2.0**-20, 0.0  # factors on the gradient of the output; powers of two are exact
 np = npx.host
 
@@ -44,14 +44,15 @@ def check_kernel(
 ) -> list[str]:
     """Check every fast version of a kernel, and of its gradient, against the reference.
 
-    Checks the versions for the dtype of the first argument, on every available engine. The values that a version saves
-    for its gradient are not compared. The rules:
+    The versions for the dtype of the first argument are checked on every available engine. The values that a version
+    saves for its gradient are not compared. The rules:
 
         reference                 the results, and the arguments after the call, have the same values, shapes and
                                   dtypes as those of the reference, which runs in one block on one thread
         no mutation               the version modifies neither the output, nor its gradient, nor arguments that the
                                   reference leaves unmodified
-        input layout              arguments may have any memory layout, and be read-only if the reference writes to none
+        input layout              arguments may have any memory layout, and may be read-only if the reference does not
+                                  write to them
         incoming gradient layout  the gradient of the output and the arrays in `gradient` may also have any memory
                                   layout, including broadcast views with strides of 0
         block size, thread count  under `npx.small_blocks` the reference and the version give the same results in blocks
@@ -66,13 +67,13 @@ def check_kernel(
         kernel: the kernel to check.
         args, kwargs: its arguments.
         gradient: options of its gradient.
-        derive: False limits the check to the reference, the layouts, one block size and two numbers of threads, which
-            is fast enough for examples drawn by a strategy. Arguments of more than 150,000 numbers fill several blocks
-            as they are; only the rule `reference` is checked for them, and on two threads.
+        derive: False limits the check to the reference, the layouts, one block size and two thread counts, which is
+            fast enough for examples drawn by a strategy. Arguments of more than 150,000 numbers already fill several
+            blocks; for them, only the rule `reference` and the results on two threads are checked.
         seed: selects the gradient of the output.
 
-    Returns the names of the versions checked. Raises npx.KernelMismatch with the broken rule as `rule`, and a line
-    that reproduces the failure.
+    Returns the names of the versions checked. Raises npx.KernelMismatch, whose `rule` is the broken rule and whose
+    text ends with a line that reproduces the failure.
     """
     checked = []
     before = npx.device()
@@ -107,7 +108,7 @@ def is_available(device: str) -> bool:
 
 
 class Forward(NamedTuple):
-    """The result of a forward call: the output, what it saved (None without a gradient), the arguments afterwards."""
+    """The output of a forward call, the values it saved (None without a gradient), and the arguments after the call."""
 
     y: Any
     saved: Any
@@ -123,7 +124,7 @@ class Outcome(NamedTuple):
 
 
 class KernelExpected(NamedTuple):
-    """The outcome of the reference for some values and a gradient g of the output (None without a gradient)."""
+    """The outcome of the reference for given values and a gradient g of the output (None without a gradient)."""
 
     values: Values
     g: Any
@@ -148,7 +149,7 @@ class KernelCheck:
         self.n_numbers = sum(x.size for x in arrays_in(values))
 
     def check(self, derive: bool) -> None:
-        """Check all rules, or without `derive` those that every drawn example has to obey."""
+        """Check all rules or, without `derive`, those that are checked for every drawn example."""
         expected = self.expected(self.values)
         self.require("reference", "given layout", expected)
         if self.n_numbers > MANY_NUMBERS:
@@ -161,13 +162,13 @@ class KernelCheck:
             doubled = self.with_rows(expected, 2)
             self.check_incoming(expected)
             self.check_calls(expected, doubled)
-            if doubled and self.key[1] == "float64":  # float64 sums over many rows keep the compared digits
+            if doubled and self.key[1] == "float64":  # in float64, sums over many rows are accurate enough
                 self.check_many_rows(expected)
 
     # Evaluation
 
     def forward(self, key: tuple[str, str] | None, arguments: Any) -> Forward:
-        """Run the version of a key, or the reference for None, on (positional, named) arguments."""
+        """Run the version with this key, or the reference if it is None, on (positional, named) arguments."""
         args, named = arguments
         result = self.kernel.run(key, *args, **named)
         if self.kernel.grad is None:
@@ -176,9 +177,9 @@ class KernelCheck:
         return Forward(y, None if saved.values is None else saved, arguments)
 
     def gradients(self, call: Forward, expected: KernelExpected, layout: str = "given") -> Any:
-        """Return (gradients, options afterwards) of a call, for the gradient of the output in a layout.
+        """Return (gradients, options after the call), for the gradient of the output in the given layout.
 
-        The arrays in the options, which may be written to, get the same layout if it permits that.
+        The arrays in the options, which may be written to, get the same layout if it permits writing.
         """
         g = copied_to_device(expected.g, layout)
         options = copied_to_device(expected.values.gradient, layout if layout in LAYOUTS else "given")
@@ -196,7 +197,7 @@ class KernelCheck:
         return Outcome(y, call.arguments, gradients)
 
     def expected(self, values: Values, g: Any = None) -> KernelExpected:
-        """Run the reference in one block. With g None, the gradient of the output is random."""
+        """Run the reference in one block. If g is None, the gradient of the output is random."""
         with npx.small_blocks(None, threads=1):
             call = self.forward(None, copied_to_device(values[:2]))
             if g is None and call.saved is not None:
@@ -205,7 +206,7 @@ class KernelCheck:
             return expected._replace(outcome=self.outcome(call, expected))
 
     def derived(self, values: Values, g: Any = None) -> KernelExpected | None:
-        """Like `expected`, for derived values; None if the reference rejects them or gives non-finite results."""
+        """Return `expected` for derived values; None if the reference rejects them or gives non-finite results."""
         try:
             expected = self.expected(values, g)
         except Exception:
@@ -213,7 +214,7 @@ class KernelCheck:
         return expected if is_finite(expected.outcome) or not is_finite(self.values) else None
 
     def with_rows(self, expected: KernelExpected, times: int) -> KernelExpected | None:
-        """Like `derived`, with `times` as many rows; None if the results do not grow by rows."""
+        """Return `derived` for `times` as many rows; None if the results do not grow with the rows."""
         longer = self.derived(with_repeated_rows(self.values, times))
         if longer is None:
             return None
@@ -233,9 +234,9 @@ class KernelCheck:
         incoming: str = "given",
         fast: bool = True,
     ) -> Outcome:
-        """Return the outcome of the version or of the reference, for arguments and an incoming gradient in layouts.
+        """Return the outcome of the version or of the reference for arguments and incoming gradient in given layouts.
 
-        Raises KernelMismatch with `rule` if it differs from the expected outcome or is an error.
+        Raises KernelMismatch with `rule` if the call fails or its outcome differs from the expected one.
         """
         condition += "" if fast else ", reference"
         with breaks(rule, f"{self.name}, {condition}"):
@@ -307,7 +308,7 @@ class KernelCheck:
                 if multiple:
                     call = self.forward(self.key, copied_to_device(self.values[:2]))
                     gradients = self.gradients(call, multiple)[0]
-                    # Scaled back to the magnitude that the tolerance belongs to.
+                    # Scaled back to the magnitude for which the tolerance is meant.
                     right = scaled(expected.outcome.gradients[0], float(factor != 0))
                     name = f"{self.grad_name}, {condition}, divided by it"
                     compare(name, right, scaled(gradients, 1 / (factor or 1)))
@@ -382,7 +383,7 @@ def mismatch(rule: str, message: str) -> KernelMismatch:
 
 @contextmanager
 def breaks(rule: str, name: str) -> Iterator[None]:
-    """Turn any error within the block into a KernelMismatch by `rule`, unless it names a rule already."""
+    """Turn any error within the block into a KernelMismatch with `rule`, unless it already names a rule."""
     try:
         yield
     except KernelMismatch as error:

@@ -43,7 +43,7 @@ def returns_to_mode(expected: Expected, others: Sequence[tuple[Action, Expected 
 def enters_after_update(
     expected: Expected, others: Sequence[Problem], restore_buffers: Action, leave: Action, enter: Action
 ) -> None:
-    """Check that a mode that is entered after a parameter update uses the new parameters.
+    """Check that a layer that enters a mode after a parameter update uses the new parameters.
 
     Args:
         others: problems with other parameters; the first that the layer accepts is used.

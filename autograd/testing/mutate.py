@@ -1,8 +1,8 @@
 """`python -m autograd.testing mutate MODULE`: mutation testing of gradients.
 
 Applies the mutation operators of mutation/rules.py to the backward code of a module, one at a time, runs its tests on
-each mutant, and lists the mutants that pass them (docs/mutate.md). No file of the user is modified: an import hook
-(mutation/planted.py) substitutes the mutated source inside the processes of pytest.
+each mutant, and lists the mutants that pass them (docs/mutate.md). The user's files are not modified: an import hook
+(mutation/planted.py) substitutes the mutated source inside the pytest processes.
 """
 
 import argparse
@@ -104,7 +104,7 @@ def report(line: str = "") -> None:
 
 
 def relative_path(path: Path) -> str:
-    """Return the path relative to the current folder, if it is inside."""
+    """Return the path relative to the current folder if it is inside that folder."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
@@ -174,7 +174,7 @@ def as_json(outcomes: list[Outcome], file: Path, arguments: list[str], seconds: 
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports wrong usage as UsageError."""
+    """An argument parser that raises UsageError for wrong usage."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; try --help")
@@ -183,8 +183,8 @@ class Parser(argparse.ArgumentParser):
 def parser() -> Parser:
     p = Parser(
         prog="python -m autograd.testing mutate",
-        description="Plant typical bugs in the gradients of a module, one at a time, and list those its tests do "
-        "not detect. The exit status is 1 if there are any.",
+        description="Plant typical bugs in the gradients of a module, one at a time, and list those that its "
+        "tests do not detect. The exit status is 1 if there are any.",
         epilog="kinds of bugs: " + "; ".join(f"{kind} ({what})" for kind, what in KINDS.items()),
     )
     add = p.add_argument
@@ -194,7 +194,7 @@ def parser() -> Parser:
     add("--limit", metavar="SECONDS", type=float, help="CPU time per mutant (default: 4 x the first run + 5)")
     add("--list", action="store_true", help="list the mutants without running any tests")
     add("--json", metavar="FILE", type=Path, help="write all results to FILE")
-    to_pytest = "arguments of pytest, last (default: test files next to MODULE and in ./tests that import it)"
+    to_pytest = "pytest arguments; must come last (default: test files next to MODULE and in ./tests that import it)"
     add("--tests", metavar="PYTEST_ARGUMENT", nargs=argparse.REMAINDER, help=to_pytest)
     return p
 
@@ -237,7 +237,7 @@ def mutate(arguments: list[str]) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command line: one line on stderr for wrong usage, nothing for Ctrl-C."""
+    """Run the command line; print one line on stderr for wrong usage, and nothing for Ctrl-C."""
     try:
         previous = signal.signal(signal.SIGTERM, signal.default_int_handler)  # kills the test processes, as Ctrl-C does
     except ValueError:  # not in the main thread

@@ -1,9 +1,9 @@
 """Numerical derivatives of a function along a direction, with a bound on their error.
 
 For outputs y(t) along a line, the central difference D(h) = (y(h) - y(-h)) / 2h has a truncation error of O(h^2) and a
-rounding error of O(noise / h). Two steps, h and h/2, give Richardson's R = D(h/2) + (D(h/2) - D(h)) / 3, whose error is
-O(h^4), and a bound on it: |D(h/2) - D(h)| plus the rounding error that `noise` measures. Where the bound is large
-because the function curves within a step, a step 16 times smaller is tried, up to six times.
+rounding error of O(noise / h). Two steps, h and h/2, give Richardson's extrapolation R = D(h/2) + (D(h/2) - D(h)) / 3,
+whose error is O(h^4), and a bound on this error: |D(h/2) - D(h)| plus the rounding error that `noise` measures. Where
+the bound is large because the function curves within a step, a step 16 times smaller is tried, up to six times.
 
 An analytic derivative is `right` if it lies within the bound, `wrong` if two steps that agree with each other both
 exclude it, else `inconclusive`. At a kink (a ReLU at 0, a tie in a maximum), the left and right derivatives differ at
@@ -23,8 +23,8 @@ STEP = {"float32": 6e-2, "float64": 1e-3}  # relative to the largest magnitude o
 RTOL = {"float32": 2e-2, "float64": 1e-6}  # relative to the larger of the two derivatives
 FLOOR = {"float32": 1e-4, "float64": 1e-9}  # relative to the outputs; smaller derivatives count as 0
 EPS = {"float32": 1.2e-7, "float64": 2.2e-16}
-WIDE = 1e-3  # bounds above this fraction of the derivative are not evidence
-LEVELS = 7  # step sizes that are tried
+WIDE = 1e-3  # bounds above this fraction of the derivative are inconclusive
+LEVELS = 7  # maximum number of step sizes to try
 REFINEMENT = 16.0  # ratio of consecutive step sizes
 
 Outputs = Callable[[float], Array]  # y(t), flat and float64; NaN where the function is undefined
@@ -35,7 +35,7 @@ class Verdict(NamedTuple):
 
     Attributes:
         kind: right, kink, inconclusive or wrong.
-        numerical: the derivative, known up to `bound`.
+        numerical: the derivative, known to within `bound`.
         low, high: the range of right values; they differ at a kink.
     """
 
@@ -59,7 +59,7 @@ class Derivatives:
     Attributes:
         central, bound: Richardson's extrapolation and the bound on its error.
         left, right, side_bound: the one-sided derivatives and a bound on both.
-        at_edge: some output is undefined on one side.
+        at_edge: whether some output is undefined on one side.
     """
 
     central: Array
@@ -82,9 +82,9 @@ class Scale:
     Attributes:
         here: the outputs, float64.
         noise: their rounding errors.
-        rtol, atol: tolerances; atol None: derived from the outputs.
-        least: derivatives below it count as 0.
-        slack: differences below it are accepted.
+        rtol, atol: tolerances; if atol is None, it is derived from the outputs.
+        least: derivatives below this count as 0.
+        slack: differences below this are accepted.
     """
 
     dtype: str
@@ -101,18 +101,18 @@ class Scale:
         return FLOOR[self.dtype] * size + self.least if self.atol is None else self.atol
 
     def tolerance(self, weights: Array, *derivatives: float) -> float:
-        """Return the accepted difference, in addition to the bound, of an analytic and a numerical derivative."""
+        """Return the accepted difference between an analytic and a numerical derivative, in addition to the bound."""
         size = max((abs(d) for d in derivatives if d == d and abs(d) != npx.inf), default=0.0)
         return self.rtol * size + self.floor(weights) + self.slack
 
 
 def noise(outputs: Outputs, here: Array, dtype: str) -> Array:
-    """Return the rounding error of each output, measured by fourth differences over steps that are too short for the
-    function itself to matter.
+    """Return the rounding error of each output, measured by fourth differences over very short steps.
 
-    The steps are a few thousand units in the last place. An output that is rounded to fewer digits in between (1 +
-    tiny) is a staircase: it changes less over short steps than over longer ones, and the long steps measure its error.
-    Differences across a kink at this point are proportional to the step; differences on either side do not cross it.
+    The steps are a few thousand units in the last place, so short that the function itself does not matter. An output
+    that loses digits in an intermediate result (such as 1 + tiny) is a staircase: it changes less over short steps than
+    over longer ones, so the long steps measure its error. Differences across a kink at this point are proportional to
+    the step; differences on either side do not cross it.
     """
 
     def fourth_difference(units: float, first: int = -2) -> Array:
@@ -155,7 +155,7 @@ def richardson(outputs: Outputs, scale: Scale, h: float, changed: Array) -> Deri
         coarse, fine = sign * (y - here) / h, sign * (z - here) / (h / 2)
         sides.append((2 * fine - coarse, abs(fine - coarse) + 16 * rounding / h))
     (left, left_bound), (right, right_bound) = sides
-    # A kink lies between one-sided derivatives that differ; the central difference is off by up to half of the jump.
+    # If the one-sided derivatives differ, there may be a kink: the central difference is off by up to half the jump.
     central = narrow + (narrow - wide) / 3
     bound = abs(narrow - wide) + 8 * rounding / h + npx.maximum(abs(right - left) / 2 - 16 * rounding / h, 0)
     for side, side_bound in sides:  # at the edge of the domain
@@ -174,7 +174,7 @@ class Estimate(NamedTuple):
 
 
 class KinkRange(NamedTuple):
-    """The range of right values where outputs have a kink; both ends are known up to `bound`."""
+    """The range of right values where outputs have a kink; both ends are known to within `bound`."""
 
     low: float
     high: float
@@ -228,7 +228,7 @@ def judge(
                     refuted = Verdict("wrong", numerical, bound, numerical, numerical)
     if refuted and refuted.is_kink and refuted_level < levels - 1 and npx.isfinite(analytic):
         return refuted._replace(
-            kind="inconclusive", reason="kinks are closer together than the steps that resolve them"
+            kind="inconclusive", reason="kinks are too close together for any step size to resolve them"
         )
     if refuted:
         return refuted
@@ -246,9 +246,9 @@ def judge(
 def on_a_stair(outputs: Outputs, weights: Array, analytic: float, numerical: float, here: Array) -> bool:
     """Return whether `analytic` is the derivative on one stair of a staircase, where longer steps give `numerical`.
 
-    At 1e6 a step is longer than the stairs of round(x), so the numerical derivative is 1. Two steps of a few thousand
-    units in the last place on either side decide: outputs as steep as `numerical` change noticeably over them. Near x =
-    1e-6 the stairs of round(1 / x) are narrower than these steps; two shorter steps decide there.
+    For example, at x = 1e6 a step is longer than the stairs of round(x), so its numerical derivative is 1. Two steps of
+    a few thousand units in the last place on either side decide: outputs as steep as `numerical` change noticeably over
+    them. Near x = 1e-6, the stairs of round(1 / x) are narrower than these steps, and two shorter steps decide.
     """
 
     def is_flat(t: float) -> bool:

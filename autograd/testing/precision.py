@@ -1,5 +1,4 @@
-"""Rules of precision: float64 is computed in float64 throughout; float32, float16 and bfloat16 are as accurate as their
-rounding allows."""
+"""Precision rules: float64 stays float64 throughout, and narrower dtypes are as accurate as their rounding allows."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,8 +18,8 @@ class Narrow(NamedTuple):
     Attributes:
         rule: a key of `RULES`.
         eps: the unit of rounding.
-        fraction, factor: the accepted difference, as a fraction of the largest entry plus a multiple of the change by
-            rounding the inputs.
+        fraction, factor: the accepted difference, as a fraction of the largest entry plus a multiple of the change that
+            rounding the inputs causes.
     """
 
     rule: str
@@ -43,8 +42,8 @@ def result_labels(expected: Expected) -> list[str]:
 def float64_precision(expected: Expected) -> None:
     """Check that moving the inputs by 1e-10 of their size changes output and gradients as larger moves predict.
 
-    A result that is rounded to float32 on the way would not change at all, or by a full unit in the last place of
-    float32.
+    A result that is rounded to float32 along the way would either not change at all or change by a full unit in the
+    last place of float32.
     """
     arrays, here = [npx.to_host(a) for a in expected.problem.arrays], [expected.y, *expected.gradients]
     if {x.dtype.name for x in (*arrays, *here)} != {"float64"}:
@@ -67,7 +66,7 @@ def float64_precision(expected: Expected) -> None:
             y, gradients = neighbor.evaluate(expected.c)
             rates.append([(new - old) / t for new, old in zip((y, *gradients), here, strict=True)])
         for k, (small, middle, large, error) in enumerate(zip(*rates, rounding, strict=True)):
-            is_straight = abs(large - middle) <= 0.3 * abs(large)  # finite, and no extremum
+            is_straight = abs(large - middle) <= 0.3 * abs(large)  # finite and not at an extremum
             resolved = npx.isfinite(small) & is_straight & (abs(large) * 1e-10 > error)
             too_small = resolved & (abs(small) < 0.5 * abs(large))  # a jump at a tie would be too large
             moves_in_steps[k] &= bool(resolved.any() and too_small.sum() > 0.5 * resolved.sum())
@@ -78,7 +77,7 @@ def float64_precision(expected: Expected) -> None:
 
 
 def float32_accuracy(expected: Expected, has_domain: bool, least: Sequence[float] = (), loose: float = 1.0) -> bool:
-    """Compare float32 results with float64 results at the same inputs, which float32 can represent.
+    """Compare float32 results with float64 results at the same inputs, which float32 represents exactly.
 
     The accepted difference is several times the change that rounding the inputs causes in float64, which measures how
     well-conditioned the function is at this point.
@@ -88,7 +87,7 @@ def float32_accuracy(expected: Expected, has_domain: bool, least: Sequence[float
         least: typical sizes of output and gradients.
         loose: factor on the accepted difference.
 
-    Returns False where no comparison was possible.
+    Returns False if no comparison was possible.
     """
     problem, host = expected.problem, [npx.to_host(a) for a in expected.problem.arrays]
     if not host or any(a.dtype.name != "float64" for a in host) or expected.y.dtype.name != "float64":
@@ -124,7 +123,7 @@ def float32_accuracy(expected: Expected, has_domain: bool, least: Sequence[float
                 many = (off > allowed).sum() > 0.25 * off.size
                 many |= loose == 1 and has_lost_digits(a, b, s / 2**trial, size)
                 if many or not (off <= 100 * allowed).all():
-                    if trial < 3:  # first measure how much rounding of the inputs changes the result
+                    if trial < 3:  # first measure how much rounding the inputs changes the result
                         break
                     raise accuracy_failure(problem, "float32 accuracy", label, a, b, off, allowed)
             else:
@@ -154,7 +153,7 @@ def has_lost_digits(exact: Array, computed: Array, sensitivity: Array, size: flo
 def accuracy_in_16_bits(expected: Expected, dtype: str) -> None:
     """Check that gradients in a 16-bit dtype have a few correct digits, if they and the output are finite.
 
-    bfloat16 is tried where ml_dtypes, which adds it to NumPy, is installed.
+    bfloat16 is tried if ml_dtypes, which adds it to NumPy, is installed.
     """
     problem, host = expected.problem, [npx.to_host(a) for a in expected.problem.arrays]
     if not host or any(a.dtype.name != "float64" for a in host) or expected.y.dtype.name != "float64":
@@ -174,7 +173,7 @@ def accuracy_in_16_bits(expected: Expected, dtype: str) -> None:
             y, gradients = wide.evaluate(expected.c)
             double = [y, *gradients]
             change = [0.0 for _ in double]
-            for sample in range(9):  # first measure how much rounding of the inputs changes the result
+            for sample in range(9):  # first measure how much rounding the inputs changes the result
                 unit = NARROW[dtype].eps * (1 if sample == 0 else 4)
                 for k, (z, a) in enumerate(zip(rounded_results(wide, expected.c, unit, sample), double, strict=True)):
                     change[k] = max(change[k], float(abs(z - a).max(initial=0.0)))
@@ -188,7 +187,7 @@ def accuracy_in_16_bits(expected: Expected, dtype: str) -> None:
 
 
 def rounded_results(problem: Problem, c: Array, unit: float, sample: int) -> list[Array]:
-    """Return output and gradients for inputs that are moved by up to `unit`, relative to each number."""
+    """Return output and gradients for inputs whose entries are perturbed by a relative amount of up to `unit`."""
     arrays = []
     for i, a in enumerate(map(npx.to_host, problem.arrays)):
         noise = npx.to_host(npx.random.uniform(npx.Key(sample, 11, i), a.shape, "float64", -1.0, 1.0))
@@ -203,7 +202,7 @@ def failure_in_16_bits(
     """Return an error if many entries of a result differ from the float64 result, otherwise None.
 
     Args:
-        change: how much rounding of the inputs changes each result.
+        change: how much rounding the inputs changes each result.
     """
     terms = float(abs(expected.c).max(initial=0.0))  # terms of this size may cancel
     rule, _, fraction, factor = NARROW[dtype]

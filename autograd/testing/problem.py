@@ -17,11 +17,11 @@ class Problem:
 
     Attributes:
         name: the prefix of error messages.
-        call: called with `values`, in which Tensors replace the floating arrays; returns the output as a Tensor.
-        values: the positional arguments. Floating arrays get gradients.
+        call: called with `values`, in which Tensors replace the floating-point arrays; returns the output as a Tensor.
+        values: the positional arguments. Floating-point arrays get gradients.
         names: the names of the values, for messages; by default `input 0` and so on.
-        constants: the positions of floating arrays in `values` that get no gradients.
-        parameters: further arrays by name that get gradients, such as the parameters of a layer.
+        constants: the positions of floating-point arrays in `values` that get no gradients.
+        parameters: further arrays that get gradients, by name, such as the parameters of a layer.
         parameter_tensors: the Tensors from which `call` reads the `parameters`.
         reproduce: called with a Problem; returns a line of Python that repeats its check.
     """
@@ -37,12 +37,12 @@ class Problem:
 
     @property
     def floats(self) -> list[int]:
-        """The positions of the floating arrays among `values` that get gradients."""
+        """The positions in `values` of the floating-point arrays that get gradients."""
         return [i for i, x in enumerate(self.values) if is_float(x) and i not in self.constants]
 
     @property
     def arrays(self) -> list[Array]:
-        """The arrays that get gradients: floating inputs, then parameters."""
+        """The arrays that get gradients: floating-point inputs, then parameters."""
         return [*(self.values[i] for i in self.floats), *self.parameters.values()]
 
     @property
@@ -85,7 +85,7 @@ class Problem:
 
         Args:
             arrays: used in place of `self.arrays`.
-            require: the positions of the leaves that require gradients; None: all.
+            require: the positions of the leaves that require gradients; None selects all.
         """
         arrays = [npx.asarray(a) for a in (self.arrays if arrays is None else arrays)]
         leaves = [Tensor(a) for a in arrays[: len(self.floats)]] + self.parameter_tensors
@@ -105,7 +105,7 @@ class Problem:
         return output
 
     def output(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Call the function with Tensors in place of the floating inputs."""
+        """Call the function with Tensors in place of the floating-point inputs."""
         values = list(self.values)
         for i, t in zip(self.floats, tensors, strict=False):
             values[i] = t
@@ -140,14 +140,14 @@ class Problem:
         return y, self.protected_gradients(output, leaves, c)
 
     def run_protected(self, require: Sequence[int] | None = None) -> tuple[Tensor, list[Tensor]]:
-        """Like `run`, on arrays that cannot be written to."""
+        """Return the result of `run` on write-protected arrays."""
         guarded = self.at([protected(a) for a in self.arrays])
         guarded.values = [protected(x) if is_array(x) else x for x in guarded.values]
         with self.no_writes("expected inputs and parameters not to be modified; got a write to one of them"):
             return guarded.run(require=require)
 
     def protected_gradients(self, output: Tensor, leaves: list[Tensor], c: Array) -> list[Array]:
-        """Like `gradients`, but with a write-protected incoming gradient c."""
+        """Return the result of `gradients` for a write-protected incoming gradient c."""
         for leaf in leaves:
             leaf.grad = None
         g = protected(npx.from_host(c))

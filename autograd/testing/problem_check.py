@@ -15,7 +15,7 @@ from autograd.testing.report import REJECTIONS, GradientError, NonFiniteError, R
 from autograd.testing.shrinking import SHRINKABLE, smallest
 
 LEAST = 1e-11  # relative to the output at the given inputs; at derived inputs, smaller derivatives count as 0
-MAX_DERIVED_ENTRIES = 36  # at derived inputs, up to this many entries are perturbed separately, if there is a doubt
+MAX_DERIVED_ENTRIES = 36  # derived inputs with at most this many entries are checked entry by entry if in doubt
 
 
 class ProblemCheck:
@@ -36,7 +36,7 @@ class ProblemCheck:
         self.save_buffers: Callable[[], Callable[[], Any]] = lambda: lambda: None
         self.compare_value: Callable[..., None] = lambda problem, tolerance, given=False: None
         self.expectation: Expectation | None = None  # declaration of a gradient that differs from the derivative
-        self.has_expect = False  # whether the caller has the option `expect`
+        self.has_expect = False  # whether the caller has an `expect` option
 
     def gradients(self, problem: Problem, directions: int | None, limit: int, in_contract: bool = True) -> Expected:
         """Compare gradients; a non-finite output inside the declared domain breaks the rule `domain`."""
@@ -120,7 +120,7 @@ class ProblemCheck:
                 continue
             with rejections_skipped():
                 output, leaves = other.run()
-                other.gradients(output, leaves, npx.ones_like(npx.to_host(output.data)))  # raises if it is rejected
+                other.gradients(output, leaves, npx.ones_like(npx.to_host(output.data)))  # raises if backward fails
                 output, leaves = other.run()
                 y = npx.to_host(output.data).copy()
                 if not npx.isfinite(y).all():
@@ -139,7 +139,7 @@ class ProblemCheck:
         out_of_contract = ((name, other, False) for name, other in variants.out_of_contract_shapes(problem))
         for shapes in (in_contract, out_of_contract):
             for name, other, is_in_contract in shapes:
-                other.reproduce = lambda _: problem.reproduce(problem)  # derives all shapes from the given inputs
+                other.reproduce = lambda _: problem.reproduce(problem)  # it derives all shapes from the given inputs
                 guessed = variants.guessed_shapes(problem, other) if is_in_contract else "all"
                 self.at_variant(name, other, 0, is_in_contract, guessed)
 
@@ -155,7 +155,7 @@ class ProblemCheck:
             limit: up to this many entries, each is perturbed separately unless the gradient is right along a random
                 direction; 0: random directions only.
             in_contract: whether the declared domain and the reference apply.
-            guessed: as `variants.guessed_shapes` returns it.
+            guessed: the result of `variants.guessed_shapes`.
         """
         problem.name = f"{problem.name}, derived: {name}"
         if in_contract:

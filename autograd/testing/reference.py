@@ -1,8 +1,7 @@
-"""Compare the value of an operation with a reference that the user provides, and recognize operations without an
-implementation.
+"""Compare the value of an operation with the user's reference, and recognize operations without an implementation.
 
-Numerical derivatives show that a gradient belongs to its function, not that the function is the intended one. A softmax
-over the wrong axis has a correct gradient, and one that overflows has no derivative to compare with.
+Numerical derivatives show that a gradient is right for its function, but not that the function is the intended one. A
+softmax over the wrong axis has a correct gradient, and one that overflows has no derivative to compare with.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,9 +32,9 @@ def compare_value(problem: Problem, reference: Reference, tolerance: float, give
     """Raise CheckError if the operation raises, or returns a different value where the reference is finite.
 
     Args:
-        given: whether the inputs are the user's own. For these the reference must work: its exceptions are raised, and
-            its output must be finite and have the shape of the operation's output. At derived inputs it may raise or
-            return non-finite values.
+        given: whether these are the inputs that the user gave. At those, the reference must work: its exceptions are
+            propagated, and its output must be finite and have the shape of the operation's output. At derived inputs,
+            it may raise an exception or return non-finite values.
     """
     try:
         expected = reference_value(reference, problem.values)
@@ -80,7 +79,7 @@ def value_difference(problem: Problem, expected: Array, tolerance: float, given:
 def unwritten_recognised(
     problem: Problem, operation: Any, inputs: Sequence[Any], options: dict[str, Any]
 ) -> Iterator[None]:
-    """Convert the errors caused by an operation or vjp without a body to CheckError, rule `not implemented`."""
+    """Convert errors caused by an operation or vjp without a body to CheckError with the rule `not implemented`."""
     try:
         yield
     except (TypeError, AttributeError, ValueError, GradientError) as error:
@@ -91,7 +90,7 @@ def unwritten_recognised(
 
 
 def missing_part(operation: Any, values: Sequence[Any], options: dict[str, Any]) -> str | None:
-    """Describe where a function, or its vjp, returns None or `...` in place of arrays; return None if it does not."""
+    """Describe where a function or its vjp returns None or `...` in place of arrays; return None if neither does."""
 
     blanks = {id(None): "None", id(...): "`...`"}
 

@@ -21,7 +21,7 @@ RULES = {
         "the formula for the kink itself, such as x == 0 in a ReLU, divides by zero or adds both sides",
     ),
     "tie": Rule(
-        "the gradients of tied entries sum to the derivative of moving these entries together",
+        "the gradients of tied entries sum to the derivative along the direction that moves these entries together",
         "each of several equal entries receives the full gradient, or none does",
     ),
     "finite gradient": Rule(
@@ -67,7 +67,7 @@ RULES = {
     ),
     "block size": Rule(
         "the results do not depend on the size of the blocks in which rows are computed",
-        "the last block is skipped, or a block reads values of another one",
+        "the last block is skipped, or a block reads values from another one",
     ),
     "thread count": Rule(
         "the results are bitwise equal for any number of threads",
@@ -128,7 +128,7 @@ class GradientError(AssertionError):
 
 
 class CheckError(AssertionError):
-    """A rule is broken, other than those about the value of the gradient.
+    """A rule other than those about the value of the gradient is broken.
 
     Attributes:
         rule: a key of `RULES`.
@@ -156,9 +156,9 @@ class Report:
     Attributes:
         compared: the number of analytic derivatives compared with numerical ones.
         worst: the largest relative difference among them.
-        kinks: the entries at which the left and right derivatives differ, so that any value between them is accepted.
-        conventions: the entries at which the gradient differs from the derivative of moving this entry alone, but
-            several values are defensible, each with the reason.
+        kinks: the entries at which the left and right derivatives differ, so any value between them is accepted.
+        conventions: the entries whose gradient differs from the derivative with respect to this entry alone but is one
+            of several defensible values, each with the reason.
         inconclusive: the entries at which no step size gave an accurate numerical derivative, each with the reason.
         notes: random numbers and buffers that were held fixed, and Tensors whose gradients were not compared.
         variants: the number of derived inputs at which gradients were compared.
@@ -184,7 +184,7 @@ class Report:
         return "convention" if self.kinks or self.conventions else "right"
 
     def __str__(self) -> str:
-        """Return a summary in a few lines, which counts the entries of each kind and shows one as an example."""
+        """Return a summary of a few lines, with the number of entries of each kind and one of them as an example."""
         lines = [
             f"{self.level}: {self.compared} derivatives compared, at {self.variants} derived inputs; "
             f"largest relative difference {self.worst:.2g}"

@@ -35,7 +35,7 @@ class Named:
 def reproduction(check: str, function: Any, values: Sequence[Any], options: dict[str, Any], setup: str = "") -> str:
     """Return a line of Python that repeats `check(function, *values, **options)`.
 
-    The line is self-contained if `function` can be imported; otherwise its name has to be defined by the caller.
+    The line is self-contained if `function` can be imported; otherwise, the caller must define its name.
 
     Args:
         setup: statements to run before the check.
@@ -45,7 +45,7 @@ def reproduction(check: str, function: Any, values: Sequence[Any], options: dict
     names = [(module, n) for module, group in LITERAL_NAMES.items() for n in group if re.search(rf"\b{n}\b", text)]
     names.append(("autograd.testing", check))
     for f in (function, *values, *options.values()):
-        if hasattr(f, "imports"):  # a function of another framework
+        if hasattr(f, "imports"):  # a function from another framework
             names += f.imports()
         elif is_importable(f):
             names.append((f.__module__, f.__name__))
@@ -61,7 +61,7 @@ def reproduction(check: str, function: Any, values: Sequence[Any], options: dict
 
 
 def is_importable(f: Any) -> bool:
-    """Return whether `from module import name` gives this function or class."""
+    """Return whether `from module import name` imports this function or class."""
     name, module = getattr(f, "__name__", None), getattr(f, "__module__", None)
     return isinstance(name, str) and module != "__main__" and getattr(sys.modules.get(str(module)), name, None) is f
 
@@ -91,7 +91,7 @@ def literal(x: Any) -> str:
 
 
 def seeded_source(x: npx.Array) -> str:
-    """Return source for standard normal numbers of a small seed; "" for other arrays."""
+    """Return source for an array of standard normal numbers from a small seed; "" for other arrays."""
     if x.dtype.name == "float64":
         for seed in SEEDS:
             if npx.array_equal(npx.host.random.default_rng(seed).normal(size=x.shape), x):

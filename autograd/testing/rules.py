@@ -1,4 +1,4 @@
-"""Rules that a correct operation or layer obeys beyond having the right gradient, one function each.
+"""Rules that a correct operation or layer obeys in addition to having the right gradient, one function each.
 
 Each takes the `Expected` output and gradients at some inputs and evaluates the problem in another way: with different
 memory layouts, a different incoming gradient, or other calls before or in between. The result is known exactly, so no
@@ -129,7 +129,7 @@ def aliased_inputs(expected: Expected) -> None:
 
 
 def independent_inputs(expected: Expected) -> None:
-    """Check that an input gets the same gradient whether it alone or every input requires one."""
+    """Check that an input gets the same gradient whether only this input or every input requires one."""
     number = len(expected.gradients)
     if 1 < number <= 12:
         for i in range(number):
@@ -248,7 +248,7 @@ def in_one_graph(expected: Expected, other: Expected) -> None:
         [Tensor(npx.asarray(npx.from_host(npx.to_host(a))), requires_grad=True) for a in call.problem.arrays]
         for call in pair
     ]
-    inputs = [[operations.multiply(t, 1.0) for t in tensors] for tensors in leaves]  # all before either call
+    inputs = [[operations.multiply(t, 1.0) for t in tensors] for tensors in leaves]  # computed before either call
     for call, tensors in zip(pair, inputs, strict=True):
         output = call.problem.apply(tensors)
         part = operations.sum(operations.multiply(output, npx.from_host(call.c)))

@@ -1,7 +1,7 @@
 """Hypothesis strategies for inputs that reveal wrong gradients, ordered so that failures shrink to simple examples.
 
-For speed, numbers come from a seed and a style instead of being drawn one by one. A failing example
-shrinks to the smallest shape, the style "plain" and seed 0. Empty arrays and single numbers are drawn as well.
+For speed, numbers come from a seed and a style instead of being drawn one by one. A failing example shrinks to the
+smallest shape, the style "plain" and seed 0. Empty arrays and single numbers are drawn as well.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ except ImportError as error:  # pragma: no cover
         f"autograd.testing.strategies: the package hypothesis is not installed; try {pip_install('check')}"
     ) from error
 
-STYLES = ("plain", "normal", "ties", "large", "tiny", "zeros")  # and "overflow", for which exp overflows in float64
+STYLES = ("plain", "normal", "ties", "large", "tiny", "zeros")  # "overflow" (of exp) is opt-in
 SMOOTH = ("plain", "normal", "large", "tiny")  # without ties, for operations that have a kink at ties
 LAYOUTS = ("plain", "column-major", "reversed", "every second", "read-only")
 
@@ -78,7 +78,7 @@ def arrays(
     dtype: str = "float64",
     layouts: tuple[str, ...] = LAYOUTS,
 ) -> Array:
-    """Draw a floating array.
+    """Draw a floating-point array.
 
     Args:
         shape: a shape, or a strategy for shapes.
@@ -109,7 +109,7 @@ def numbers(shape: tuple[int, ...], style: str, seed: int = 0) -> Array:
 
 
 def positive(shape: Any) -> st.SearchStrategy[Any]:
-    """Draw an array of numbers from 1/2 up, for logarithms, roots and denominators; shape as for `arrays`."""
+    """Draw an array of numbers of at least 1/2, for logarithms, roots and denominators; shape as for `arrays`."""
     return arrays(shape, styles=("plain", "normal")).map(lambda x: npx.asarray(0.5 + abs(x)))
 
 
@@ -138,11 +138,11 @@ def indices(draw: st.DrawFn, n: int, shape: Any = None) -> Array:
 
 @st.composite
 def masks(draw: st.DrawFn, shape: tuple[int, ...], none: bool = True) -> Array | None:
-    """Draw a boolean mask, True = attend, some with rows that are all False.
+    """Draw a boolean mask (True = attend), which may have rows that are all False.
 
     Args:
         shape: its shape.
-        none: whether to draw None, no mask, as well.
+        none: whether to draw None (no mask) as well.
     """
     styles = ("none", "all", "random", "first row masked", "random", "nothing")
     style, seed = draw(st.sampled_from(styles if none else styles[1:])), draw(st.integers(0, 999))

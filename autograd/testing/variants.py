@@ -1,9 +1,9 @@
 """Inputs derived from the given ones: the edge cases of an operation, from one example input.
 
 Some variants change values but not shapes (signs, zeros, ties, magnitudes, offsets): in all inputs together, in each
-input separately, and in the parameters. Others change shapes (a batch of one and of many, long sequences, wide rows,
-squares), in every argument that shares the axis. Unless a domain is declared, a trial call shows whether the function
-accepts such an input.
+input separately, and in the parameters. Others change shapes (a batch of one and a large batch, long sequences, wide
+rows, squares), in every argument that shares the axis. Unless a domain is declared, a trial call shows whether the
+function accepts such an input.
 """
 
 import math
@@ -20,8 +20,8 @@ from autograd.testing.report import REJECTIONS
 from npx import Array
 
 MANY_ROWS = 2600  # more than the usual block sizes
-LONG = 70  # number of positions if each one costs separate operations; more than the usual windows
-MAX_LENGTH = 1100  # lengths of the other axes
+LONG = 70  # number of positions if each one needs its own operations; more than the usual windows
+MAX_LENGTH = 1100  # maximum length of the other axes
 MAX_ENTRIES = 1 << 17  # maximum size of an array with many rows
 Domain = tuple[float, float] | None
 
@@ -88,8 +88,8 @@ ONE_INPUT = (
 )
 MAGNITUDES = ("shifted by", "times")  # these need few directions, because an overflow affects all of them
 MAX_ALONE = 6  # maximum number of arrays that are scaled separately
-FLOAT32 = ("other numbers", "positive numbers", "negative numbers")  # float32 is compared closely at these values,
-NARROW = (  # and not at all where it overflows or keeps no digits
+FLOAT32 = ("other numbers", "positive numbers", "negative numbers")  # float32 results are compared closely here
+NARROW = (  # float32 is not compared here, because it overflows or loses all digits
     *("very large numbers", "an offset", "a large offset", "numbers of all magnitudes"),
     "some numbers that overflow in float64",
 )
@@ -112,7 +112,7 @@ def is_inside(x: Array, domain: Domain) -> bool:
 
 
 def input_domains(problem: Problem, domain: Any) -> list[Domain]:
-    """Return the domain of each floating input; the user gives one for all inputs or one for each.
+    """Return the domain of each floating-point input; the user gives one for all inputs or one for each.
 
     Raises ValueError if it is malformed.
     """
@@ -135,13 +135,13 @@ def require_inside(problem: Problem, domain: Any) -> None:
     for i, interval in zip(problem.floats, input_domains(problem, domain), strict=True):
         if not is_inside(npx.to_host(problem.values[i]), interval):
             raise ValueError(
-                f"{problem.name}: expected {problem.name_of(i)} inside its domain {interval}; got numbers outside; "
+                f"{problem.name}: expected {problem.name_of(i)} inside its domain {interval}; got values outside it; "
                 "try other inputs or a wider domain"
             )
 
 
 def reflected(x: Array, domain: Domain) -> Array:
-    """Return x with the signs that the domain (0, inf) or (-inf, 0) demands; x itself for other domains."""
+    """Return x with the signs that the domain (0, inf) or (-inf, 0) requires; x itself for other domains."""
     if domain is not None and domain[0] == 0 and domain[1] == npx.inf:
         return abs(x)
     if domain is not None and domain[1] == 0 and domain[0] == -npx.inf:
@@ -207,7 +207,7 @@ def with_values(problem: Problem, values: list[Any]) -> Problem:
 
 
 def resized(x: Array, axis: int, length: int, start: int = 0) -> Array:
-    """Return x with an axis cut from `start`, or repeated, to `length`; repeated floating numbers vary slightly."""
+    """Return x with an axis cut (from `start`) or repeated to `length`; repeated floats vary slightly."""
     index = (start + npx.host.arange(length)) % max(1, x.shape[axis])
     y = npx.take(npx.to_host(x), index, axis=axis)
     if is_float(x) and length > x.shape[axis]:
@@ -218,7 +218,7 @@ def resized(x: Array, axis: int, length: int, start: int = 0) -> Array:
 def with_resized_axis(
     problem: Problem, axis: int, length: int, integers: bool = True, start: int = 0
 ) -> Problem | None:
-    """Return the problem with an axis of the first floating input resized, and of every argument that shares it.
+    """Return the problem with an axis resized in the first floating-point input and in every argument that shares it.
 
     Returns None if a length of 1 would be broadcast against an argument that is not resized, which the function may not
     support.
@@ -245,7 +245,7 @@ def with_resized_axis(
 
 
 def shapes(problem: Problem, domain: Any = None) -> Iterator[tuple[str, Problem]]:
-    """Yield problems with other axis lengths of the first floating input, and of every argument that shares them."""
+    """Yield problems with other axis lengths in the first floating-point input and every argument that shares them."""
     intervals = input_domains(problem, domain)
     for name, other in resized_problems(problem):
         pairs = zip(problem.floats, intervals, strict=True)
@@ -274,7 +274,7 @@ def resized_problems(problem: Problem) -> Iterator[tuple[str, Problem]]:
                         is_expensive = is_expensive or grows_superlinearly(problem, other, length / n)
                     yield f"{length} {name}{'s' if length > 1 else ''}", other
                     if integers and is_accepted(other):
-                        break  # integers that are not resized would be labels of some of the rows
+                        break  # integers that are not resized would label only some of the rows
     if x.ndim in (1, 2) and x.size:
         yield "a new first axis", with_changed_rows(problem, len(x), lambda a: resized(a[None], 0, 2))
     side = min(x.shape, default=0)
@@ -325,7 +325,7 @@ def with_changed_rows(problem: Problem, n: int, change: Callable[[Array], Array]
 def out_of_contract_shapes(problem: Problem) -> Iterator[tuple[str, Problem]]:
     """Yield problems without rows, with fewer axes (only the first row), and with broadcast inputs.
 
-    Of the floating inputs that have the first one's shape, one gets an axis of length 1, if the function broadcasts it.
+    If the function broadcasts, one of the floating-point inputs with the first one's shape gets an axis of length 1.
     """
     x = problem.values[problem.floats[0]] if problem.floats else None
     if x is None or not x.ndim or not x.size:
@@ -362,8 +362,10 @@ def have_equal_values(problem: Problem, other: Problem) -> bool:
 
 
 def grows_superlinearly(problem: Problem, other: Problem, times: float) -> bool:
-    """Return whether a problem that is `times` longer costs more than `times` as much: it needs operations per position
-    or pair of positions."""
+    """Return whether `other`, which is `times` as long as `problem`, has more operations or a disproportionate cost.
+
+    This happens if the function runs operations for each position, or computes numbers for each pair of positions.
+    """
     try:
         with quiet():
             (operations, numbers), (more_operations, more_numbers) = (cost(p.run()[0]) for p in (problem, other))
@@ -380,5 +382,5 @@ def cost(output: Tensor) -> tuple[int, int]:
 
 
 def saved_size(vjp: Any) -> int:
-    """Return how many numbers a vjp saves; a function of another framework counts its own."""
+    """Return how many numbers a vjp saves; the vjp of a function from another framework counts them itself."""
     return vjp.saved_size() if hasattr(vjp, "saved_size") else sum(x.size for x in captured(vjp))

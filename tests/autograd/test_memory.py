@@ -65,5 +65,5 @@ def test_memory_agrees_with_tracemalloc(gradient_checkpointing):
 
 
 def test_traced_memory_needs_tracemalloc():
-    with pytest.raises(ValueError, match="Memory: expected tracemalloc to be tracing; got it stopped"):
+    with pytest.raises(ValueError, match="Memory: expected tracemalloc to be tracing; it is stopped"):
         Memory(traced=True)

@@ -12,5 +12,5 @@
     guess.py    guesses inputs that a function accepts
     discover.py chooses the adapter for an object: `check_gradient`; finds the custom gradients of a module
 
-A framework is imported by the first call of its adapter.
+A framework is imported by the first call to its adapter.
 """

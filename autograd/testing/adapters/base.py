@@ -24,18 +24,18 @@ class ForeignOperation:
     """A function of another framework as an operation on Tensors.
 
     Subclasses define `evaluate`. Arguments that are not Tensors are passed on unchanged, except that arrays become the
-    framework's own type. Several outputs are concatenated to one vector, so one random incoming gradient checks all of
-    them.
+    framework's own type. Several outputs are concatenated into one vector, so one random incoming gradient checks all
+    of them.
 
     Args:
         functions: the user's functions, whose closures and globals may hold state.
 
     Attributes:
-        notes: what was not checked, for the Report.
+        notes: lines for the Report that say what was not checked.
     """
 
     adapter = ""  # the name of the function that creates it, such as "from_torch"
-    placeholders: tuple[str, ...] = ("my_function",)  # names of unnamed functions in code that reproduces a failure
+    placeholders: tuple[str, ...] = ("my_function",)  # stand for unnamed functions in code that reproduces a failure
     materializes_zeros = True  # whether an unused output gets a gradient of zeros instead of None
 
     def __init__(self, *functions: Any) -> None:
@@ -50,7 +50,7 @@ class ForeignOperation:
 
         Args:
             values: the arguments, in a flat list.
-            requires_grad: whether each needs a gradient.
+            requires_grad: whether each argument needs a gradient.
             call: turns such a list into positional arguments and options.
         """
         raise NotImplementedError
@@ -62,8 +62,8 @@ class ForeignOperation:
         for value in values:
             if getattr(getattr(value, "dtype", None), "kind", "") == "c":
                 raise TypeError(
-                    f"{self.__name__}: expected real arrays; got {value.dtype}; try the real and the imaginary part as "
-                    "two inputs"
+                    f"{self.__name__}: expected real arrays; got {value.dtype}; try passing the real and the imaginary "
+                    "part as two inputs"
                 )
         requires_grad = [is_grad_enabled() and isinstance(a, Tensor) and a.requires_grad for a in parts]
         outputs, backward = self.evaluate(values, requires_grad, lambda values: rebuild((args, options), iter(values)))
@@ -88,7 +88,7 @@ class ForeignOperation:
     def split(self, g: Array, outputs: list[Array]) -> list[Array | None]:
         """Return the gradient of each output, in the memory layout of g.
 
-        If an output has the gradient 0 and another one does not, the first counts as unused in the loss.
+        An output whose gradient is 0 counts as unused in the loss, unless the gradients of all outputs are 0.
         """
         if len(outputs) == 1:
             return [g]
@@ -103,7 +103,7 @@ class ForeignOperation:
     def convert_gradient(self, i: int, x: Array, gx: Any) -> Array | None:
         """Return the gradient of input i in the dtype of x.
 
-        Raises RuntimeError unless it is a real array of that shape.
+        Raises RuntimeError unless it is a real array of the shape of x.
         """
         if gx is None:
             return None
@@ -178,7 +178,7 @@ def reject_backward(g: Array) -> tuple[None, ...]:
 
 
 def import_framework(name: str, adapter: str) -> Any:
-    """Import a framework. Raises ImportError, in one line, if it is not installed."""
+    """Import a framework. Raises ImportError with a one-line message if it is not installed."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -218,7 +218,7 @@ def name_of(f: Any) -> str:
 
 
 def source_of(f: Any, placeholder: str) -> str:
-    """Return the name of a function as source code, or the placeholder for what the caller has to define."""
+    """Return the name of a function as source code, or the placeholder if the caller has to define the function."""
     name, owner = name_of(f), owner_of(f)
     if owner is not f:
         return f"{name}.{f.__name__}"

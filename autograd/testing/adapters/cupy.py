@@ -11,10 +11,10 @@ from npx import Array
 
 
 def from_cupy(forward: Callable[..., Any], backward: Callable[..., Any]) -> "CupyOperation":
-    """Return an operation from two functions on CuPy arrays; otherwise like `from_pair`.
+    """Return an operation from two functions on CuPy arrays, as `from_pair` does for NumPy.
 
-    The inputs are host arrays. The inputs, and the gradient that backward receives, are copied to the GPU in their
-    memory layout: strided, in column-major order, or broadcast with strides of 0.
+    The inputs are host arrays. They and the gradient that backward receives are copied to the GPU in their memory
+    layout: strided, in column-major order, or broadcast with strides of 0.
     """
     return CupyOperation(forward, backward)
 

@@ -39,7 +39,7 @@ def check_gradient(subject: Any, *inputs: Any, **options: Any) -> Report:
             `torch.nn.Module`, a function with JAX's custom_vjp, an operation on Tensors, a layer, or any function on
             arrays of a framework that has been imported.
         inputs: arrays and other arguments. Default: arrays of common shapes that the function accepts.
-        options: options of `check_operation` or `check_layer`.
+        options: passed on to `check_operation` or `check_layer`.
     """
     backward = None
     if inputs and callable(inputs[0]) and not hasattr(inputs[0], "dtype"):
@@ -122,7 +122,7 @@ def custom_gradients(module: ModuleType) -> Iterator[CustomGradient]:
 
 
 def partner(name: str, names: dict[str, Any]) -> Any:
-    """Return the backward function that belongs to a forward function by its name, if there is one."""
+    """Return the backward function whose name matches that of a forward function; None if there is none."""
     if not is_plain(names[name]):
         return None
     for forward, backward in PAIRS:

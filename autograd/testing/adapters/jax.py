@@ -14,13 +14,13 @@ def from_jax(function: Callable[..., Any], numpy: bool = True) -> "JaxOperation"
     """Return an operation for `check_operation` and `gradcheck` from a function of JAX arrays.
 
     Args:
-        function: takes arrays, returns an array or a tuple, list or dict of them. Its gradient comes from `jax.vjp`,
-            which runs its custom_vjp or custom_jvp.
-        numpy: whether to evaluate the traced function in NumPy, without compiling it. JAX compiles every operation for
-            every shape and takes ten times as long; it also evaluates functions that cannot be traced because they
-            branch on values.
+        function: takes arrays and returns an array or a tuple, list or dict of arrays. Its gradient comes from
+            `jax.vjp`, which runs its custom_vjp or custom_jvp.
+        numpy: whether to evaluate the traced function in NumPy, without compiling it. JAX, which compiles every
+            operation for every shape, takes ten times as long. A function that cannot be traced because it branches on
+            values is always evaluated by JAX.
 
-    64-bit floats are enabled where the inputs have 64 bits, and disabled elsewhere.
+    64-bit floats are enabled if an input is float64, and disabled otherwise.
     """
     jax = import_framework("jax", "from_jax")
     if not callable(function) or isinstance(function, type):

@@ -1,7 +1,7 @@
 """Evaluate a jaxpr, the program that JAX traces from a function, in NumPy.
 
 JAX compiles every operation for every new shape, which takes longer than a complete check. Tracing takes milliseconds,
-and most of the primitives that it yields are one NumPy call. A primitive that is not listed here is evaluated by JAX.
+and most of the resulting primitives are one NumPy call each. JAX evaluates the primitives that are not listed here.
 """
 
 import math
@@ -17,7 +17,7 @@ Function = Callable[..., Any]
 
 
 def divide(a: Any, b: Any) -> Any:
-    """Divide; integer quotients are truncated towards 0."""
+    """Return a / b; integer quotients are truncated toward 0."""
     if a.dtype.kind in "fc" or a.dtype.name == "bfloat16":
         return np.divide(a, b)
     return (np.sign(a) * np.sign(b) * (abs(a) // np.maximum(abs(b), 1))).astype(a.dtype)
@@ -90,7 +90,7 @@ def slice_(x: Any, start_indices: Any, limit_indices: Any, strides: Any) -> Any:
 
 
 def clamp_slices(starts: Any, shape: Any, sizes: Any) -> tuple[slice, ...]:
-    """Return slices that begin at `starts`, moved inside the array."""
+    """Return slices that begin at `starts`, shifted to lie inside the array."""
     begins = [min(max(int(s), 0), n - size) for s, n, size in zip(starts, shape, sizes, strict=True)]
     return tuple(slice(s, s + size) for s, size in zip(begins, sizes, strict=True))
 
@@ -134,10 +134,10 @@ def iota(dtype: Any, shape: Any, dimension: int, **params: Any) -> Any:
 
 
 def windows(shape: Any, indices: Any, numbers: Any, sizes: Any) -> tuple[Any, Any, list[int]]:
-    """Return, for a gather or a scatter, the index arrays of all elements of all windows, and a mask of those inside
-    the array.
+    """Return the index arrays of all elements in the windows of a gather or scatter, a mask, and the broadcast shape.
 
-    The arrays have the batch axes of `indices` and then the window axes, as in XLA's definition of Gather.
+    The mask is True for elements inside the array. The axes are the batch axes of `indices` followed by the window
+    axes, as in XLA's definition of Gather.
 
     Args:
         sizes: the window's length along each axis of the operand.

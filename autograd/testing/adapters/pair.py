@@ -1,4 +1,4 @@
-"""`from_pair`: wraps a forward and a backward function on NumPy arrays, as courses teach them, as one operation."""
+"""`from_pair`: wraps a forward and a backward function on NumPy arrays, as used in many courses, as one operation."""
 
 import copy
 import inspect
@@ -20,11 +20,11 @@ def from_pair(forward: Callable[..., Any], backward: Callable[..., Any]) -> "Pai
             number or a tuple of arrays.
         backward: called as `backward(dout, cache)`, as `backward(dout, *saved)` if it takes that many arguments, or as
             `backward(dout, *inputs)` if forward returns `out` alone. Returns the gradient of each array input, or of
-            each floating input: one array, a tuple, or a dict with the names of the inputs ("dx" or "x").
+            each floating-point input: one array, a tuple, or a dict with the names of the inputs ("dx" or "x").
 
-    Two methods of one object are called on a copy of it for each call, as `layer.backward(dout)` after
-    `layer.forward(x)`. Lists and dicts among the inputs are copied for each call. Outputs and gradients that are wider
-    than the inputs (float64 for float32) are accepted.
+    If the functions are two methods of one object, each call runs `layer.forward(x)` and then `layer.backward(dout)` on
+    a new copy of the object. Lists and dicts among the inputs are copied for each call. Outputs and gradients that are
+    wider than the inputs (float64 for float32) are accepted.
     """
     return PairOperation(forward, backward)
 
@@ -82,7 +82,7 @@ class PairOperation(ForeignOperation):
         return results, run_backward
 
     def to_foreign(self, x: Any) -> Any:
-        """Return an argument as the user's functions take it."""
+        """Convert an argument to the type that the user's functions take."""
         return x
 
     def to_host(self, y: Any) -> Array:

@@ -1,4 +1,4 @@
-"""`from_torch`: a function, an `autograd.Function` or a module of PyTorch, as an operation or a layer."""
+"""`from_torch`: a PyTorch function, `autograd.Function` or module as an operation or a layer."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -23,8 +23,8 @@ def from_torch(function: Any, device: str | None = None) -> "TorchOperation":
         device: where the function runs, such as "cuda". Default: the device of the module's parameters, else the CPU.
 
     The backward pass receives gradients in every memory layout that PyTorch produces: contiguous, transposed, with
-    gaps, and expanded. If an output has the gradient 0 and another one does not, the first counts as unused. Random
-    numbers are drawn from a fixed seed.
+    gaps, and expanded. An output whose gradient is 0 counts as unused, unless the gradients of all outputs are 0.
+    Random numbers are drawn from a fixed seed.
     """
     torch = import_framework("torch", "from_torch")
     if isinstance(function, type) and issubclass(function, torch.autograd.Function):
@@ -48,7 +48,7 @@ class TorchOperation(ForeignOperation):
         super().__init__(function)
         self.torch, self.device = torch, device
         self.is_random = False
-        # One entry per output, for the case that every floating input requires a gradient.
+        # One entry per output, for the case in which every floating-point input requires a gradient.
         self.has_gradient: list[bool] | None = None
 
     def evaluate(self, values: list[Any], requires_grad: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
@@ -105,7 +105,7 @@ class TorchOperation(ForeignOperation):
         return [self.array(y) for y in differentiable], run_backward if any(requires_grad) else None
 
     def saved_size(self, backward: Backward) -> int:
-        """Return the size of the tensors that autograd saves."""
+        """Return the total number of elements of the tensors that autograd saves."""
         stack, seen, total = [*getattr(backward, "graph", ())], set(), 0
         while stack:
             function = stack.pop()
@@ -119,8 +119,7 @@ class TorchOperation(ForeignOperation):
 
     @contextmanager
     def one_thread(self) -> Iterator[None]:
-        """Compute in one thread: the arrays are small, and several threads would spend most of the time waiting for
-        each other."""
+        """Compute on one thread: the arrays are small, so several threads would mostly wait for each other."""
         number = self.torch.get_num_threads()
         self.torch.set_num_threads(1)
         try:
@@ -134,7 +133,7 @@ class TorchOperation(ForeignOperation):
         state = random.get_rng_state()
         try:
             if self.is_random:
-                self.torch.default_generator.manual_seed(SEED)  # torch.manual_seed costs more than most functions
+                self.torch.default_generator.manual_seed(SEED)  # torch.manual_seed takes longer than most functions
                 if self.device != "cpu":
                     self.torch.cuda.manual_seed_all(SEED)
                 return function(arguments)
@@ -160,13 +159,13 @@ class TorchOperation(ForeignOperation):
         modifications.
 
         An in-place operation changes the `grad_fn` of its argument, and so does `ctx.mark_dirty`. The checker protects
-        its arrays, and reports the write.
+        its arrays, so it reports the write.
         """
         for i, (x, argument, origin) in enumerate(zip(values, arguments, origins, strict=True)):
             if not is_array(x) or arrays_equal(self.array(argument), x):
                 continue
             if requires_grad[i] and argument.grad_fn is not origin:
-                self.note(f"input {i} is modified in place, with autograd's knowledge")
+                self.note(f"input {i} is modified in place, which autograd tracks")
             elif requires_grad[i] or not is_float(x):
                 x[...] = self.array(argument)
 
@@ -179,7 +178,7 @@ class TorchOperation(ForeignOperation):
         if self.is_random and 0 not in host.strides:
             host = npx.host.ascontiguousarray(host)  # random numbers are drawn in memory order
         if dtype is None:
-            self.reject(f"expected a dtype that PyTorch has; got {host.dtype}", ".astype('float32')")
+            self.reject(f"expected a dtype that PyTorch supports; got {host.dtype}", ".astype('float32')")
         is_bfloat16 = host.dtype.name == "bfloat16"
         repeated = [n > 1 and stride == 0 for n, stride in zip(host.shape, host.strides, strict=True)]
         base = host[tuple(slice(0, 1) if r else slice(None) for r in repeated)]
@@ -210,7 +209,7 @@ class TorchOperation(ForeignOperation):
 
 
 class TorchLayer(TorchOperation):
-    """A copy of a module, for `check_layer`: its parameters as Tensors, train and evaluation mode.
+    """A copy of a module for `check_layer`, with its parameters as Tensors and with training and evaluation modes.
 
     Each call starts from the module's buffers; a call's updates to them are discarded. Parameters that do not require a
     gradient are constants.
@@ -272,7 +271,7 @@ class TorchLayer(TorchOperation):
     def tensors_replaced(self, state: dict[str, Any]) -> Iterator[None]:
         """Replace the parameters and buffers of the module within the block.
 
-        Does the same as `torch.func.functional_call` in less time.
+        Does the same as `torch.func.functional_call`, but faster.
         """
         originals = [store[key] for store, key, _ in self.slots]
         for store, key, name in self.slots:

@@ -180,7 +180,7 @@ class BackwardCode:
                 yield node
 
     def torch_functions(self) -> Iterator[tuple[str, Function, list[str], int]]:
-        """Yield class name, `backward`, inputs and position of g for each subclass of `torch.autograd.Function`."""
+        """Yield the name, `backward`, inputs and position of g of each subclass of `torch.autograd.Function`."""
         for node in ast.walk(self.source.tree):
             if isinstance(node, ast.ClassDef) and is_torch_function(node):
                 methods = {m.name: m for m in node.body if isinstance(m, ast.FunctionDef)}
@@ -190,7 +190,7 @@ class BackwardCode:
                     yield node.name, methods["backward"], inputs, 1
 
     def jax_rules(self) -> Iterator[tuple[str, Function, list[str], int]]:
-        """Yield name, backward rule, inputs and position of g for each `f.defvjp(forward, backward)`."""
+        """Yield the name, backward rule, inputs and position of g of each `f.defvjp(forward, backward)`."""
         for node in ast.walk(self.source.tree):
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id=name) as f, attr="defvjp"), args=[_, rule, *_]):
@@ -199,7 +199,7 @@ class BackwardCode:
                         yield name, backward, leading(function) if function else [], len(arguments(backward)) - 1
 
     def pairs(self) -> Iterator[tuple[str, Function, list[str], int]]:
-        """Yield name, backward function, inputs and position of g for each pair of functions by their names."""
+        """Yield the name, backward function, inputs and position of g of each pair of functions with matching names."""
         functions = {node.name: node for node in self.source.tree.body if isinstance(node, ast.FunctionDef)}
         for name, node in functions.items():
             stem = name.replace("backward", "").strip("_")
@@ -209,7 +209,7 @@ class BackwardCode:
                     yield stem or name, node, leading(forward), 0
 
     def follow_raw(self, operation: str, function: Function) -> None:
-        """Find the vjps that a raw function returns: in (output, vjp), or through another raw function."""
+        """Find the vjps that a raw function returns, either in (output, vjp) or through another raw function."""
         for value in returned(function):
             if isinstance(value, ast.Tuple) and len(value.elts) == 2:
                 for vjp in alternatives(value.elts[1]):

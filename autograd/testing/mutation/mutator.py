@@ -1,7 +1,7 @@
 """Apply the mutation operators to the source of a module: `mutants(text)` returns all mutants.
 
 A mutation replaces the text of one node of the syntax tree. The rest of the source keeps its formatting, so a mutant
-looks like code that a person has written.
+looks like code written by a person.
 """
 
 import ast
@@ -36,13 +36,13 @@ from autograd.testing.mutation.rules import (
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of a module's source: `new` replaces the bytes from `start` to `end`.
+    """One change to a module's source: `new` replaces the bytes from `start` to `end`.
 
     Attributes:
         function: the operation, helper or layer that is mutated.
         operations: the operations that it belongs to.
-        before, after: the changed line, or lines joined.
-        old, new: the changed part.
+        before, after: the line (or joined lines) before and after the change.
+        old, new: the changed part of it before and after the change.
         gradient: the index of the changed gradient, if the expression returns several.
         over: the name of the overwritten array.
         statement: whether a statement is replaced.
@@ -202,7 +202,7 @@ class Mutator:
                 yield gx
 
     def is_mutated_helper(self, gx: ast.expr) -> bool:
-        """Return whether a helper returns it, whose result is mutated itself."""
+        """Return whether a gradient is the result of a helper whose returned gradients are mutated anyway."""
         return isinstance(gx, ast.Call) and self.code.resolve(gx.func) in self.code.backward
 
     def mutate_gradient(self, backward: Backward, gx: ast.expr, i: int | None) -> None:
@@ -224,7 +224,7 @@ class Mutator:
             self.add(backward, kind, gx, template(change, **{"them" if "them" in change else "gx": gx}), i, over)
 
     def mix_calls(self, backward: Backward) -> None:
-        """Use values that another call saved or returned."""
+        """Add mutants that use values saved or returned by another call."""
         outer = [
             node for node in self.source.ancestors(backward.node) if isinstance(node, (ast.FunctionDef, ast.Lambda))
         ]
@@ -238,7 +238,7 @@ class Mutator:
                 self.add(backward, "stale workspace", result, template("planted.of_call_before(them)", them=result))
 
     def mutate_layers(self) -> None:
-        """Detach a parameter or an input in layers that are composed of operations."""
+        """Add mutants that detach a parameter or an input in layers that are composed of operations."""
         for layer in ast.walk(self.source.tree):
             if isinstance(layer, ast.ClassDef) and not is_torch_function(layer):
                 methods = {node.name: node for node in layer.body if isinstance(node, ast.FunctionDef)}

@@ -57,7 +57,7 @@ class planted:
 
     @staticmethod
     def written_over(g: Any, gx: Any) -> Any:
-        """Store the result in the incoming gradient g, if shape and dtype agree."""
+        """Store the result in the incoming gradient g if their shapes and dtypes agree."""
         if not fits(gx, g):
             return gx
         g[...] = gx
@@ -77,7 +77,7 @@ class planted:
 
     @staticmethod
     def reached(value: Any, *places: tuple[int, int | None, Any]) -> Any:
-        """Record that the running test reaches these places, and where a mutant would change anything.
+        """Record that the running test reaches these places, and at which of them a mutant would change anything.
 
         A place is (index of the mutant, index of the mutated gradient in the value or None, the incoming gradient if
         the mutant overwrites it).
@@ -92,7 +92,7 @@ class planted:
 
 
 def fits(gx: Any, g: Any) -> bool:
-    """Return whether an array can be stored in another; JAX's arrays cannot be written to."""
+    """Return whether an array can be stored in another one; JAX arrays cannot be written to."""
     if not getattr(g, "ndim", 0) or type(g).__module__.partition(".")[0] in ("jax", "jaxlib"):
         return False
     return (g.shape, g.dtype) == (getattr(gx, "shape", None), gx.dtype)
@@ -105,7 +105,7 @@ def shapes(gradients: Any) -> Any:
 
 
 class Loader(importlib.machinery.SourceFileLoader):
-    """Runs the given source as the module of this path; no bytecode is read or written."""
+    """A loader that runs the given source as the module at this path; no bytecode is read or written."""
 
     text = ""
     loaded = False
@@ -149,7 +149,7 @@ class Plugin:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_load_initial_conftests(self) -> Iterator[None]:
-        """Before test profiles are defined: skip shrinking, because nobody reads the failing example."""
+        """Disable shrinking before test profiles are defined, because nobody reads the failing examples."""
         self.put_finder_first()
         if "hypothesis" in sys.modules:
             from hypothesis import Phase, settings
@@ -163,7 +163,7 @@ class Plugin:
         self.put_finder_first()
 
     def put_finder_first(self) -> None:
-        """Move the finder in front of the hook of pytest, which also loads the packages of plugins."""
+        """Move the finder in front of pytest's import hook, which also loads the packages of plugins."""
         sys.meta_path.remove(cast(Any, self.finder))
         sys.meta_path.insert(0, cast(Any, self.finder))
 

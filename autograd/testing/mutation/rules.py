@@ -5,7 +5,7 @@
 
 A node is an expression or a statement of Python's `ast`. A rule yields trees that replace the node, or pairs (inner
 node, tree) that replace a part of it. Indices, shapes and conditions on shapes are not mutated (`numeric`): such
-mutants usually crash. Mutations that are not an expression call a method of the class `planted` in planted.py.
+mutants usually crash. Mutations that cannot be written as an expression call a method of `planted` in planted.py.
 """
 
 import ast
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 KINDS = {
-    "sign": "a minus added or removed",
+    "sign": "a minus sign added or removed",
     "factor": "the gradient doubled or halved, a factor or denominator removed",
     "lost reduction": "a sum removed, replaced by its first term or by a mean",
     "swapped operands": "b - a for a - b, the value of another input, two gradients swapped",
@@ -200,7 +200,7 @@ def reductions(node: ast.AST, context: Context) -> Iterator[Change]:
         axis = integer(keyword(node, "axis", "dim") or (others[0] if others else None))
         if axis is not None:
             keeps = getattr(keyword(node, "keepdims", "keepdim"), "value", False)
-            if keyword(node, "dim", "keepdim"):  # of PyTorch
+            if keyword(node, "dim", "keepdim"):  # PyTorch's names
                 yield template(f"x.narrow({axis}, 0, 1)" if keeps else f"x.select({axis}, 0)", x=x)
             else:
                 yield template(f"x.take({'[0]' if keeps else '0'}, axis={axis})", x=x)
@@ -263,9 +263,9 @@ def repeats(node: ast.AST, context: Context) -> Iterator[Change]:
         case ast.Expr(value=ast.Call(func=ast.Attribute() as f, args=[x, i, a])) if "add" in ast.unparse(f):
             if f.attr in ("at", "add_at"):
                 yield template("x[i] = a", x=x, i=i, a=a)
-        case ast.Call(func=ast.Attribute(value=ast.Subscript(value=ast.Attribute(attr="at")), attr="add")):  # of JAX
+        case ast.Call(func=ast.Attribute(value=ast.Subscript(value=ast.Attribute(attr="at")), attr="add")):  # JAX
             yield renamed(node, "set")
-        case ast.Call(func=ast.Attribute(attr="index_add_" | "scatter_add_" as name)):  # of PyTorch
+        case ast.Call(func=ast.Attribute(attr="index_add_" | "scatter_add_" as name)):  # PyTorch
             yield renamed(node, {"index_add_": "index_copy_", "scatter_add_": "scatter_"}[name])
 
 

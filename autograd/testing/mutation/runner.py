@@ -32,7 +32,7 @@ class UsageError(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of the tests on a mutant: the outcome, the first failed test, its error, seconds."""
+    """The result of the tests on a mutant: the outcome, the first failed test, its error, and the time in seconds."""
 
     mutant: Mutant
     outcome: str
@@ -49,8 +49,8 @@ class FirstRun(NamedTuple):
     """The run of the tests on the original module.
 
     Attributes:
-        reached: the tests that reach the place of each mutant. Excluded are mutants that tests reach but that change
-            nothing: the gradient is always None, or does not fit the array it would be stored in.
+        reached: the tests that reach the place of each mutant. Mutants that tests reach but that change nothing are
+            omitted: the gradient is always None, or does not fit the array in which it would be stored.
         names: all tests that reach any place.
     """
 
@@ -60,7 +60,7 @@ class FirstRun(NamedTuple):
 
 
 class Runner:
-    """Runs the tests of one module; `arguments` are arguments of pytest."""
+    """Runs the tests of one module; `arguments` are passed to pytest."""
 
     def __init__(self, file: Path, text: str, arguments: list[str]) -> None:
         self.file, self.text, self.arguments = file, text, arguments
@@ -121,12 +121,12 @@ class Runner:
     def run(
         self, text: str, limit: float | None = None, skip: Sequence[str] = (), first: Sequence[str] = ()
     ) -> tuple[int | None, dict[str, Any], str]:
-        """Run pytest on a source of the module; return its exit status, the result of planted.py and the last line of
-        output.
+        """Run pytest with `text` as the source of the module.
 
-        The status is None if the run exceeds `limit` seconds of CPU time, which does not depend on the load of the
-        machine, or ten times as many seconds of wall time. The caches of pytest, hypothesis and coverage are written to
-        a temporary folder, so runs do not influence each other.
+        Returns the exit status, the result of planted.py and the last line of output. The status is None if the run
+        exceeds `limit` seconds of CPU time, which does not depend on the load of the machine, or ten times as many
+        seconds of wall time. The caches of pytest, hypothesis and coverage are written to a temporary folder, so runs
+        do not influence each other.
         """
         with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
             task, result, output = (Path(folder) / name for name in ("task", "result", "output"))

@@ -64,7 +64,7 @@ def test_arrays_by_name_and_in_containers_are_checked(call):
 
 def test_constant_arrays_by_name_are_noted_and_cast():
     report = check_operation(weighted, X, weights=X[0])
-    assert report.notes == ["not checked: the gradient of option weights, a constant for the function"]
+    assert report.notes == ["not checked: the gradient of option weights, which the function treats as a constant"]
     with pytest.raises(GradientError, match=r"weights=array\("):
         check_operation(differentiable(lambda x, weights: (x * weights, lambda g: (g,))), X, weights=X[0], derive=False)
 

@@ -73,7 +73,7 @@ def test_one_function_with_given_inputs_as_json(run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["courses"], "expected the name of a module that can be imported; got 'courses' (ModuleNotFoundError"),
+        (["courses"], "expected an importable module; got 'courses' (ModuleNotFoundError"),
         (["courses.py"], "expected a Python file; courses.py does not exist"),
         (["empty"], "expected custom gradients in empty"),
         (["course:affine"], "expected a name in course; got 'affine'; it has affine_forward, scale"),
@@ -82,11 +82,11 @@ def test_one_function_with_given_inputs_as_json(run):
         ([], "the following arguments are required"),
         (
             ["course", "--expect", "reversed"],
-            "expected NAME=GRADIENT for --expect, with a name of affine_forward, scale",
+            "expected NAME=GRADIENT for --expect, with NAME among affine_forward, scale",
         ),
         (
             ["course", "--expect", "gate=reversed"],
-            "with a name of affine_forward, scale, logarithm_forward; got 'gate=r",
+            "with NAME among affine_forward, scale, logarithm_forward; got 'gate=r",
         ),
         (["course:scale", "--expect", "doubled"], "--expect doubled: expected 'straight-through'"),
     ],
@@ -101,7 +101,7 @@ def test_wrong_usage_is_reported_in_one_line(run, arguments, message):
 )
 def test_a_declared_gradient_is_right(run, target, declaration):
     status, out, err = run(target, "--expect", declaration)
-    assert status == 0 and "0 wrong" in out and "wrong by intent (doubles the gradient)" in out and not err
+    assert status == 0 and "0 wrong" in out and "intentionally wrong (doubles the gradient)" in out and not err
     assert run("course:scale", "--expect", "reversed")[0] == 1
 
 

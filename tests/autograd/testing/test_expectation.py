@@ -31,7 +31,7 @@ DETACHED = from_pair(lambda x: (np.sign(x), x), lambda g, x: g * (abs(x) < 1))
 def test_a_declared_gradient_is_accepted_and_described(operation, expect):
     report = check_operation(operation, X, expect=expect, derive=expect == "straight-through")
     (note,) = report.notes
-    assert note.startswith("wrong by intent (") and "analytic" in note and "numerical" in note
+    assert note.startswith("intentionally wrong (") and "analytic" in note and "numerical" in note
     with pytest.raises((GradientError, CheckError)):
         check_operation(operation, X, derive=False)
 
