@@ -23,7 +23,7 @@ from autograd.testing.hidden_state import buffer_state, cast_buffers, hold_state
 from autograd.testing.out_of_contract import note_strays, out_of_contract, require_registered
 from autograd.testing.problem import Problem, is_float, quiet, require_floats
 from autograd.testing.problem_check import ProblemCheck
-from autograd.testing.reference import Reference, compare_value, unwritten_recognised
+from autograd.testing.reference import Reference, compare_value, unwritten_recognized
 from autograd.testing.report import Report
 from autograd.testing.reproduction import Named, literal, reproduction
 
@@ -84,7 +84,7 @@ def check_operation(
     problem, report = operation_problem(operation, arguments, settings), Report()
     problem.constants = arguments.constants(problem, report.notes)
     variants.require_inside(problem, domain)
-    with unwritten_recognised(problem, operation, *arguments.restore(arguments.values)):
+    with unwritten_recognized(problem, operation, *arguments.restore(arguments.values)):
         hold_state(problem, operation, report.notes)
         check = ProblemCheck(report, directions, float32, domain, dtype, seed)
         check.expectation, check.has_expect = None if expect is None else Expectation(expect), True

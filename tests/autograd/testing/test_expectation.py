@@ -1,4 +1,4 @@
-"""Gradients that are wrong by intent, declared with expect=."""
+"""Gradients that are intentionally wrong, declared with expect=."""
 
 import numpy as np
 import pytest
