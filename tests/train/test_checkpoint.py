@@ -374,4 +374,4 @@ def test_a_pipe_in_place_of_a_file_does_not_block(run):
         with pytest.raises(UserError, match="got a pipe"):
             load_checkpoint(path.parent)
         with pytest.warns(UserWarning, match="using the previous checkpoint"):
-            assert f"{run.name}/step-2, step 2, " in load_with_origin(run)[3]
+            assert f"{run.name}/step-2, step 2, " in load_with_origin(run)[3].caption
