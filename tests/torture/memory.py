@@ -14,8 +14,8 @@ from train.run.folder import RunFolder
 
 CHANGES = {"max_steps": 10**9, "validate_every": 200, "checkpoint_every": 100, "log_every": 50, "patience": 0}
 GROWTH = 0.02  # the largest change of the resident memory, as a fraction
-# Set when the trainings have been forked. Parts that run at the same time start later, because a fork inherits their open
-# files, and closing one of them would look like a change in the training.
+# Set when the trainings have been forked. Other parts that run at the same time start later: a fork inherits their
+# open files, and closing one of them would look like a change in the training.
 started = threading.Event()
 
 
