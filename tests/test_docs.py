@@ -83,7 +83,7 @@ MARKDOWN = [path for folder in (".", "docs", "book", "benchmarks") for path in s
 def lists_within_paragraphs(text: str) -> list[str]:
     """Return the lines that interrupt a paragraph because they start like a list item.
 
-    CommonMark, and thus GitHub, starts a list there: for a bullet, or for a number if it is 1. Python-Markdown does not.
+    CommonMark, and thus GitHub, starts a list at a bullet or at the number 1. Python-Markdown does not.
     """
     lines = FENCE.sub("", text).splitlines()
     item, paragraph = re.compile(r" {0,3}([-+*]|1[.)]) "), re.compile(r"(?! {0,3}([-+*]|\d+[.)]) )[^\s|#<>]")
