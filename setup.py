@@ -59,7 +59,6 @@ setup(
         "typer>=0.15,<1",
     ],
     extras_require={
-        "gpu": [f"cupy-cuda12x{CUDA_LIBRARIES}", NUMPY_FOR_CUPY, BFLOAT16],
         "gpu12": [f"cupy-cuda12x{CUDA_LIBRARIES}", NUMPY_FOR_CUPY, BFLOAT16],
         "gpu13": [f"cupy-cuda13x{CUDA_LIBRARIES}", NUMPY_FOR_CUPY, BFLOAT16],
         "mpi": MPI,

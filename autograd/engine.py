@@ -30,10 +30,17 @@ from dataclasses import dataclass
 from functools import cache, wraps
 from inspect import signature
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import npx
-from autograd.contract import check_gradient, check_values, check_vjp_result, reject_graph, reject_operands
+from autograd.contract import (
+    check_gradient,
+    check_values,
+    check_vjp_result,
+    reject_changed_weights,
+    reject_consumed_graph,
+    reject_operands,
+)
 from autograd.tensor import OPERATIONS, TensorMethods
 from npx import Array, GradientTargets
 from npx.scoped import Scoped
@@ -197,12 +204,27 @@ def no_grad() -> Any:
 
     It affects only the current thread and can be nested.
     """
-    return _grad_enabled.set(False)
+    return _grad_enabled.setting(False)
 
 
 def observing(observer: Any) -> AbstractContextManager[Any]:
     """Return a context manager within which an `Observer` (observe.py) is called for each operation and each vjp."""
-    return _observer.set(observer)
+    return _observer.setting(observer)
+
+
+class GradientSum(NamedTuple):
+    """The sum of the gradients that have arrived at a node so far."""
+
+    array: Array
+    is_owned: bool  # whether the array was allocated for this sum; a borrowed array may serve other nodes too
+
+    def add(self, gradient: Array) -> "GradientSum":
+        """Return the sum with another gradient: in place if the array is owned, otherwise in a new array."""
+        if not self.is_owned:
+            return GradientSum(npx.asarray(self.array + gradient), True)  # asarray: NumPy returns 0-d sums as scalars
+        total = self.array
+        total += gradient
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +237,7 @@ class BackwardEvent:
     parents: tuple[Node | Tensor | None, ...]
     gradients: tuple[Array | None, ...]  # the gradients that the vjp returned, aligned with `parents`
     accumulate_into: GradientTargets  # the arrays that the vjp could add to; empty unless it is marked by `accumulates`
-    sums: dict[Node, tuple[Array, bool]]  # gradient so far, and whether the engine owns the array
+    sums: dict[Node, GradientSum]
 
 
 def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], object] | None = None) -> None:
@@ -250,7 +272,7 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
 
     order, observer = reachable(tensor.node), _observer.get()
     uses_left = Counter(p for node in order for p in node.parents if isinstance(p, Tensor)) if on_leaf_done else None
-    sums: dict[Node, tuple[Array, bool]] = {tensor.node: (g, False)}  # gradient so far, and whether we own the array
+    sums = {tensor.node: GradientSum(g, is_owned=False)}
     while order:
         node = order.pop()
         if node not in sums:  # a vjp returned None on every path to it
@@ -273,13 +295,9 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
             if isinstance(parent, Tensor):
                 _add_to_leaf(parent, gradient, unshared)
             elif parent not in sums:
-                sums[parent] = gradient, unshared
+                sums[parent] = GradientSum(gradient, unshared)
             else:
-                total, owned = sums[parent]
-                if owned:
-                    total += gradient
-                else:
-                    sums[parent] = npx.asarray(total + gradient), True  # asarray: NumPy returns 0-d sums as scalars
+                sums[parent] = sums[parent].add(gradient)
         if on_leaf_done and uses_left is not None:
             for leaf in (parent for parent in parents if isinstance(parent, Tensor)):
                 uses_left[leaf] -= 1
@@ -288,9 +306,7 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         del vjp, g, accumulate_into, gradients
 
 
-def _accumulation_targets(
-    parents: tuple[Node | Tensor | None, ...], sums: dict[Node, tuple[Array, bool]]
-) -> GradientTargets:
+def _accumulation_targets(parents: tuple[Node | Tensor | None, ...], sums: dict[Node, GradientSum]) -> GradientTargets:
     """Return the arrays that a vjp may add to: contiguous sums that the engine owns, each at most once."""
     targets: list[Array | None] = []
     for parent in parents:
@@ -315,8 +331,10 @@ def reachable(root: Node) -> list[Node]:
             elif parent not in nodes:
                 nodes.add(parent)
                 stack.append(parent)
-        if node.vjp is None or changed:
-            reject_graph(node.name, changed)
+        if changed:
+            reject_changed_weights(node.name)
+        if node.vjp is None:
+            reject_consumed_graph(node.name)
     return sorted(nodes, key=lambda node: node.number)
 
 

@@ -87,7 +87,7 @@ class Blocks:
 def restricted_self_attention(qkv, heads, d_k, window, spec=npx.AttentionSpec(), drop=None):
     """`self_attention` limited to `window` positions around each position or, if `causal`, ending at it.
 
-    qkv (B, T, H * (2 d_k + d_v)), the queries of all heads first; result (B, T, H * d_v). Packed: (N, ...). The spec
+    qkv (B, T, H * (2 d_k + d_v)), the queries of all heads first; result (B, T, H * d_v). Packed: (R, ...). The spec
     must have no bias.
     """
     if spec.bias is not None:
@@ -156,7 +156,5 @@ class RestrictedSelfAttention(SelfAttention):
         """Return the spec with a bias that masks the keys outside the window."""
         return spec._replace(bias=npx.mask_bias(window_mask(n_queries, n_keys, self.window, spec.causal)))
 
-    def weights(
-        self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), cache: KeyValueCache | None = None
-    ) -> npx.Array:
+    def weights(self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec()) -> npx.Array:
         return super().weights(x, self.with_window(spec, x.shape[1], x.shape[1]))

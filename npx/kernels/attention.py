@@ -44,7 +44,7 @@ def attention(q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(
     return pack_padded(y, spec.q_packing), (q, k, v, p, saved_dropout, spec)
 
 
-@attention.gradient
+@attention.define_gradient
 def attention_grad(
     g: Array, q: Array, k: Array, v: Array, p: Array, saved_dropout: SavedDropout, spec: AttentionSpec,
     out: Arrays | None = None, bias: bool = False,

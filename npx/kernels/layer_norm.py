@@ -27,7 +27,7 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[
     return y, (gamma, xhat, rstd)
 
 
-@layer_norm.gradient
+@layer_norm.define_gradient
 def layer_norm_grad(
     g: Array, gamma: Array, xhat: Array, rstd: Array, accumulate_into: GradientTargets = NO_TARGETS
 ) -> Any:
@@ -183,7 +183,7 @@ def residual_norm_grad_numpy(
 
 
 def as_rows(x: Array | None) -> Any:
-    """Reshape a non-empty x (..., D) to (N, D); None stays None."""
+    """Reshape a non-empty x (..., D) to (R, D); None stays None."""
     return None if x is None else x.reshape(-1, x.shape[-1])
 
 
@@ -209,7 +209,7 @@ def residual_norm_cuda(
 ) -> Output:
     """Compute layer_norm(residual + dropout(x)); a `residual` of None counts as 0.
 
-    Each row is read and written once, by one warp or, if it is long, by several. Saved: gamma, xhat, rstd (N,), which
+    Each row is read and written once, by one warp or, if it is long, by several. Saved: gamma, xhat, rstd (R,), which
     is always float32, and `drop`, from which the gradient regenerates the mask.
     """
     check_rows(x, residual)

@@ -198,7 +198,7 @@ def f(x):
         ("class Back:\n    def __call__(self, g): return (g,)\n@differentiable\ndef f(x): return x, Back()", ["f"]),
         ("def shared(x): return x, lambda g: (g,)\n@differentiable\ndef f(x): return shared(x)", ["f"]),
         (
-            "@softmax.gradient\ndef grad(g, y): return g\n@grad.fast('numpy')\ndef quick(g, y): return g",
+            "@softmax.define_gradient\ndef grad(g, y): return g\n@grad.fast('numpy')\ndef quick(g, y): return g",
             ["grad", "quick"],
         ),
         ("def f(x): return x, lambda g: (g,)", []),
