@@ -30,17 +30,11 @@ from dataclasses import dataclass
 from functools import cache, wraps
 from inspect import signature
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import npx
-from autograd.contract import (
-    check_gradient,
-    check_values,
-    check_vjp_result,
-    reject_changed_weights,
-    reject_consumed_graph,
-    reject_operands,
-)
+from autograd import contract
+from autograd.accumulation import GradientSum
 from autograd.tensor import OPERATIONS, TensorMethods
 from npx import Array, GradientTargets
 from npx.scoped import Scoped
@@ -100,7 +94,7 @@ class Tensor(TensorMethods):
         if not hasattr(data, "dtype"):
             data = npx.asarray(data)
             data = data.astype(npx.float32) if data.dtype == npx.float64 else data
-        self.data: Array = check_values(npx.asarray(data))
+        self.data: Array = contract.check_values(npx.asarray(data))
         if requires_grad and not is_floating(self.data.dtype):
             raise TypeError(f"Tensor: expected a floating dtype for requires_grad; got {self.data.dtype}; try .astype")
         self.requires_grad, self.grad, self.node = requires_grad, None, None
@@ -153,7 +147,7 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
                 dtypes.append(dtype)
         hidden = [a for a in items if isinstance(a, Tensor)]
         if hidden or len(dtypes) > 1 and any(isinstance(a, Tensor) for a in args):
-            reject_operands(function.__name__, dtypes, hidden)
+            contract.reject_operands(function.__name__, dtypes, hidden)
         output, vjp = function(*arrays, **kwargs)
         return record_node(function.__name__, output, vjp, args, wants_gradient and _grad_enabled.get())
 
@@ -212,21 +206,6 @@ def observing(observer: Any) -> AbstractContextManager[Any]:
     return _observer.setting(observer)
 
 
-class GradientSum(NamedTuple):
-    """The sum of the gradients that have arrived at a node so far."""
-
-    array: Array
-    is_owned: bool  # whether the array was allocated for this sum; a borrowed array may serve other nodes too
-
-    def add(self, gradient: Array) -> "GradientSum":
-        """Return the sum with another gradient: in place if the array is owned, otherwise in a new array."""
-        if not self.is_owned:
-            return GradientSum(npx.asarray(self.array + gradient), True)  # asarray: NumPy returns 0-d sums as scalars
-        total = self.array
-        total += gradient
-        return self
-
-
 @dataclass(frozen=True, slots=True)
 class BackwardEvent:
     """One vjp that has run, before the engine passes on its gradients. Observers must not modify the arrays."""
@@ -277,27 +256,27 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         node = order.pop()
         if node not in sums:  # a vjp returned None on every path to it
             continue
-        g, _ = sums.pop(node)
+        g = sums.pop(node).array
         vjp, parents = node.vjp, node.parents
         node.vjp, node.parents = None, ()
         assert vjp is not None
         accumulates = hasattr(vjp, "accumulates")
         accumulate_into = _accumulation_targets(parents, sums) if accumulates else ()
         gradients = vjp(g, accumulate_into) if accumulates else vjp(g)
-        check_vjp_result(node.name, parents, gradients)
+        contract.check_vjp_result(node.name, parents, gradients)
         if observer is not None:
             observer.on_backward(BackwardEvent(node, vjp, g, parents, gradients, accumulate_into, sums))
         for i, (parent, gradient) in enumerate(zip(parents, gradients, strict=False)):
             if parent is None or gradient is None or (accumulates and gradient is accumulate_into[i]):
                 continue
-            check_gradient(node.name, parent, gradient)
+            contract.check_gradient(node.name, parent, gradient)
             unshared = accumulates and not any(gradient is other for other in gradients[:i] + gradients[i + 1 :])
             if isinstance(parent, Tensor):
                 _add_to_leaf(parent, gradient, unshared)
             elif parent not in sums:
                 sums[parent] = GradientSum(gradient, unshared)
             else:
-                sums[parent] = sums[parent].add(gradient)
+                sums[parent].add(gradient)
         if on_leaf_done and uses_left is not None:
             for leaf in (parent for parent in parents if isinstance(parent, Tensor)):
                 uses_left[leaf] -= 1
@@ -311,7 +290,7 @@ def _accumulation_targets(parents: tuple[Node | Tensor | None, ...], sums: dict[
     targets: list[Array | None] = []
     for parent in parents:
         if isinstance(parent, Node):
-            total, owned = sums.get(parent, (None, False))
+            total, owned = (s.array, s.is_owned) if (s := sums.get(parent)) else (None, False)
         else:
             total, owned = None if parent is None else parent.grad, True
         usable = total is not None and owned and total.flags.c_contiguous and not any(total is t for t in targets)
@@ -332,9 +311,9 @@ def reachable(root: Node) -> list[Node]:
                 nodes.add(parent)
                 stack.append(parent)
         if changed:
-            reject_changed_weights(node.name)
+            contract.reject_changed_weights(node.name)
         if node.vjp is None:
-            reject_consumed_graph(node.name)
+            contract.reject_consumed_graph(node.name)
     return sorted(nodes, key=lambda node: node.number)
 
 

@@ -108,8 +108,8 @@ class Memory(Observer):
         for array in (event.g, *event.gradients):
             if array is not None:
                 self._count(array)
-        for array, _ in event.sums.values():
-            self._count(array)
+        for gradient_sum in event.sums.values():
+            self._count(gradient_sum.array)
         for parent in event.parents:  # the parent's vjp may hold an output recomputed for this vjp
             for array in iterate_captured_arrays(parent.vjp) if isinstance(parent, Node) else ():
                 self._count(array)

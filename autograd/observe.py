@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import npx
-from autograd.engine import BackwardEvent, GradientSum, Node, Tensor, is_grad_enabled, record_node
+from autograd.accumulation import GradientSum
+from autograd.engine import BackwardEvent, Node, Tensor, is_grad_enabled, record_node
 from autograd.saved import find_owner, iterate_captured_arrays
 from npx import Array
 

@@ -331,9 +331,8 @@ def check(table: str, f: Field[Any], value: Any, source: str = "config") -> Any:
         attempt = f"leaving {f.name} out ({f.metadata['unset']})"
     else:
         attempt = f"{f.name} = {to_toml(f.default)} (the default)"
-    raise UserError(
-        f"{source}: {table}.{f.name}: expected {describe_range(f)}; got {format_value(value)}; try {attempt}"
-    )
+    text = f"expected {describe_range(f)}; got {format_value(value)}; try {attempt}"
+    raise UserError(f"{source}: {table}.{f.name}: {text}")
 
 
 def explain(f: Field[Any]) -> str:
