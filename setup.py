@@ -40,7 +40,7 @@ DEV = [
 setup(
     name="npx-transformer",
     version="0.2.0",
-    description="The Transformer of 'Attention Is All You Need' on its own autograd, over NumPy and CuPy",
+    description="The Transformer of 'Attention Is All You Need' with its own autograd engine, in NumPy and CuPy",
     long_description=README.read_text(encoding="utf-8") if README.exists() else "",
     long_description_content_type="text/markdown",
     author="the npx-transformer authors",

@@ -207,8 +207,9 @@ def check_normalizer(loss_normalizer: float) -> float:
 
 
 class SequenceModel(Module):
-    """Base class of the architectures. By default, the embedding and the output projection share one matrix (paper
-    section 3.4).
+    """Base class of the architectures.
+
+    By default, the embedding and the output projection share one matrix (paper section 3.4).
 
     Ids are NumPy integer arrays. Sequences are padded at their end with `config.pad_id`. Subclasses define `examples`,
     the kind of data that `loss` takes ("pairs" of sequences, or "text"); `build(config)`, which creates the layers; and
@@ -273,8 +274,7 @@ class SequenceModel(Module):
         return [name for name, _ in self.named_parameters() if name in names]
 
     def label_parameters(self) -> list[str]:
-        """Return the names of the parameters and modules that predict labels; empty if labels are tokens of the
-        text."""
+        """Return the names of the parameters and modules that predict labels; empty if labels are tokens."""
         return []
 
     def embed(

@@ -236,8 +236,7 @@ class EncoderDecoder(SequenceModel):
         return host.full(len(memory), self.config.bos_id), state
 
     def new_source_caches(self, memory: Tensor) -> list[DecodingState]:
-        """Return the values that depend only on the memory (B, S, D), for all layers; by default one cache for each
-        layer."""
+        """Return what depends only on the memory (B, S, D), for all layers; by default one cache for each layer."""
         return [layer.new_source_cache(memory) for layer in self.decoder]
 
     def hidden_states(self, ids: npx.Array, state: "DecoderState") -> Tensor:

@@ -14,8 +14,7 @@ from npx.kernels.attention_spec import rotate
 
 
 def window_margins(window: int, causal: bool) -> tuple[int, int]:
-    """Return how many positions before and how many after itself a position attends to: `window` in total, itself
-    included."""
+    """Return the numbers of positions before and after itself to which a position attends, `window` - 1 in total."""
     return (window - 1, 0) if causal else (window // 2, (window - 1) // 2)
 
 

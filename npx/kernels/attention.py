@@ -91,8 +91,7 @@ def rotate_inputs(q: Array, k: Array, spec: AttentionSpec) -> tuple[Array, Array
 
 
 def rotate_gradients_back(gq: Array, gk: Array, spec: AttentionSpec) -> None:
-    """Backpropagate through `rotate_inputs`: turn the gradients of its results into the gradients of its inputs, in
-    place."""
+    """Turn the gradients of the results of `rotate_inputs` into the gradients of its inputs, in place."""
     if spec.rotary_base is not None:
         q_positions, k_positions = rotary_positions(spec, gq, gk)
         rotate(gq, q_positions, spec.rotary_base, inverse=True, out=gq)

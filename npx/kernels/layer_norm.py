@@ -13,10 +13,9 @@ from npx.kernels.dropout import Drop, launch_arguments
 
 @kernel
 def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[Array, tuple[Array, ...]]:
-    """y = gamma * xhat + beta with xhat = (x - mean) * rstd, rstd = 1 / sqrt(var + eps), where var is the biased
-    variance.
+    """y = gamma * xhat + beta with xhat = (x - mean) * rstd and rstd = 1 / sqrt(var + eps).
 
-    x (..., D); gamma, beta (D,). Saved: gamma, xhat (..., D), rstd (..., 1).
+    x (..., D); gamma, beta (D,); var is the biased variance. Saved: gamma, xhat (..., D), rstd (..., 1).
     """
     check_rows(x)
     xp = array_module(x)
@@ -251,8 +250,7 @@ def row_shape(x: Array) -> tuple[int, int, int, dict[str, Any]]:
 
 
 def sum_columns_cuda(partial: Array, dtype: Any, accumulate_into: GradientTargets) -> list[Array]:
-    """Sum the rows of `partial` (n, D), float32, and split the sums into equal parts, one for each of the one or two
-    targets.
+    """Sum the rows of `partial` (n, D), float32, and split the sums into equal parts, one for each target.
 
     The sums are added to the targets if all of them are float32 arrays; otherwise new arrays of `dtype` are returned.
     """
