@@ -251,7 +251,7 @@ def composed_attention(
     if spec.rotary_base is not None:
         q_positions, k_positions = rotary_positions(spec, q.data, k.data)
         q, k = composed_rotation(q, q_positions, spec.rotary_base), composed_rotation(k, k_positions, spec.rotary_base)
-    q, k, v = padded(q, spec.q_packing), padded(k, spec.kv_packing), padded(v, spec.kv_packing)
+    q, k, v = pad_sentences(q, spec.q_packing), pad_sentences(k, spec.kv_packing), pad_sentences(v, spec.kv_packing)
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # (B, H, T, d)
     z = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
     z = z if bias is None else z + bias
@@ -261,7 +261,7 @@ def composed_attention(
     return y if packing is None else y.reshape(-1, *y.shape[2:])[packing.flat_index]
 
 
-def padded(x: Tensor, packing: Packing | None) -> Tensor:
+def pad_sentences(x: Tensor, packing: Packing | None) -> Tensor:
     """Unpack rows x (R, H, d) to (B, T, H, d), padding sentences with the last row of x."""
     if packing is None:
         return x

@@ -136,10 +136,12 @@ class Recorder(Observer):
             if parent is not None:
                 target = event.accumulate_into[i] if event.accumulate_into else None
                 step.gradients.append(None if gradient is None else npx.asarray(gradient.copy()))
-                step.handling.append(handling(parent, gradient, target, event.sums))
+                step.handling.append(describe_handling(parent, gradient, target, event.sums))
 
 
-def handling(parent: Node | Tensor, gradient: Array | None, target: Array | None, sums: dict[Node, GradientSum]) -> str:
+def describe_handling(
+    parent: Node | Tensor, gradient: Array | None, target: Array | None, sums: dict[Node, GradientSum]
+) -> str:
     """Describe what the engine does with an arriving gradient: borrow it, allocate a sum, or add it in place."""
     if gradient is None:
         return "none"
