@@ -5,12 +5,7 @@ from npx import Array
 
 
 class GradientSum:
-    """The sum of the gradients that have arrived at a node so far.
-
-    Attributes:
-        array: the sum.
-        is_owned: whether the array was allocated for this sum. A borrowed array may be the gradient of other nodes too.
-    """
+    """The gradients that have arrived at a node, as an `array` that is owned, or borrowed from a vjp's result."""
 
     __slots__ = ("array", "is_owned")
 
