@@ -17,6 +17,7 @@ from models.architectures.blocks import (
 )
 from models.architectures.encoder_decoder import row_lengths
 from models.config import TransformerConfig
+from models.layers.attention import Attention
 from models.layers.basic import Linear
 from models.layers.positions import Positions
 from models.layers.token_types import TokenTypes
@@ -265,8 +266,12 @@ class Encoder(SequenceModel):
     def _transform(self, x: Tensor) -> Tensor:
         return self.output_transform(x) if self.output_transform else x
 
+    def attentions(self) -> dict[str, list[Attention]]:
+        """Return the attention layers, under the key "text"."""
+        return {"text": [layer.attention for layer in self.layers]}
+
     def attention_maps(self, ids: Any) -> list[npx.Array]:
         """Return the attention weights (B, H, S, S) of each layer, on the host, for ids (B, S)."""
-        with evaluation_mode(self), record_weights({"text": [layer.attention for layer in self.layers]}) as maps:
+        with evaluation_mode(self), record_weights(self.attentions()) as maps:
             self.encode(ids)
         return maps["text"]

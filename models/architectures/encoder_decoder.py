@@ -63,6 +63,7 @@ class EncoderDecoder(SequenceModel):
     """
 
     examples = "pairs"
+    causal_kinds = ("decoder",)
     expansion = 1.0  # positions that the encoder computes for each source token
     make_encoder: Callable[[TransformerConfig], list[Any]]
     make_decoder: Callable[[TransformerConfig], list[Any]]

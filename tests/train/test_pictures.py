@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import tracemalloc
+import types
 import xml.etree.ElementTree as xml
 
 import numpy as np
@@ -10,9 +11,14 @@ import PIL.Image
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import npx
+import train.viewer.curves as curves_module
+import train.viewer.memory as memory_module
+from autograd.memory import MemorySample
 from models import Transformer, TransformerConfig
+from models.registry import ARCHITECTURES
 from models.search import ForcedPrefix, beam_search
 from models.search.tree import CUT, FINISHED, KEPT, Candidate, Tree
 from tests.laws.test_search import EOS, MarkovModel
@@ -25,8 +31,18 @@ from train.viewer import picture
 from train.viewer.beams import wrap
 from train.viewer.curves import draw_curves, series
 from train.viewer.heads import draw_figures, mosaic
-from train.viewer.inspection import Head, Inspection, ablate_heads, all_heads, inspect, labels, source_ids, translate
-from train.viewer.memory import measure_memory
+from train.viewer.inspection import (
+    Head,
+    Inspection,
+    ablate_heads,
+    all_heads,
+    inspect,
+    labels,
+    masks_of,
+    source_ids,
+    translate,
+)
+from train.viewer.memory import draw_memory, measure_memory
 from train.viewer.roles import MEASURES, EvaluationText, draw_roles, measure_roles
 
 SENTENCE = "one two $three$ four"  # dollar signs must not become a formula
@@ -147,12 +163,28 @@ def test_without_matplotlib_the_error_says_what_to_install(uninterrupted, capsys
 
 def test_a_mosaic_has_every_weight_at_its_position():
     weights = np.arange(2 * 3 * 4 * 5, dtype=float).reshape(2, 3, 4, 5)
-    tiled = mosaic(weights, causal=False)
+    tiled = mosaic(weights, None)
     assert tiled.shape == (2 * 5 - 1, 3 * 6 - 1)
     for layer, head, row, column in np.ndindex(*weights.shape):
         assert tiled[layer * 5 + row, head * 6 + column] == weights[layer, head, row, column]
-    square = mosaic(weights[..., :4], causal=True)
+    square = mosaic(weights[..., :4], np.tri(4, dtype=bool))
     assert np.isnan(square[0, 1]) and square[3, 0] == weights[0, 0, 3, 0]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind", "window"),
+    [("encoder", "text", None), ("decoder", "text", None), ("decoder", "text", 2), ("encoder_decoder", "decoder", 2)],
+)
+def test_every_weight_that_is_not_0_is_drawn(architecture, kind, window):
+    """The mask of a picture is the mask that the model applies."""
+    c = {"vocab_size": 9, "d_model": 8, "n_heads": 2, "d_ff": 8, "n_layers": 1, "architecture": architecture}
+    model = ARCHITECTURES[architecture](TransformerConfig(**c, attention_window=window))
+    ids = np.array([[1, 5, 6, 7]])
+    arguments = (ids, ids, kind) if kind == "decoder" else (ids,)
+    maps = np.stack([layer[0] for layer in model.attention_maps(*arguments)])
+    mask = masks_of(model, {kind: maps})[kind]
+    np.testing.assert_array_equal(maps > 0, np.broadcast_to(True if mask is None else mask, maps.shape))
+    assert (mask is None) == (architecture == "encoder")
 
 
 # The numbers behind the pictures
@@ -334,7 +366,7 @@ def test_figure_5_has_the_most_confident_heads(tmp_path):
     maps = np.full((1, 3, 2, 2), 0.5)
     maps[0, 1] = [[0.0, 1.0], [1.0, 0.0]]  # the most confident head is also the one that attends away from the word
     maps[0, 2] = [[0.9, 0.1], [0.1, 0.9]]
-    inspection = Inspection(["a", "end"], [], [], {"encoder": maps}, None, None, None)
+    inspection = Inspection(["a", "end"], [], [], {"encoder": maps}, None, {"encoder": None}, None, None)
     files = draw_figures(inspection, "a", 0, tmp_path, "nothing")
     lines = files[2].with_suffix(".alt.txt").read_text("utf-8").splitlines()
     assert any(line.startswith("a: head 1: end 1.00") and "head 2" in line for line in lines)
@@ -350,3 +382,25 @@ def test_roles_use_the_score_of_the_validations(tmp_path, loaded):
     assert evaluation_text.score == "" and len(evaluation_text.quality(model)[2]) == 2
     draw_roles(*measure_roles(model, evaluation_text), evaluation_text, tmp_path / "a.svg", "nothing")
     assert "BLEU" not in (tmp_path / "a.alt.txt").read_text("utf-8")
+
+
+def test_labels_of_a_picture_neither_overlap_nor_leave_it(tmp_path, monkeypatch):
+    """The ticks of a logarithmic axis, and the titles of the memory picture."""
+    figures = []
+    for module in (curves_module, memory_module):
+        monkeypatch.setattr(module, "write", lambda figure, *rest: figures.append(figure))
+    norms = [(step, 2.2 * 0.97**step) for step in range(1, 120)]
+    draw_curves({"run": {"gradient_norm": {"train": norms}}}, tmp_path / "a.svg", "metrics")
+    samples = [MemorySample("forward", "linear", "encoder.0", n * 2**20, 0) for n in (1, 2)]
+    memory = types.SimpleNamespace(samples=samples, peak=samples[1], by_layer=lambda: {"a" * 30: 1})
+    draw_memory(memory, "1 pair", tmp_path / "b.svg", "metrics")
+    for figure in figures:
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        figure.draw(renderer)
+        for axis in figure.axes:
+            ticks = [*axis.yaxis.get_ticklabels("both")]
+            boxes = sorted((t.get_window_extent(renderer) for t in ticks if t.get_text()), key=lambda box: box.y0)
+            assert all(low.y1 <= high.y0 + 1 for low, high in zip(boxes, boxes[1:], strict=False))
+            for title in (axis.title, axis._left_title, axis._right_title):
+                assert title.get_window_extent(renderer).x1 <= figure.bbox.x1
+    assert "log scale" in figures[0].axes[0].get_ylabel()

@@ -11,7 +11,7 @@ import pytest
 import npx
 from autograd import Tensor
 from models import TransformerConfig
-from train.viewer.blocks import module_of, overview, show_block, structure
+from train.viewer.blocks import module_of, show_block, show_overview, structure
 from train.viewer.inspection import Head, ablate_heads
 from train.viewer.trace import OUTPUT, Trace, blocks, norm, on_host
 
@@ -236,7 +236,7 @@ def test_embedding_and_feed_forward_blocks_have_the_shapes_of_the_model(traced):
 
 def test_answers_are_strict_json_with_every_block(traced):
     model, _, trace = traced
-    seen = overview(trace)
+    seen = show_overview(trace)
     assert [*seen["blocks"]] == [block["name"] for block in structure(model)]
     json.dumps(seen, allow_nan=False)
     for name in trace.blocks:
@@ -256,7 +256,7 @@ def test_a_trace_leaves_no_gradients_and_sees_ablated_heads(traced):
         if block.kind == "attention":
             is_off = name == f"{'layers' if kind == 'text' else kind}.0.attention"
             shown = show_block(ablated, name, 1, Names())
-            assert shown["off"] == [1] * is_off and ("ablated" in shown["note"]) == is_off
+            assert shown["ablated_heads"] == [1] * is_off and ("ablated" in shown["note"]) == is_off
 
 
 def test_vendored_files_are_those_of_their_packages():

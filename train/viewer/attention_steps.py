@@ -7,22 +7,7 @@ import numpy as np
 import npx
 from autograd import Tensor, observing
 from autograd.neural import composed_rotation, softmax
-from models.layers.restricted_attention import window_mask
 from train.viewer.trace import Operation, Recording, Trace, on_host
-
-
-def mask_of(attention: Any, kind: str, length: int) -> tuple[Any, str]:
-    """Return the mask (T, T) of an attention of a kind, true where a key is visible, and a description of the hidden
-    tokens; None and "" if it has no mask."""
-    causal, window = kind in ("decoder", "text"), getattr(attention, "window", None)
-    if kind == "cross" or (window is None and not causal):
-        return None, ""
-    mask = npx.to_host(window_mask(length, length, window or max(1, length), causal))
-    hidden = [
-        "later tokens" if causal else "",
-        f"tokens outside a window of {window}" if window else "",
-    ]
-    return mask, f"The mask hides {' and '.join(filter(None, hidden))}: their scores become −∞, their weights 0."
 
 
 def head_inputs(trace: Trace, operation: Operation, attention: Any, head: int) -> tuple[Any, Any, Any] | None:

@@ -10,9 +10,9 @@ import npx
 from autograd import Tensor
 from models.layers.attention import CrossAttention
 from models.layers.positions import AttentionPositions, LearnedPositions
-from train.viewer.attention_steps import attention_head, head_inputs, mask_of
+from train.viewer.attention_steps import attention_head, head_inputs
 from train.viewer.explanations import ALL_TOKENS, EARLIER_TOKENS, FIXED, NEXT_TOKEN, OWN_OUTPUT, explain
-from train.viewer.inspection import AXES, BEGIN, TEXT_AXES, Head, labels, log_softmax
+from train.viewer.inspection import AXES, BEGIN, TEXT_AXES, Head, labels, log_softmax, mask_of
 from train.viewer.trace import OUTPUT, Block, Trace, blocks, norm, on_host, zeros_if_none
 
 MAX_THUMBNAIL = 128  # maximum columns of a matrix in the overview; wider ones are subsampled
@@ -32,7 +32,7 @@ def structure(model: Any) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def overview(trace: Trace) -> dict[str, Any]:
+def show_overview(trace: Trace) -> dict[str, Any]:
     """Return a small picture of the output of every block and of its gradient, and their norms."""
     shown = {}
     for name, block in trace.blocks.items():
@@ -89,8 +89,8 @@ def encoded_mask(mask: Any) -> str | None:
 def show_block(trace: Trace, name: str, head: int, tokenizer: Any) -> dict[str, Any]:
     """Return the contents of an open block: text, matrices, parameters, and incoming and outgoing gradients.
 
-    A row of the decoder is named after the token that it generates, as in the attention maps of `Inspection`. Only
-    embeddings, keys and values are named after the token that the decoder reads at their position.
+    A row of the decoder is named after the token that the decoder reads at its position, except in the output block,
+    whose rows are named after their targets.
 
     Args:
         head: index of the head of an attention block (`has_head`); ignored for other blocks.
@@ -100,11 +100,9 @@ def show_block(trace: Trace, name: str, head: int, tokenizer: Any) -> dict[str, 
         stack: [] if ids is None else labels(tokenizer, ids.tolist(), "source" if stack == "encoder" else "target")
         for stack, ids in trace.ids.items()
     }
-    tokens["read"] = tokens[block.stack]
-    if block.stack == "decoder":
-        tokens["read"] = [BEGIN, *tokens["decoder"][1:]]
-        tokens["decoder"] = labels(tokenizer, trace.targets.tolist())
-    tokens["rows"] = tokens["read" if block.kind == "embedding" else block.stack]
+    if tokens["decoder"]:
+        tokens["decoder"][0] = BEGIN
+    tokens["rows"] = tokens[block.stack]
     answer = SHOW.get(block.kind, show_other)(trace, block, tokens, tokenizer, head)
     _, g = trace.output(name)
     shapes = [(p, trace.parameters[p]) for p in block.parameters]
@@ -164,10 +162,7 @@ def show_embedding(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
     is_scaled = embedding.scale != 1
     root, sizes = ("√D · ", f",  √D = {embedding.scale:.4g}") if is_scaled else ("", "")
     notes = [
-        "The rows are the tokens that the decoder reads. In its other blocks, a row is named after the token that it "
-        "generates."
-        if block.stack == "decoder"
-        else "",
+        "The rows are the tokens that the decoder reads." if block.stack == "decoder" else "",
         f"E is the parameter {block.parameters[0].removesuffix('.weight')}.",
         "The first row is 0: the decoder starts from a zero vector." if start == "zeros" else "",
         "The first row is the embedding of padding, from which the decoder starts." if start == "pad" else "",
@@ -258,21 +253,23 @@ def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
     columns = slice(head * attention.d_v, (head + 1) * attention.d_v)
     cross = isinstance(attention, CrossAttention)
     kind = "cross" if cross else block.stack
-    mask, reason = mask_of(attention, kind, len(parts[0]))
+    mask, reason = mask_of(trace.model, kind, len(parts[0]))
     g = zeros_if_none(operation.g, operation.y)[:, columns]
     steps = attention_head(*parts, attention.rotary_base, mask, g)
     expected = operation.y[:, columns]
     tolerance = 1e-3 * np.abs(expected).max(initial=0)
     if not np.allclose(steps["output"][0], expected, rtol=0, atol=tolerance, equal_nan=True):
         return show_without_heads(trace, block, rows)  # the steps do not support an option of the model
-    keys = rows["encoder"] if cross else rows["read"]
+    keys = rows["encoder" if cross else "rows"]
     masked = steps["scaled"][0].copy()
     if mask is not None:
         masked[~mask] = -np.inf
     queries, plus = rows["rows"], "" if mask is None else " + mask"
-    off = [h for h in range(attention.n_heads) if Head(kind, cast(int, block.layer), h) in trace.ablated]
-    ablated = "This head is ablated: its rows of W^O are 0. " if head in off else ""
+    ablated_heads = [h for h in range(attention.n_heads) if Head(kind, cast(int, block.layer), h) in trace.ablated]
+    ablated = "This head is ablated: its rows of W^O are 0. " if head in ablated_heads else ""
     row, column = (AXES | TEXT_AXES)[kind]
+    if block.stack == "decoder":
+        row = "token that the decoder reads (Translate names it after the token generated there)"
     turned = (
         "Queries and keys are rotated by their positions before the scores are computed. "
         if attention.rotary_base is not None
@@ -285,7 +282,7 @@ def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
             bias="" if attention.output.bias is None else " + b",
         ),
         "note": f"{ablated}{turned}Rows: {row}. Columns: {column}. {reason}",
-        "heads": attention.n_heads, "head": head, "off": off,
+        "heads": attention.n_heads, "head": head, "ablated_heads": ablated_heads,
         "names": [str(Head(kind, cast(int, block.layer), h)) for h in range(attention.n_heads)],
         "matrices": [
             *inputs_of(trace, block, rows),

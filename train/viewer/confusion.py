@@ -31,7 +31,8 @@ def draw_confusion(scores: LabelScores, path: Path, source: str) -> Path:
     if len(names) <= WRITTEN:
         for row, column in np.ndindex(percent.shape):
             color = "black" if percent[row, column] > 60 else "white"
-            axis.text(column, row, f"{percent[row, column]:.0f}", ha="center", va="center", color=color, fontsize=8)
+            cell = f"{percent[row, column]:.0f} %\n{counts[row, column]:,}"
+            axis.text(column, row, cell, ha="center", va="center", color=color, fontsize=8)
     bar = figure.colorbar(image, ax=axis, shrink=0.8)
     bar.ax.tick_params(labelsize=7.5)
     bar.set_label("percent of the row", fontsize=8)

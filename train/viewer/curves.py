@@ -11,7 +11,7 @@ from train.viewer.picture import new_figure, plain_text, write
 # is logarithmic).
 PANELS: dict[str, tuple[str, str, Sequence[tuple[str, str]], bool]] = {
     "loss": (
-        "loss (nats per token; training: label-smoothed)",
+        "loss (nats per token; training: with the run's label smoothing)",
         "nats per token",
         [("train", "loss"), ("valid", "loss")],
         False,
@@ -64,6 +64,8 @@ def series(metrics: Sequence[Mapping[str, Any]]) -> Series:
 
 def draw_curves(runs: Mapping[str, Series], path: Path, source: str) -> Path:
     """Plot one panel for each metric that any run has, against updates, with one color per run."""
+    from matplotlib.ticker import LogLocator
+
     panels = [name for name in PANELS if any(name in curves for curves in runs.values())]
     across = min(3, len(panels))
     down = -(-len(panels) // across)
@@ -77,8 +79,10 @@ def draw_curves(runs: Mapping[str, Series], path: Path, source: str) -> Path:
         axis.set_title(about, fontsize=9, loc="left")
         if logarithmic:
             axis.set_yscale("log")
-            for which in ("major", "minor"):
-                getattr(axis.yaxis, f"set_{which}_formatter")("{x:g}")
+            axis.set_ylabel(f"{unit} (log scale)", fontsize=8)
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.minorticks_off()
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.tick_params(which="both", labelsize=7.5)
         axis.grid(linewidth=0.3)

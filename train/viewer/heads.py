@@ -13,12 +13,12 @@ CELL, FONT = 0.16, 7.5  # inches per matrix cell, font size in points
 HUES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bb5566", "#777777")  # one per head
 
 
-def mosaic(weights: Any, causal: bool) -> Any:
-    """Tile weights (L, H, rows, columns) into one matrix, with NaN in the gaps and above a causal diagonal."""
+def mosaic(weights: Any, mask: Any) -> Any:
+    """Tile weights (L, H, rows, columns) into one matrix, with NaN in the gaps and where the mask, if any, is false."""
     layers, heads, rows, columns = weights.shape
     out = np.full((layers, rows + 1, heads, columns + 1), np.nan)
-    if causal:
-        weights = np.where(np.tri(rows, columns, dtype=bool), weights, np.nan)
+    if mask is not None:
+        weights = np.where(mask, weights, np.nan)
     out[:, :rows, :, :columns] = weights.transpose(0, 2, 1, 3)
     return out.reshape(layers * (rows + 1), heads * (columns + 1))[:-1, :-1]
 
@@ -29,7 +29,7 @@ def draw_heads(
     """Draw all heads of all layers in one mosaic per kind, with layers from top to bottom, heads from left to right and
     one color scale."""
     axes = AXES | TEXT_AXES
-    parts = {kind: mosaic(inspection.maps[kind], kind in ("decoder", "text")) for kind in kinds}
+    parts = {kind: mosaic(inspection.maps[kind], inspection.masks[kind]) for kind in kinds}
     side = (
         0.07 * max(len(label) for label in (*inspection.source, *inspection.target)) + 0.3
     )  # inches for row or column labels

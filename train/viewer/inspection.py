@@ -3,7 +3,7 @@
 This module computes the numbers; heads.py draws them to a file and page/ shows them in a browser.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ import numpy as np
 
 import npx
 from autograd import Tensor
+from models.layers.restricted_attention import window_mask
 from models.module import evaluation_mode
 from models.search import ForcedPrefix, Hypothesis, beam_search
 from train.errors import UserError
@@ -163,6 +164,7 @@ class Inspection:
     decoder_input: list[str]  # the token the decoder reads at each position, beginning of sentence first
     maps: dict[str, Any]  # maps a kind to weights (L, H, rows, columns)
     log_probabilities: Any  # (T, V), for the next token
+    masks: dict[str, Any]  # maps a kind to (rows, columns), true where a weight is visible, or None
     by_layer: Any  # (L, T) most probable token if the layer's output is projected to the vocabulary (logit lens)
     by_layer_p: Any  # (L, T) the probability of that token
 
@@ -172,18 +174,39 @@ class Inspection:
         return rows, self.decoder_input if kind == "decoder" else self.source
 
 
+def mask_of(model: Any, kind: str, length: int) -> tuple[Any, str]:
+    """Return the mask (T, T) of a kind of attention of a model, true where a key is visible, and a description of the
+    hidden tokens; None and "" if it has no mask."""
+    causal, window = kind in model.causal_kinds, getattr(model.attentions()[kind][0], "window", None)
+    if kind == "cross" or (window is None and not causal):
+        return None, ""
+    mask = npx.to_host(window_mask(length, length, window or max(1, length), causal))
+    hidden = [
+        "later tokens" if causal else "",
+        f"tokens outside a window of {window}" if window else "",
+    ]
+    return mask, f"The mask hides {' and '.join(filter(None, hidden))}: their scores become −∞, their weights 0."
+
+
+def masks_of(model: Any, maps: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mask of each kind of attention for its weights (L, H, rows, columns), or None."""
+    return {kind: mask_of(model, kind, weights.shape[2])[0] for kind, weights in maps.items()}
+
+
 def inspect(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int]) -> Inspection:
     """Run the model once on a sentence and its translation `tokens` (ids without BOS and EOS)."""
     ids = [model.config.bos_id, *tokens][: model.max_length]
     inside = model.inspect(np.array([src]), np.array([ids]))
     layers = [log_softmax(npx.to_host(model.logits(hidden).data)[0]) for hidden in inside.hidden]
     target = labels(tokenizer, [*tokens, tokenizer.eos_id])[: len(ids)]
+    maps = {kind: np.stack([layer[0] for layer in weights]) for kind, weights in inside.maps.items() if weights}
     return Inspection(
         labels(tokenizer, src, "source"),
         target,
         [BEGIN, *target[:-1]],
-        {kind: np.stack([layer[0] for layer in maps]) for kind, maps in inside.maps.items() if maps},
+        maps,
         layers[-1],
+        masks_of(model, maps),
         np.stack([layer.argmax(axis=1) for layer in layers]),
         np.stack([np.exp(layer.max(axis=1)) for layer in layers]),
     )
@@ -195,7 +218,7 @@ def inspect_text(model: Any, tokenizer: Any, text: str) -> Inspection:
     Position t of `target` and the predictions is the token after token t of the text, up to the last.
     """
     ids = source_ids(model, tokenizer, text)[:-1]
-    maps = np.stack([layer[0] for layer in model.attention_maps(np.array([ids]))])
+    maps = {"text": np.stack([layer[0] for layer in model.attention_maps(np.array([ids]))])}
     inputs: list[Tensor] = []  # outputs of each layer
     hooks = [(layer, layer.hook) for layer in model.layers]
     for layer in model.layers:
@@ -213,8 +236,9 @@ def inspect_text(model: Any, tokenizer: Any, text: str) -> Inspection:
         tokens,
         tokens[1:],
         tokens[:-1],
-        {"text": maps},
+        maps,
         layers[-1][:-1],
+        masks_of(model, maps),
         np.stack([layer[:-1].argmax(axis=1) for layer in layers]),
         np.stack([np.exp(layer[:-1].max(axis=1)) for layer in layers]),
     )
@@ -223,8 +247,9 @@ def inspect_text(model: Any, tokenizer: Any, text: str) -> Inspection:
 def inspect_encoder(model: Any, tokenizer: Any, text: str) -> Inspection:
     """Return the attention of an encoder over a text, as the kind "text". Raises UserError if the text is too long."""
     ids = source_ids(model, tokenizer, text)
-    maps = np.stack([layer[0] for layer in model.attention_maps(np.array([[model.config.bos_id, *ids]]))])
-    return Inspection([BEGIN, *labels(tokenizer, ids, "source")], [], [], {"text": maps}, None, None, None)
+    maps = {"text": np.stack([layer[0] for layer in model.attention_maps(np.array([[model.config.bos_id, *ids]]))])}
+    masks = masks_of(model, maps)
+    return Inspection([BEGIN, *labels(tokenizer, ids, "source")], [], [], maps, None, masks, None, None)
 
 
 def log_softmax(logits: Any) -> Any:

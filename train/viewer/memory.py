@@ -51,7 +51,7 @@ def draw_memory(memory: Memory, batch: str, path: Path, source: str) -> Path:
     bars = [bytes_ / MIB for _, bytes_ in layers][::-1]
     sides.barh(range(len(bars)), bars, color="#4477aa")
     sides.set_yticks(range(len(bars)), [name or "other" for name, _ in layers][::-1], fontsize=7)
-    sides.set_title("growth in forward pass (MiB)", fontsize=8, loc="left")
+    sides.set_title("growth in forward pass (MiB)", fontsize=8, loc="right")
     sides.tick_params(labelsize=7)
     names = "; ".join(f"{name or 'other'} {bytes_ / MIB:,.1f} MiB" for name, bytes_ in layers)
     alt = (

@@ -20,14 +20,14 @@ from train.viewer.picture import COLORMAP, new_figure, plain_text, write
 
 # maps a name to a column title
 MEASURES = {
-    "before": "at -1",
-    "same": "at 0",
-    "after": "at +1",
+    "before": "at previous token",
+    "same": "at itself",
+    "after": "at next token",
     "rare": "at rarest token",
     "confidence": "maximum weight",
     "entropy": "entropy (bits)",
     "distance": "distance (tokens)",
-    "nats": "ablated: loss + nats",
+    "nats": "ablated: loss increase",
     "changed": "outputs changed",
     "lost": "{score} lost",  # omitted if the run's validations measure only the loss
 }
@@ -132,11 +132,11 @@ def draw_roles(
     table = np.array([[role.measures[name] for name in columns] for role in roles])
     ranges = np.ptp(table, axis=0)
     shades = (table - table.min(axis=0)) / np.where(ranges > 0, ranges, 1)
-    width, height = 9.6, 0.24 * len(roles) + 1.9
+    width, height = 9.6, 0.24 * len(roles) + 2.1
     figure = new_figure(width, height)
     title = f"Roles of {len(roles)} attention heads on {len(text.pairs)} sentences, and the cost of ablating each"
     plain_text(figure.text(0.015, 1 - 0.25 / height, title, fontsize=11, va="center"))
-    axis = figure.add_axes((0.13, 0.35 / height, 0.72, 1 - 1.85 / height))
+    axis = figure.add_axes((0.13, 0.5 / height, 0.72, 1 - 2.05 / height))
     axis.imshow(shades, cmap=COLORMAP, aspect="auto", vmin=0, vmax=1)
     axis.set_yticks(range(len(roles)), [str(role.head) for role in roles], fontsize=7.5)
     axis.set_xticks(range(len(columns)), list(columns.values()), fontsize=7.5, rotation=20, ha="left")
@@ -149,8 +149,10 @@ def draw_roles(
     for y, role in enumerate(roles):
         axis.text(len(columns) - 0.4, y, role.name, fontsize=7.5, va="center")
     score = f", {text.score} {baseline[1]:.2f} (greedy)" if text.score else ""
-    below = "at -1, 0, +1, rarest token: fraction of maximum weights. Unablated model:"
-    below += f" {baseline[0]:.3f} nats per token{score}."
+    below = (
+        "at ...: fraction of maximum weights; loss increase in nats per token; colors: from the least (dark) to the "
+    )
+    below += f"greatest (light) value of a column.\nUnablated model: {baseline[0]:.3f} nats per token{score}."
     axis.text(-0.5, len(roles) - 0.1, below, fontsize=7.5, va="top", color="0.3")
     alt = [f"{title}. Unablated model: {baseline[0]:.4f} nats per token{score}."]
     for role in roles:

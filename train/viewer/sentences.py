@@ -1,11 +1,11 @@
 """Answers to the page's questions about sentences. Each takes {"text": ...} or the id of a recent sentence.
 
-translate   the output with its search, the alternatives, all heads and each layer's prediction; a language model reads
-            the text instead. Sends {"so_far"} during the search.
-flow        values and gradients of every block, small
-block       one block in full precision, see blocks.py
-head        one head in full precision
-next        a language model's distribution over the next token, and a continuation
+translate     the output with its search, the alternatives, all heads and each layer's prediction; a language model
+              reads the text instead. Sends {"so_far"} during the search.
+overview      values and gradients of every block, small
+block         one block in full precision, see blocks.py
+head_weights  one head in full precision
+next_token    a language model's distribution over the next token, and a continuation
 """
 
 import base64
@@ -18,13 +18,12 @@ import numpy as np
 
 import npx
 from models.module import evaluation_mode
-from models.search import check_search, sample
+from models.search import sample
 from models.search.beam import SearchStep
 from models.search.sampling import check_sampling, sampling_probabilities
 from models.search.tree import CUT, FINISHED, Tree
 from train.errors import UserError, one_line
-from train.viewer.attention_steps import mask_of
-from train.viewer.blocks import encoded_mask, has_head, overview, show_block
+from train.viewer.blocks import encoded, encoded_mask, has_head, show_block, show_overview
 from train.viewer.inspection import (
     Head,
     Inspection,
@@ -60,10 +59,10 @@ class Sentences:
         self.answers: dict[str, dict[str, Any]] = {}  # results of `translate` for these sentences, by question
         self.traced: dict[str, Trace] = {}  # traces of the latest sentences
 
-    def remember(self, inspection: Inspection, ids: list[list[int]], off: list[Head]) -> str:
+    def remember(self, inspection: Inspection, ids: list[list[int]], ablated: list[Head]) -> str:
         """Store a sentence for later questions and return its id."""
         name = secrets.token_urlsafe(8)
-        self.recent = dict([*self.recent.items(), (name, (inspection, ids, off))][-RECENT:])
+        self.recent = dict([*self.recent.items(), (name, (inspection, ids, ablated))][-RECENT:])
         return name
 
     def trace(self, query: Mapping[str, Any]) -> Trace:
@@ -71,13 +70,13 @@ class Sentences:
         name = query.get("translation")
         if not isinstance(name, str) or name not in self.recent:
             raise UserError(EXPIRED)
-        _, ids, off = self.recent[name]
-        trace = self.traced.pop(name, None) or Trace(self.model, ids, off)
+        _, ids, ablated = self.recent[name]
+        trace = self.traced.pop(name, None) or Trace(self.model, ids, ablated)
         self.traced = dict([*self.traced.items(), (name, trace)][-TRACED:])
         return trace
 
-    def flow(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
-        return overview(self.trace(query))
+    def overview(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
+        return show_overview(self.trace(query))
 
     def block(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
         trace, name, head = self.trace(query), str(query.get("block")), query.get("head", 0)
@@ -86,7 +85,7 @@ class Sentences:
             raise UserError(EXPIRED)
         return show_block(trace, name, head, self.tokenizer)
 
-    def head(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
+    def head_weights(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
         try:
             (inspection, *_), kind = self.recent[query["translation"]], query["kind"]
             layer, head = int(query["layer"]), int(query["head"])
@@ -99,7 +98,7 @@ class Sentences:
         return {"rows": rows, "columns": columns, "weights": weights.tolist(), **summary(weights)}
 
     def translate(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
-        key = json.dumps([query.get(name) for name in ("text", "beam", "alpha", "prefix", "off")])
+        key = json.dumps([query.get(name) for name in ("text", "beam", "alpha", "prefix", "ablated_heads")])
         if self.answers.get(key, {}).get("translation") not in self.recent:
             answer = self.read(query) if self.model.examples == "text" else self.search_output(query, send)
             self.answers = {k: v for k, v in self.answers.items() if v["translation"] in self.recent} | {key: answer}
@@ -112,7 +111,7 @@ class Sentences:
         model, tokenizer = self.model, self.tokenizer
         sentence = " ".join(text_of(query).split())
         src = source_ids(model, tokenizer, sentence)
-        search, prefix, off = self.search(query), self.prefix(query), self.off(query)
+        search, prefix, ablated = self.search(query), self.prefix(query), self.ablated_heads(query)
         tree = Tree()
 
         def observe(step: SearchStep) -> None:
@@ -120,37 +119,37 @@ class Sentences:
             live = [i for i, c in enumerate(tree.candidates) if c.length == len(tree.bounds) and c.fate != "dropped"]
             send({"so_far": labels(tokenizer, tree.tokens(live[0]))} if live else {})
 
-        with ablate_heads(model, off):
+        with ablate_heads(model, ablated):
             hypotheses = translate(constrained_model(model, tokenizer, sentence), src, search, prefix, observe)
             best = hypotheses[0]
             inspection = inspect(model, tokenizer, src, best.tokens)
         ids = [*best.tokens, model.config.eos_id][: len(inspection.target)]
         return {
-            "translation": self.remember(inspection, [src, [model.config.bos_id, *ids]], off),
+            "translation": self.remember(inspection, [src, [model.config.bos_id, *ids]], ablated),
             "sentence": sentence, "text": output_text(tokenizer, sentence, best.tokens), "finished": best.finished,
             "score": best.score, "log_probability": best.log_probability,
             "settings": {"beam": search["beam"], "alpha": search["alpha"]},
             "decoder_input": inspection.decoder_input, "forced": len(prefix),
-            **self.predictions(inspection, ids, off), "beam": self.beam(tree, hypotheses),
+            **self.predictions(inspection, ids, ablated), "beam": self.beam(tree, hypotheses),
         }  # fmt: skip
 
     def read(self, query: Mapping[str, Any]) -> dict[str, Any]:
         """Read a text with a language model: the probability of each token after the first, given those before it."""
         model, tokenizer = self.model, self.tokenizer
-        text, off = text_of(query), self.off(query)
+        text, ablated = text_of(query), self.ablated_heads(query)
         if len(ids := source_ids(model, tokenizer, text)[:-1]) < 2:
             raise UserError("text: expected at least 2 tokens; got 1; try a longer text")
-        with ablate_heads(model, off):
+        with ablate_heads(model, ablated):
             inspection = inspect_text(model, tokenizer, text)
         log_p = inspection.log_probabilities
         total = float(log_p[range(len(ids) - 1), ids[1:]].sum())
         return {
-            "translation": self.remember(inspection, [ids], off), "sentence": text, "text": text, "finished": True,
+            "translation": self.remember(inspection, [ids], ablated), "sentence": text, "text": text, "finished": True,
             "score": total / (len(ids) - 1), "log_probability": total, "settings": {}, "forced": 0,
-            "decoder_input": inspection.source, **self.predictions(inspection, ids[1:], off), "beam": None,
+            "decoder_input": inspection.source, **self.predictions(inspection, ids[1:], ablated), "beam": None,
         }  # fmt: skip
 
-    def predictions(self, inspection: Inspection, ids: list[int], off: list[Head]) -> dict[str, Any]:
+    def predictions(self, inspection: Inspection, ids: list[int], ablated: list[Head]) -> dict[str, Any]:
         """Return tokens, their probabilities and alternatives, all heads, and the predictions of each layer."""
         log_p, tokenizer = inspection.log_probabilities, self.tokenizer
         order = np.argsort(-log_p, axis=1, kind="stable")[:, : ALTERNATIVES + 1]  # (T, 6)
@@ -164,18 +163,19 @@ class Sentences:
             for row, ps in zip(inspection.by_layer, inspection.by_layer_p, strict=True)
         ]
         return {
-            "source": inspection.source, "target": inspection.target, "ids": ids, "off": [str(head) for head in off],
+            "source": inspection.source, "target": inspection.target, "ids": ids,
+            "ablated_heads": [str(head) for head in ablated],
             "p": [float(np.exp(log_p[t, i])) for t, i in enumerate(ids)],
             "alternatives": alternatives, "heads": self.grids(inspection), "lens": lens,
         }  # fmt: skip
 
-    def next(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
+    def next_token(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
         """Return the distribution over the token after a text, before and after temperature, top-k and top-p.
 
         If "tokens" > 0, also return a continuation of the text, sampled with "seed".
         """
         if self.model.examples != "text":
-            raise UserError("next: expected a language model; got one that translates or parses; try translate")
+            raise UserError("next_token: expected a language model; got one that translates or parses; try translate")
         text, options = text_of(query), sampling_options(query)
         if not (ids := self.tokenizer.encode(text)):
             raise UserError("text: expected at least one token; got an empty text; try a word")
@@ -207,14 +207,10 @@ class Sentences:
 
     def search(self, query: Mapping[str, Any]) -> dict[str, Any]:
         defaults = self.config.search
-        values = {"beam": query.get("beam", min(defaults.beam, MAX_BEAM)), "alpha": query.get("alpha", defaults.alpha)}
-        try:
-            search: dict[str, Any] = {"beam": int(values["beam"]), "alpha": float(values["alpha"])}
-            check_search(**search)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise UserError(one_line(error)) from None
-        if search["beam"] > MAX_BEAM:
-            raise UserError(f"beam: expected at most {MAX_BEAM}; got {search['beam']}; try {MAX_BEAM}")
+        search = {
+            "beam": number_in(query, "beam", 1, MAX_BEAM, int, min(defaults.beam, MAX_BEAM)),
+            "alpha": number_in(query, "alpha", -10, 10, default=defaults.alpha),
+        }
         names = ("penalty", "max_extra", "full_beam", "finish_in_beam")
         return search | {name: getattr(defaults, name) for name in names}
 
@@ -226,28 +222,29 @@ class Sentences:
             raise UserError(f"prefix: expected a list of at most {limit} valid token ids; try translating again")
         return ids
 
-    def off(self, query: Mapping[str, Any]) -> list[Head]:
+    def ablated_heads(self, query: Mapping[str, Any]) -> list[Head]:
         known = {str(head): head for head in all_heads(self.model)}
         try:
-            return [known[name] for name in query.get("off", [])]
+            return [known[name] for name in query.get("ablated_heads", [])]
         except (KeyError, TypeError):
             raise UserError(
-                "off: expected the names of heads, such as cross.0.1; got an unknown one; try translating again"
+                "ablated_heads: expected the names of heads, such as cross.0.1; got an unknown one; try translating "
+                "again"
             ) from None
 
     # ---- parts of answers
 
     def grids(self, inspection: Inspection) -> dict[str, Any]:
-        """Return the weights of all heads, rounded to one byte each, which is enough for a screen."""
+        """Return the weights of all heads, rounded to one byte each (for colors), and their exact mean."""
         out: dict[str, Any] = {}
         for kind, maps in inspection.maps.items():
             rows, columns = inspection.edges(kind)
             summaries = [[summary(weights) for weights in layer] for layer in maps]
             levels = np.rint(maps * 255).astype(np.uint8)
-            mask, _ = mask_of(self.model.attentions()[kind][0], kind, len(rows))
             out[kind] = {"rows": rows, "columns": columns, "layers": len(maps), "heads": maps.shape[1],
                          "bytes": base64.b64encode(levels.tobytes()).decode(), "summary": summaries,
-                         "masked": encoded_mask(mask)}  # fmt: skip
+                         "mean": encoded(maps[-1].mean(axis=0)),  # over the heads of the last layer
+                         "masked": encoded_mask(inspection.masks[kind])}  # fmt: skip
         return out
 
     def beam(self, tree: Tree, hypotheses: Any) -> dict[str, Any]:
@@ -268,8 +265,8 @@ class Sentences:
 
 
 QUESTIONS: dict[str, Callable[[Sentences, Mapping[str, Any], Send], dict[str, Any]]] = {
-    "translate": Sentences.translate, "flow": Sentences.flow, "block": Sentences.block, "head": Sentences.head,
-    "next": Sentences.next,
+    "translate": Sentences.translate, "overview": Sentences.overview, "block": Sentences.block,
+    "head_weights": Sentences.head_weights, "next_token": Sentences.next_token,
 }  # fmt: skip
 
 
@@ -281,25 +278,30 @@ def text_of(query: Mapping[str, Any]) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def number_in(query: Mapping[str, Any], name: str, least: float, most: float, kind: type = float) -> Any:
-    """Return a number from a query. Raises UserError unless it is between `least` and `most`."""
-    value = query.get(name, least)
+def number_in(
+    query: Mapping[str, Any], name: str, least: float, most: float, kind: type = float, default: float | None = None
+) -> Any:
+    """Return a number from a query. Raises UserError unless it is between `least` (the default) and `most`."""
+    default = least if default is None else default
+    value = query.get(name, default)
     if (
         isinstance(value, bool)
         or not isinstance(value, (int, float))
         or not least <= value <= most
         or kind(value) != value
     ):
-        raise UserError(f"{name}: expected a number from {least:g} to {most:g}; got {str(value)[:20]}; try {least:g}")
+        what = "whole number" if kind is int else "number"
+        got = f"'{value[:20]}'" if isinstance(value, str) else str(value)[:20]
+        raise UserError(f"{name}: expected a {what} from {least:g} to {most:g}; got {got}; try {default:g}")
     return kind(value)
 
 
 def sampling_options(query: Mapping[str, Any]) -> dict[str, Any]:
     """Return the temperature, top_k and top_p of a query."""
     options = {
-        "temperature": number_in({"temperature": 1.0, **query}, "temperature", 0, 1e6),
+        "temperature": number_in(query, "temperature", 0, 1e6, default=1.0),
         "top_k": number_in(query, "top_k", 0, 2**24, int),
-        "top_p": number_in({"top_p": 1.0, **query}, "top_p", 0, 1),
+        "top_p": number_in(query, "top_p", 0, 1, default=1.0),
     }
     try:
         check_sampling(**options)

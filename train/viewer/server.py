@@ -137,7 +137,7 @@ class Page:
             settings = (
                 {} if self.model.examples == "text" else {"beam": min(search.beam, MAX_BEAM), "alpha": search.alpha}
             )
-            query = {"text": self.examples[0], **settings, "prefix": [], "off": []}
+            query = {"text": self.examples[0], **settings, "prefix": [], "ablated_heads": []}
             self.inference.thread.submit(self.sentences.translate, query, lambda item: None)
 
     def routes(self) -> list[Route]:

@@ -23,10 +23,10 @@ KNOWN = {
     "reshape", "sigmoid", "softmax", "sqrt", "stack", "sum", "swapaxes", "tanh", "transpose",
 }  # fmt: skip
 # Limits: characters of an expression, nodes, numbers per node and per variable.
-MAX_LETTERS, MAX_NODES, MAX_SIZE, MAX_VALUES = 400, 60, 64, 64
+MAX_CHARACTERS, MAX_NODES, MAX_SIZE, MAX_VALUES = 400, 60, 64, 64
 
 
-class Watcher(Recorder):
+class StepRecorder(Recorder):
     """A Recorder that also records the source of each vjp and the gradient sums before each visit, and rejects graphs
     that are too large."""
 
@@ -68,7 +68,7 @@ def steps(request: Mapping[str, Any]) -> dict[str, Any]:
     leaves: dict[str, Tensor] = {}
     titles: dict[int, str] = {}  # titles of nodes, by number
     try:
-        with np.errstate(all="ignore"), observing(Watcher()) as recorder:
+        with np.errstate(all="ignore"), observing(StepRecorder()) as recorder:
             if "head" in request:
                 result = head(leaves, titles, options(request["head"], "head", {"causal"}).get("causal", False))
             else:
@@ -92,9 +92,9 @@ def options(given: Any, name: str, known: set[str]) -> Mapping[str, Any]:
 
 def expression(leaves: dict[str, Tensor], expression: str = "", values: Any = None) -> Any:
     """Evaluate an expression of the variables in `values`. Raises ExpressionError if a variable has no value."""
-    if not isinstance(expression, str) or not 1 <= len(expression) <= MAX_LETTERS:
+    if not isinstance(expression, str) or not 1 <= len(expression) <= MAX_CHARACTERS:
         raise ExpressionError(
-            f"expected an expression of 1 to {MAX_LETTERS} characters; got {reprlib.repr(expression)}"
+            f"expected an expression of 1 to {MAX_CHARACTERS} characters; got {reprlib.repr(expression)}"
         )
     if not isinstance(values, dict | None):
         raise ExpressionError(f'values: expected an object such as {{"a": 2}}; got {reprlib.repr(values)}')
@@ -139,7 +139,7 @@ def head(leaves: dict[str, Tensor], titles: dict[int, str], causal: bool = False
     return named("output: matmul weights v", named("weights: softmax", softmax(scaled)) @ v)
 
 
-def describe(recorder: Watcher, names: Mapping[int, str], titles: Mapping[int, str]) -> dict[str, Any]:
+def describe(recorder: StepRecorder, names: Mapping[int, str], titles: Mapping[int, str]) -> dict[str, Any]:
     """Return the graph with its layout: nodes in forward order, and the order of the backward pass.
 
     Args:
@@ -166,7 +166,7 @@ def describe(recorder: Watcher, names: Mapping[int, str], titles: Mapping[int, s
             "inputs": [key[parent] for parent in step.parents], "saved": step.saved_bytes,
             "formula": operation_formulas(step.name, any(shapes[p] != step.value.shape for p in step.parents)),
             "source": recorder.source[step.number], "gradient": to_json(step.g),
-            "gave": [to_json(g) for g in step.gradients], "how": step.handling,
+            "returned": [to_json(g) for g in step.gradients], "accumulation": step.handling,
         })  # fmt: skip
     graph = [
         Box(node["key"], [node["name"], f"{format_array(np.array(node['value'], float))}"], node["leaf"],
@@ -176,16 +176,16 @@ def describe(recorder: Watcher, names: Mapping[int, str], titles: Mapping[int, s
     for box in graph:
         box.lines[1] = box.lines[1][:24].ljust(16)  # leave room for the gradient
     layout = Layout(graph)
-    ways = iter(layout.lines)  # in the order of boxes and their inputs
+    edges = iter(layout.lines)  # in the order of boxes and their inputs
     for node in nodes:
         node["x"], node["y"], node["width"] = (at[node["key"]] for at in (layout.x, layout.y, layout.width))
-        node["ways"] = [layout.corners(next(ways)[0]) for _ in node["inputs"]]
+        node["edges"] = [layout.corners(next(edges)[0]) for _ in node["inputs"]]
     width, height = layout.size
     sums = [*recorder.sums, (recorder.sums[-1] if recorder.sums else {}) | recorder.leaf_gradients()]
     so_far = [{key[number]: g for number, g in now.items() if number in key} for now in sums]
     visited = sorted((step for step in steps if step.visit is not None), key=lambda step: step.visit or 0)
-    back = [key[step.number] for step in visited]
-    return {"nodes": nodes, "back": back, "sums": so_far, "width": width, "height": height}
+    backward_order = [key[step.number] for step in visited]
+    return {"nodes": nodes, "backward_order": backward_order, "sums": so_far, "width": width, "height": height}
 
 
 def to_json(array: Any) -> Any:

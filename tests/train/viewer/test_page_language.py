@@ -48,7 +48,7 @@ def test_reading_gives_the_log_probability_of_the_text(reader):
     assert "␣" in answer["source"] and answer["lens"][-1] == [
         {"label": options[0]["label"], "p": pytest.approx(options[0]["p"])} for options in answer["alternatives"]
     ]
-    flow = ask(reader, "flow", translation=answer["translation"])
+    flow = ask(reader, "overview", translation=answer["translation"])
     assert flow["loss"] == pytest.approx(loss, rel=1e-5)
 
 
@@ -62,7 +62,7 @@ def test_each_layers_prediction_is_that_of_its_output(reader):
 @pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.5}, {"temperature": 0.5, "top_k": 4, "top_p": 0.9}])
 def test_the_next_token_is_distributed_as_generate_samples_it(reader, options):
     """An independent computation of temperature, top-k and top-p; `generate` draws from the same probabilities."""
-    answer = ask(reader, "next", text="to be", **options)
+    answer = ask(reader, "next_token", text="to be", **options)
     shown = [token["p"] for token in answer["tokens"]]
     p = np.sort(np.array(shown))[::-1] ** (1 / options.get("temperature", 1))
     p[options.get("top_k") or len(p) :] = 0
@@ -75,7 +75,7 @@ def test_the_next_token_is_distributed_as_generate_samples_it(reader, options):
 
 def test_a_continuation_is_that_of_generate(reader):
     options = {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "seed": 4}
-    answer = ask(reader, "next", text="to be", tokens=12, **options)
+    answer = ask(reader, "next_token", text="to be", tokens=12, **options)
     window = reader.config.data.max_length
     assert answer["continuation"] == continue_text(reader.model, reader.tokenizer, "to be", 12, window, **options)
 
@@ -87,7 +87,7 @@ def test_a_continuation_is_that_of_generate(reader):
 )  # fmt: skip
 def test_invalid_options_of_sampling_give_an_error(reader, query):
     with pytest.raises(UserError, match="expected"):
-        ask(reader, "next", **{"text": "to be", **query})
+        ask(reader, "next_token", **{"text": "to be", **query})
 
 
 def test_the_distribution_is_redrawn_as_the_sliders_move(tab, reader):
@@ -110,9 +110,10 @@ def test_the_distribution_is_redrawn_as_the_sliders_move(tab, reader):
         before = tab.input_value("#text")
         tab.click("text=Generate 50 tokens")
         until(tab, f"document.querySelectorAll('[aria-label=source] .token').length === {len(before) + 50}")
-        pixels = "document.querySelector('[data-kind=text] canvas').getContext('2d').getImageData(1, 0, 1, 2).data"
+        canvas = "document.querySelector('[data-kind=text] canvas:not(.hatched)')"
+        pixels = f"{canvas}.getContext('2d').getImageData(1, 0, 1, 2).data"
         masked, weight = np.reshape(tab.evaluate(f"[...{pixels}]"), (2, 4)).tolist()
-        assert masked == [227, 233, 243, 255] != weight and "masked" in tab.inner_text(".kind h4")
+        assert masked == [0, 0, 0, 0] != weight and "masked" in tab.inner_text(".kind h4")
         tab.hover("[data-head='text.1.0']", position={"x": 30, "y": 1})
         assert "with weight 0 (masked)" in tab.inner_text(".kind .read")
         tab.click("[data-head='text.1.0']")

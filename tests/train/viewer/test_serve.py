@@ -157,13 +157,15 @@ def test_each_page_opens_the_heads_of_its_own_translation(address):
     one, two = (asked(address, "/api/translate", {"text": text}) for text in ("one", "two three"))
     of = {"kind": "encoder", "layer": 0, "head": 1}
     for answer in (one, two):
-        assert asked(address, "/api/head", of | {"translation": answer["translation"]})["rows"] == answer["source"]
+        assert (
+            asked(address, "/api/head_weights", of | {"translation": answer["translation"]})["rows"] == answer["source"]
+        )
     of_two = {"translation": two["translation"]}
     for wrong in ({}, {"translation": []}, of_two | {"layer": -1}, of_two | {"layer": float("inf")}):
-        assert "no longer in memory" in asked(address, "/api/head", of | wrong)["error"]
+        assert "no longer in memory" in asked(address, "/api/head_weights", of | wrong)["error"]
     for i in range(RECENT):
         asked(address, "/api/translate", {"text": "one", "beam": 1, "alpha": i / 10})
-    assert "error" in asked(address, "/api/head", of | {"translation": two["translation"]})
+    assert "error" in asked(address, "/api/head_weights", of | {"translation": two["translation"]})
 
 
 def test_two_tabs_translate_at_the_same_time(address):
@@ -194,15 +196,17 @@ def test_a_run_without_metrics_has_no_curves_yet(tmp_path):
         ({}, "text: expected a sentence"),
         ({"text": ""}, "expected 1 to 255 tokens; got 0"),
         ({"text": "x" * 10_000}, "expected 1 to 255 tokens"),
-        ({"text": "one", "beam": 100}, "beam: expected at most 8"),
-        ({"text": "one", "beam": "x"}, "invalid literal"),
-        ({"text": "one", "alpha": 1e400}, "alpha: expected a number between"),
+        ({"text": "one", "beam": 100}, "beam: expected a whole number from 1 to 8; got 100; try 4"),
+        ({"text": "one", "beam": "x"}, "beam: expected a whole number from 1 to 8; got 'x'; try 4"),
+        ({"text": "one", "beam": 2.9}, "beam: expected a whole number from 1 to 8; got 2.9; try 4"),
+        ({"text": "one", "alpha": "x"}, "alpha: expected a number from -10 to 10; got 'x'; try 0.6"),
+        ({"text": "one", "alpha": 1e400}, "alpha: expected a number from -10 to 10; got inf; try 0.6"),
         ({"text": "one", "prefix": [0]}, "prefix: expected a list of at most 255 valid token ids"),
         ({"text": "one", "prefix": [5] * 256}, "prefix: expected"),
         ({"text": "one", "prefix": [2, 5]}, "prefix: expected"),
         ({"text": "one", "prefix": [True]}, "prefix: expected"),
-        ({"text": "one", "off": ["cross.9.9"]}, "off: expected the names of heads"),
-        ({"text": "one", "off": 3}, "off: expected the names of heads"),
+        ({"text": "one", "ablated_heads": ["cross.9.9"]}, "ablated_heads: expected the names of heads"),
+        ({"text": "one", "ablated_heads": 3}, "ablated_heads: expected the names of heads"),
     ],
 )
 def test_an_invalid_query_gives_an_error(page, query, message):

@@ -1,5 +1,5 @@
 // Search tree: all hypotheses of the latest search, one row for each step, and why the search ended.
-import { el, fixed, minus, number, table, collapsible, unit } from "./parts.js";
+import { el, fixed, minus, number, table, collapsible, typeset, unit } from "./parts.js";
 
 const H = 50,
   ROW = 84, // from one step to the next
@@ -10,6 +10,43 @@ const lengthOf = (text, size) => {
   ruler.font = `${size}px system-ui, sans-serif`; // like .drawing in page.css
   return ruler.measureText(text).width;
 };
+
+// The path of an edge that passes other lines of boxes in the gaps between them: from a parent at `from` down to
+// `bottom`, the end of its step, and from `top`, the start of the next step, down to a child at `to`. A gap has a lane for
+// the edges that leave the box on its left, and one for the edge that arrives at the box on its right.
+function edge([px, from], [x, to], bottom, top, pitch) {
+  const lane = pitch / 2 - 2.5,
+    leave = from < bottom ? px + lane : px,
+    arrive = to > top ? x - lane : x;
+  const middle = (bottom + top) / 2;
+  return [
+    `M${px} ${from}`,
+    leave === px ? "" : `V${from + 2.5} H${leave} V${bottom}`,
+    `C${leave} ${middle} ${arrive} ${middle} ${arrive} ${top}`,
+    arrive === x ? "" : `V${to - 2.5} H${x} V${to}`,
+  ].join(" ");
+}
+
+// What the colors and lines mean, and the number in a box.
+const KEY = [
+  ["kept", "kept"],
+  ["finished", "finished"],
+  ["dropped", "dropped"],
+  ["cut-off", "cut off"],
+  ["lit", "on the best path"],
+  ["selected", "selected"],
+];
+const key = () =>
+  el(
+    "p",
+    { class: "soft key" },
+    ...KEY.map(([kind, name]) => {
+      const rect = el("rect", { x: 2, y: 2, width: 20, height: 12, rx: 3 });
+      const box = el("svg", { width: 24, height: 16, "aria-hidden": "true" }, el("g", { class: `box ${kind}` }, rect));
+      return el("span", {}, box, ` ${name}`);
+    }),
+    el("span", {}, "Number: score of the hypothesis, log-probability / length penalty (nats)"),
+  );
 
 export function start(section) {
   const hint = el("p", {}, "Translate a sentence first; this view then shows its search.");
@@ -23,11 +60,13 @@ export function start(section) {
     el("label", {}, dropped, " show dropped hypotheses"),
     lateLabel,
   );
+  const meaning = key();
+  meaning.hidden = true;
   const reason = el("p", { id: "stop_reason", role: "status" });
   const place = el("div", { class: "drawing" });
   const chosen = el("div", { class: "opened", "aria-live": "polite" });
   const numbers = el("div");
-  section.append(hint, reason, control, el("div", { class: "whole tree" }, place, chosen), numbers);
+  section.append(hint, reason, control, meaning, el("div", { class: "whole tree" }, place, chosen), numbers);
   let search = null,
     answer = null,
     selected = -1;
@@ -47,7 +86,7 @@ export function start(section) {
 
   function draw() {
     hint.hidden = true;
-    control.hidden = false;
+    control.hidden = meaning.hidden = false;
     reason.textContent = `The search ended: ${search.stop_reason.replace(/-(?=\d)/g, "−")}.`;
     const best = new Set(path(search.won[0] ?? -1));
     const steps = Math.max(...search.nodes.map(({ length }) => length)),
@@ -71,12 +110,14 @@ export function start(section) {
       width = margin + Math.max(available, most * pitch),
       w = pitch - 10;
     const at = new Map([[-1, [margin + (most * pitch) / 2, 8]]]),
-      tops = []; // the middle of the first line of each step
+      tops = [], // the middle of the first line of each step
+      bottoms = [12]; // the lower edge of the last line of each step
     let height = 24;
     rows.forEach((row, step) => {
       tops[step] = height + ROW / 2;
       row.forEach((i, k) => at.set(i, [margin + ((k % most) + 0.5) * pitch, tops[step] + Math.floor(k / most) * LINE]));
       height += ROW + Math.floor((row.length - 1) / most) * LINE;
+      bottoms[step] = height - (ROW - H) / 2;
     });
     const svg = el("svg", {
       viewBox: `0 0 ${width} ${height}`,
@@ -89,18 +130,14 @@ export function start(section) {
         "Arrow keys move between hypotheses.",
     });
     rows.forEach((row, step) => svg.append(el("text", { x: 0, y: tops[step] + 4, class: "tick" }, `step ${step}`)));
-    for (const [i, [x, y]] of at) {
+    const chosenPath = new Set(path(selected)),
+      importance = ([i]) => (best.has(i) ? 2 : chosenPath.has(i) ? 1 : 0); // drawn above the others
+    for (const [i, [x, y]] of [...at].sort((a, b) => importance(a) - importance(b))) {
       if (i < 0) continue;
-      const [px, py] = at.get(search.nodes[i].parent) ?? at.get(-1);
-      const from = py + (search.nodes[i].parent < 0 ? 4 : H / 2),
-        to = y - H / 2,
-        middle = (from + to) / 2;
-      svg.append(
-        el("path", {
-          d: `M${px} ${from} C${px} ${middle} ${x} ${middle} ${x} ${to}`,
-          class: best.has(i) ? "edge lit" : "edge",
-        }),
-      );
+      const { parent, length } = search.nodes[i],
+        [px, py] = at.get(parent) ?? at.get(-1);
+      const d = edge([px, py + (parent < 0 ? 4 : H / 2)], [x, y - H / 2], bottoms[length - 1], tops[length] - H / 2, pitch);
+      svg.append(el("path", { d, class: ["edge", "edge chosen", "edge lit"][importance([i])] }));
     }
     for (const [i, [x, y]] of at) {
       if (i < 0) continue;
@@ -148,6 +185,8 @@ export function start(section) {
         ArrowRight: row[k + 1],
         ArrowUp: node.parent,
         ArrowDown: (rows[node.length + 1] ?? []).find((child) => search.nodes[child].parent === i),
+        Home: rows.flat()[0],
+        End: rows.flat().at(-1),
         Enter: i,
         " ": i,
       }[event.key];
@@ -171,6 +210,7 @@ export function start(section) {
     const nodes = path(selected).map((i) => search.nodes[i]),
       last = nodes.at(-1);
     const penalty = last.log_probability / last.score;
+    const lengthPenalty = Number.isFinite(penalty) ? fixed(penalty) : "1";
     const alpha = answer.settings.alpha;
     chosen.replaceChildren(
       el("h3", {}, `Hypothesis of ${last.length} tokens, ${last.fate}`),
@@ -178,11 +218,14 @@ export function start(section) {
       el(
         "p",
         { class: "formula" },
-        `score = log-probability / length penalty = ${fixed(last.log_probability)} / ` +
-          `${Number.isFinite(penalty) ? fixed(penalty) : "1"} = ${fixed(last.score)}`,
+        ...[
+          "score = log-probability / length penalty",
+          `= ${fixed(last.log_probability)} / ${lengthPenalty}`,
+          `= ${fixed(last.score)}`,
+        ].flatMap((part) => [el("span", {}, part), " "]),
       ),
       ...(Math.abs(penalty - ((5 + last.length) / 6) ** alpha) < 1e-3
-        ? [el("p", { class: "soft" }, `length penalty = ((5 + ${last.length}) / 6)^${minus(alpha)}`)]
+        ? [el("p", { class: "soft" }, ...typeset(`length penalty = ((5 + ${last.length}) / 6)^(${minus(alpha)})`))]
         : []),
       table(
         "Its log-probability is the sum over its tokens (nats)",

@@ -2,8 +2,9 @@
 import { collapsible, el, fixed, formula, moveByKeys, number, recorded, table, typeset } from "./parts.js";
 import { floats, matrix } from "./matrix.js";
 
-// `choose(head)` shows another head; `ablate(head)` ablates or restores one and runs again.
-export function openBlock(titleOf, block, backward, choose, ablate, steps) {
+// `actions`: `choose(head)` shows another head, `ablate(head)` ablates or restores one and runs again, and `hasHead(head)`
+// is false for a head that a saved page does not have.
+export function openBlock(titleOf, block, backward, actions, steps) {
   const decoded = block.matrices.map((one) => {
     let values = null; // decoded when they are shown
     return {
@@ -13,10 +14,11 @@ export function openBlock(titleOf, block, backward, choose, ablate, steps) {
       },
     };
   });
-  // in the order in which they are computed
+  // in the order in which they are computed, but attention weights first, so that they are seen without scrolling
+  const isWeights = ({ title }) => title.startsWith("weights, ");
   const shown = backward
     ? decoded.flatMap((one) => showGradient(one)).reverse()
-    : decoded.map((one) => showValues(one, decoded));
+    : decoded.toSorted((a, b) => isWeights(b) - isWeights(a)).map((one) => showValues(one, decoded));
   const small = (x) => number(Number(x.toPrecision(3)));
   const [text, lines] = backward ? [block.backward, block.gradients] : [block.text, block.formulas];
   return [
@@ -40,7 +42,7 @@ export function openBlock(titleOf, block, backward, choose, ablate, steps) {
         ]
       : []),
     ...(block.note ? [el("p", { class: "soft" }, ...typeset(block.note))] : []),
-    ...(block.heads ? [heads(block, choose, ablate)] : []),
+    ...(block.heads ? [heads(block, actions)] : []),
     ...(block.bars ? [distribution(block)] : []),
     el("div", { class: "matrices" }, ...shown),
     collapsible("Parameters", () =>
@@ -83,17 +85,24 @@ function arithmetic(one, all) {
   if (!weights || ![scores, scaled, weights].includes(one)) return () => "";
   return (i, j) => {
     const cell = i * one.columns.length + j,
-      value = (from) => (from.values[cell] === -Infinity ? "−∞" : number(from.values[cell]));
+      value = (from) => number(from.values[cell]);
     const plus = scaled.title.includes("mask") ? " + mask" : "";
     return `  (q·k = ${value(scores)}, / √d_k${plus} = ${value(scaled)}, softmax = ${value(weights)})`;
   };
 }
 
-function heads({ heads: count, head, off }, choose, ablate) {
+function heads({ heads: count, head, ablated_heads: off }, { choose, ablate, hasHead }) {
   const buttons = Array.from({ length: count }, (_, h) =>
     el(
       "button",
-      { type: "button", "aria-pressed": String(h === head), tabindex: h === head ? 0 : -1, onclick: () => choose(h) },
+      {
+        type: "button",
+        "aria-pressed": String(h === head),
+        tabindex: h === head ? 0 : -1,
+        disabled: !hasHead(h),
+        title: hasHead(h) ? "" : "not in this saved page",
+        onclick: () => choose(h),
+      },
       off.includes(h) ? `${h} off` : `${h}`,
     ),
   );

@@ -1,6 +1,6 @@
 // The figure of the Model view, like Figure 1 of the paper: for each stack, the blocks of one layer and of what comes
 // before and after it, with arrows. The other layers are drawn as one box above and one box below that layer.
-import { el, minus, number, rounded, unit } from "./parts.js";
+import { el, number, rounded, unit } from "./parts.js";
 import { thumbnail } from "./matrix.js";
 
 // The block of a head such as "cross.0.3", whose kind is the name of a stack or "cross".
@@ -103,7 +103,7 @@ export function modelFigure({ blocks, layers }, select) {
 
   // The ablated heads of a block, or its number of parameters.
   function ablated({ name, parameters }) {
-    const off = (answer?.off ?? []).filter((head) => blockOf(head) === name).map((head) => head.split(".")[2]);
+    const off = (answer?.ablated_heads ?? []).filter((head) => blockOf(head) === name).map((head) => head.split(".")[2]);
     if (!off.length) return [el("span", { class: "size count" }, `${rounded(parameters)}${flow ? " · " : ""}`)];
     const names = off.length === 1 ? `head ${off} ablated` : `${off.length} heads ablated`;
     return [el("b", { class: "off" }, names), flow ? " · " : ""];
@@ -111,7 +111,7 @@ export function modelFigure({ blocks, layers }, select) {
 
   function facts(one, seen) {
     const size = backward ? seen.gradient_norm : seen.norm;
-    const norm = backward && size < 0.1 ? minus(size.toExponential(1)) : number(Number(size.toPrecision(3)));
+    const norm = number(Number(size.toPrecision(backward && size < 0.1 ? 2 : 3))); // in one line
     // the output block shows its input h and the gradient that it passes back; the others show their output
     const name = one.kind === "output" ? (backward ? "to input ‖∂h‖" : "input ‖h‖") : backward ? "‖∂y‖" : "‖y‖";
     return [
@@ -160,7 +160,8 @@ export function modelFigure({ blocks, layers }, select) {
         one.dataset.block.includes("cross_attention"),
       );
     if (memory && cross) {
-      const [from, to] = [at(memory), at(cross)],
+      const from = { ...at(memory), x: at(figure.querySelector("[data-stack=encoder] .block")).x }, // a layer is wider
+        to = at(cross),
         right = figure.querySelector("[data-stack=encoder]").getBoundingClientRect().right - origin.left,
         middle = (to.top + to.bottom) / 2;
       if (to.left > right) {

@@ -52,7 +52,7 @@ export function start(section) {
     const request = ++requests;
     const options = Object.fromEntries(Object.entries(values).map(([name, value]) => [name, value()]));
     const text = document.getElementById("text");
-    const loaded = await ask("api/next", { text: text.value, ...options, tokens: count, seed: Number(seed.value) });
+    const loaded = await ask("api/next_token", { text: text.value, ...options, tokens: count, seed: Number(seed.value) });
     if (request !== requests) return;
     if (loaded.error) {
       note.textContent = loaded.error;

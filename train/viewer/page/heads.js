@@ -6,19 +6,17 @@ import {
   el,
   moveByKeys,
   recorded,
-  maskedPixels,
   scale,
   table,
   unit,
 } from "./parts.js";
-import { legend, matrix } from "./matrix.js";
+import { hatching, legend, matrix } from "./matrix.js";
 
 const GAP = 1; // pixels between heads
 const pixel = (...rgba) => new Uint32Array(Uint8Array.from(rgba).buffer)[0];
 // the colors of weights 0 to 1 in 256 levels: the positive half of the scale of all matrices
 const shades = (alpha) =>
   Uint32Array.from({ length: 256 }, (_, i) => pixel(...scale()[127 + Math.round(i * (127 / 255))], alpha));
-const MARK = pixel(230, 97, 0, 255);
 
 // The heads of an answer: one block per kind of attention, and a function that highlights token i of a side ("source",
 // "target") in all of them (null: none). `open` is called with the name of the selected head, such as "cross.0.3".
@@ -103,6 +101,7 @@ function block(kind, grid, [row, column], off, open) {
       el("span", { class: "of" }, `layer ${l}`),
       ...buttons.slice(l * heads, (l + 1) * heads),
     ]).flat(),
+    ...(masked ? [hatched(grid, decode(masked))] : []),
     canvas,
   );
   place.style.setProperty("--heads", heads);
@@ -126,6 +125,33 @@ function block(kind, grid, [row, column], off, open) {
   };
 }
 
+// A canvas behind the weights with hatched areas where they are masked, in the resolution of the screen.
+function hatched({ layers, heads, rows, columns }, hidden) {
+  const [tall, wide] = [rows.length, columns.length];
+  const canvas = el("canvas", { class: "hatched", "aria-hidden": "true" });
+  canvas.redraw = () => {
+    if (!canvas.clientWidth) return; // not visible
+    const ratio = devicePixelRatio || 1;
+    [canvas.width, canvas.height] = [canvas.clientWidth * ratio, canvas.clientHeight * ratio].map(Math.round);
+    const context = canvas.getContext("2d"),
+      [x, y] = [canvas.width / (heads * (wide + GAP)), canvas.height / (layers * (tall + GAP))];
+    context.fillStyle = hatching(context, Math.round(6 * ratio * unit()));
+    for (let i = 0; i < tall; i++) {
+      for (let j = 0, first; (first = j) < wide; j++) {
+        while (j < wide && hidden[i * wide + j]) j++;
+        if (j === first) continue;
+        for (let l = 0; l < layers; l++)
+          for (let h = 0; h < heads; h++) {
+            const [left, top] = [h * (wide + GAP) + first, l * (tall + GAP) + i];
+            context.fillRect(left * x, top * y, (j - first) * x, y);
+          }
+      }
+    }
+  };
+  new ResizeObserver(() => canvas.redraw()).observe(canvas);
+  return canvas;
+}
+
 // Draws all weights of a kind, plain and faint. {weight} returns one weight; {light} shows one row and column plain and
 // the rest faint.
 function paint(canvas, kind, { bytes, layers, heads, rows, columns, masked }, off) {
@@ -133,14 +159,13 @@ function paint(canvas, kind, { bytes, layers, heads, rows, columns, masked }, of
     hidden = masked ? decode(masked) : null;
   const [tall, wide, across, down] = [rows.length, columns.length, canvas.width, canvas.height];
   const context = canvas.getContext("2d"),
-    image = context.createImageData(across, down),
+    image = context.createImageData(across, down), // masked weights stay transparent
     pixels = new Uint32Array(image.data.buffer);
   const [plain, faint] = [new Uint32Array(pixels.length), new Uint32Array(pixels.length)];
   let lit = null; // [row, column]
 
   function color() {
-    const [clear, pale] = [shades(255), shades(64)],
-      [line, between] = maskedPixels();
+    const [clear, pale] = [shades(255), shades(64)];
     let from = 0;
     for (let l = 0; l < layers; l++) {
       for (let h = 0; h < heads; h++) {
@@ -148,10 +173,7 @@ function paint(canvas, kind, { bytes, layers, heads, rows, columns, masked }, of
         for (let i = 0; i < tall; i++, from += wide) {
           const at = (l * (tall + GAP) + i) * across + h * (wide + GAP);
           for (let j = 0; j < wide; j++) {
-            if (hidden?.[i * wide + j]) {
-              plain[at + j] = faint[at + j] = (i + j) % 3 ? between : line;
-              continue;
-            }
+            if (hidden?.[i * wide + j]) continue;
             plain[at + j] = shade[levels[from + j]];
             faint[at + j] = pale[levels[from + j]];
           }
@@ -166,10 +188,9 @@ function paint(canvas, kind, { bytes, layers, heads, rows, columns, masked }, of
     pixels.set(row === null && column === null ? plain : faint);
     for (let y = row ?? down; y < down; y += tall + GAP) {
       pixels.set(plain.subarray(y * across, (y + 1) * across), y * across);
-      for (let x = wide; x < across; x += wide + GAP) pixels.fill(MARK, y * across + x, y * across + x + GAP);
     }
     for (let x = column === null || column >= wide ? across : column; x < across; x += wide + GAP) {
-      for (let y = 0; y < down; y++) pixels[y * across + x] = y % (tall + GAP) < tall ? plain[y * across + x] : MARK;
+      for (let y = 0; y < down; y++) pixels[y * across + x] = plain[y * across + x];
     }
     context.putImageData(image, 0, 0);
   }
@@ -198,7 +219,7 @@ export async function openHead(place, answer, name, toggle, focus = "h3") {
   const [kind, layer, head] = name.split(".");
   place.dataset.head = name;
   const query = { translation: answer.translation, kind, layer: Number(layer), head: Number(head) };
-  const opened = await ask("api/head", query);
+  const opened = await ask("api/head_weights", query);
   if (place.dataset.head !== name) return; // another head has been selected in the meantime
   if (opened.error) return place.replaceChildren(el("p", { class: "error", role: "alert" }, opened.error));
   const { rows, columns, weights } = opened,
@@ -207,7 +228,7 @@ export async function openHead(place, answer, name, toggle, focus = "h3") {
   const button = el(
     "button",
     { type: "button", id: "switch", onclick: () => toggle(name) },
-    answer.off.includes(name) ? "Restore this head" : "Ablate this head and run again",
+    answer.ablated_heads.includes(name) ? "Restore this head" : "Ablate this head and run again",
   );
   place.replaceChildren(
     el("h3", { tabindex: -1 }, `Head ${name}`),
@@ -216,7 +237,8 @@ export async function openHead(place, answer, name, toggle, focus = "h3") {
     el(
       "p",
       { class: "soft" },
-      "Weights show what a head attends to, not whether the output depends on it. Ablate it to find out.",
+      "Weights show what a head attends to, not whether the output depends on it.",
+      answer.ablated_heads.includes(name) || recorded ? "" : " Ablate it to find out.",
     ),
     el(
       "div",

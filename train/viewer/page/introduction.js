@@ -1,6 +1,6 @@
 // The Model view before a block is open: where to start, the attention to the source, and the parameters.
-import { bytes, el, fixed, rounded } from "./parts.js";
-import { matrix } from "./matrix.js";
+import { el, fixed, rounded } from "./parts.js";
+import { floats, matrix } from "./matrix.js";
 
 // `answer` and `flow` may be missing; `backward` is the direction shown; `walk` opens the first block.
 export function introduction(model, answer, flow, backward, walk) {
@@ -26,7 +26,7 @@ export function introduction(model, answer, flow, backward, walk) {
       answer ? "Select a block to see inside." : "",
     ),
     answer
-      ? el("p", {}, el("button", { type: "button", class: "primary", onclick: walk }, "▶ Walk through the model"))
+      ? el("p", {}, el("button", { type: "button", class: "primary", onclick: walk }, `▶ Walk through the ${backward ? "backward pass" : "model"}`))
       : el("p", {}, el("strong", {}, "Enter a sentence above to see its values; you can then open the blocks.")),
     ...(answer ? [attention(answer, kinds)] : []),
     el("h3", {}, "Tokens"),
@@ -64,12 +64,8 @@ export function introduction(model, answer, flow, backward, walk) {
 // Shows what each token reads in the last layer: the weights of cross-attention, or of self-attention in a language model.
 function attention(answer, kinds) {
   const kind = "cross" in answer.heads ? "cross" : "text",
-    { rows, columns, layers: all, heads: count, bytes: encoded, masked } = answer.heads[kind];
-  const weights = bytes(encoded),
-    n = rows.length * columns.length,
-    values = new Float32Array(n);
-  for (let h = (all - 1) * count; h < all * count; h++)
-    for (let i = 0; i < n; i++) values[i] += weights[h * n + i] / 255 / count;
+    { rows, columns, layers: all, heads: count, mean, masked } = answer.heads[kind];
+  const values = floats(mean);
   const title = kind === "cross" ? "Which source token each output token reads" : "Which tokens each token reads";
   const [row, column] = kinds[kind];
   return el(

@@ -1,5 +1,5 @@
 // Starts the views and switches between them.
-import { recorded, setTheme, start, theme } from "./parts.js";
+import { recorded, rounded, setTheme, start, theme } from "./parts.js";
 import { start as sentence } from "./sentence.js";
 import { start as model } from "./model.js";
 import { start as translate } from "./translate.js";
@@ -8,6 +8,7 @@ import { start as beam } from "./beam.js";
 import { start as step } from "./step.js";
 import { start as curves } from "./curves.js";
 import { start as saving } from "./save.js";
+import { start as presenting } from "./present.js";
 
 if (location.search) history.replaceState(null, "", location.pathname + location.hash); // drop the used token
 
@@ -55,20 +56,21 @@ button.addEventListener("click", () => {
   nameTheme();
 });
 nameTheme();
+presenting(document.getElementById("present"));
 
 const about = await start();
 if (about) {
   const { model: trained, runs } = about;
   document.getElementById("run").textContent = trained
     ? `${runs[0]}: ${trained.layers} layers, ${trained.heads} heads, d_model ${trained.d_model}, ` +
-      `${trained.parameters.toLocaleString("en")} parameters`
-    : runs.join(", ") || "no run";
+      `${rounded(trained.parameters)} parameters`
+    : about.unavailable_reason;
   if (trained) {
     const name = NAMES[trained.task];
     links.find((link) => link.hash === "#translate").textContent = name;
     document.getElementById("translate-title").textContent = `${name} and inspect`;
     if (trained.task === "text") remove("beam");
-  }
+  } else OF_SENTENCE.forEach(remove);
   const ask = sentence(document.getElementById("ask"), about);
   const views = { model, translate, beam, step, curves };
   for (const { id } of sections) views[id](document.getElementById(id), about);

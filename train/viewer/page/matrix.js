@@ -34,8 +34,8 @@ const later = new IntersectionObserver(
 export const floats = (base64) => new Float32Array(bytes(base64).buffer);
 
 // A figure for {title, rows, columns, values}: `rows` and `columns` are labels, or `columns` is the name of a dimension
-// whose indices are the labels; `values` is a flat array. `masked`: base64-encoded bytes, 1 for a masked cell; these
-// and -Infinity are hatched. `caption`: the nodes of the title, if it is typeset. `most`: the value of the darkest
+// whose indices are the labels; `values` is a flat array. `masked`: base64-encoded bytes, 1 for a masked cell, which
+// is hatched. `caption`: the nodes of the title, if it is typeset. `most`: the value of the darkest
 // color. `about(i, j)`: more text for the readout of a cell. Small or large numbers are drawn in units of a power of
 // ten, so that they fit.
 export function matrix({ title, caption = [title], rows, columns, values, most, masked, about = () => "", missing = "" }) {
@@ -46,8 +46,8 @@ export function matrix({ title, caption = [title], rows, columns, values, most, 
   const column = (j) => (Array.isArray(columns) ? columns[j] : `${columns} ${j}`);
   most ??= largest(values);
   const hidden = masked ? bytes(masked) : null,
-    isHatched = (cell) => Boolean(hidden?.[cell]) || values[cell] === -Infinity,
-    hasHatched = hidden?.includes(1) || values.includes(-Infinity);
+    isHatched = (cell) => Boolean(hidden?.[cell]),
+    hasHatched = hidden?.includes(1) ?? false;
   const exponent = most && (most < 0.1 || most >= 1000) ? Math.floor(Math.log10(most)) : 0,
     inCell = (value, digits) => compact(value / 10 ** exponent, most / 10 ** exponent, digits);
   const factor = el("span", { class: "soft" });
@@ -187,18 +187,8 @@ export function matrix({ title, caption = [title], rows, columns, values, most, 
   function hatch(context) {
     if (!hasHatched) return;
     const { left, top, cellWidth, cellHeight, size } = layout,
-      n = Math.max(4, Math.round(size / 2.5)),
-      tile = new OffscreenCanvas(n, n),
-      lines = tile.getContext("2d");
-    [lines.strokeStyle, lines.fillStyle] = maskedColors();
-    lines.lineWidth = n / 4;
-    lines.fillRect(0, 0, n, n);
-    for (const x of [-n, 0, n]) {
-      lines.moveTo(x, n);
-      lines.lineTo(x + n, 0);
-    }
-    lines.stroke();
-    context.fillStyle = context.createPattern(tile, "repeat");
+      n = Math.max(4, Math.round(size / 2.5));
+    context.fillStyle = hatching(context, n);
     for (let i = 0; i < down; i++) {
       for (let j = 0; j < across; j++) {
         const first = j;
@@ -222,9 +212,8 @@ export function matrix({ title, caption = [title], rows, columns, values, most, 
     if (cursor && cursor[0] === i && cursor[1] === j) return;
     cursor = [i, j];
     const value = values[i * across + j];
-    const shown = value === -Infinity ? "−∞" : number(value);
     const mark = hidden?.[i * across + j] ? " (masked)" : "";
-    readout.textContent = `${rows[i]}, ${column(j)}: ${shown}${mark}${about(i, j)}`;
+    readout.textContent = `${rows[i]}, ${column(j)}: ${number(value)}${mark}${about(i, j)}`;
     point();
   }
 
@@ -261,7 +250,7 @@ export function matrix({ title, caption = [title], rows, columns, values, most, 
       {},
       el("b", {}, ...caption),
       ` ${down} × ${across} `,
-      legend(most, values, hasHatched ? (hidden ? "masked" : "−∞") : ""),
+      legend(most, values, hasHatched ? "masked" : ""),
       factor,
     ),
     box,
@@ -269,12 +258,31 @@ export function matrix({ title, caption = [title], rows, columns, values, most, 
   );
 }
 
+// A pattern of diagonal lines, repeated every n pixels.
+export function hatching(context, n) {
+  const tile = new OffscreenCanvas(n, n),
+    lines = tile.getContext("2d");
+  [lines.strokeStyle, lines.fillStyle] = maskedColors();
+  lines.lineWidth = n / 4;
+  lines.fillRect(0, 0, n, n);
+  for (const x of [-n, 0, n]) {
+    lines.moveTo(x, n);
+    lines.lineTo(x + n, 0);
+  }
+  lines.stroke();
+  return context.createPattern(tile, "repeat");
+}
+
 // A number in few characters, for a cell of a matrix whose largest magnitude is `most`.
 function compact(x, most, digits) {
   const size = Math.abs(x);
+  if (!Number.isFinite(x)) return number(x);
   if (size < 0.5 * 10 ** -digits && (size === 0 || most >= 0.5)) return "0";
-  const isPlain = size < 100 && size >= 0.5 * 10 ** -digits;
-  const text = isPlain ? x.toFixed(size < 10 ? digits : digits - 1) : x.toExponential(0).replace("e+", "e");
+  const isPlain = size < 1000 && size >= 0.5 * 10 ** -digits,
+    places = Math.max(0, size < 10 ? digits : size < 100 ? digits - 1 : 0);
+  let text = isPlain ? x.toFixed(places) : x.toExponential(0).replace("e+", "e");
+  // a probability just below 1 does not become 1
+  if (most <= 1 && size < 1 - 1e-6 && Math.abs(text) === 1) text = text.replace("1", "0").replace(/(?<=\..*)0/g, "9");
   const brief = most <= 1 ? (Number(text) === 1 ? "1" : text.replace("0.", ".")) : text;
   return minus(brief);
 }
@@ -292,12 +300,15 @@ const powerOfTen = (exponent) =>
 export function legend(most, values, hatched = "") {
   const signed = !values || values.some((value) => value < 0 && Number.isFinite(value));
   const bar = el("span", { class: signed ? "bar signed" : "bar", "aria-hidden": "true" });
+  if (!most && values?.some((value) => !Number.isFinite(value))) return el("span"); // no finite number to scale
   const key = hatched ? [el("span", { class: "bar hatched", "aria-hidden": "true" }), hatched] : [];
   return el("span", { class: "legend" }, signed ? `−${number(most)} ` : "0 ", bar, ` ${number(most)} `, ...key);
 }
 
-// A matrix from nested lists, as the Step view has them: a number, a vector or a matrix of two or three axes.
+// A matrix from nested lists, as the Step view has them: a vector or a matrix of two or three axes.
+// Nothing for a number.
 export function fromNested(title, value) {
+  if (!Array.isArray(value)) return "";
   const flat = [value].flat(Infinity).map((x) => ({ inf: Infinity, "-inf": -Infinity })[x] ?? Number(x));
   const depth = (x) => (Array.isArray(x) ? 1 + depth(x[0]) : 0);
   const rows = depth(value) < 2 ? 1 : [value].flat(depth(value) - 1).length;

@@ -3,7 +3,7 @@
 // pass, ↑ and ↓ move between the blocks of a stack, Enter opens a block and Escape closes it. Without a sentence, no
 // block opens. Blocks are fetched while the browser is idle, so that they open without waiting for the server. The
 // address names the open block, as in #model/output/backward, so that it survives a reload, and Back closes it.
-import { ask, el, recorded, stepByKeys } from "./parts.js";
+import { ask, el, isAnswerable, recorded, stepByKeys } from "./parts.js";
 import { introduction } from "./introduction.js";
 import { openBlock } from "./block.js";
 import { modelFigure, STACKS } from "./figure.js";
@@ -13,7 +13,6 @@ const isNarrow = () => matchMedia("(max-width: 60rem)").matches; // the panel is
 const whenIdle = (work) => (window.requestIdleCallback ?? setTimeout)(work);
 
 export function start(section, about) {
-  if (!about.model) return section.append(el("p", { class: "error" }, about.unavailable_reason));
   const { blocks, layers } = about.model;
   let layer = 0,
     backward = false,
@@ -131,7 +130,7 @@ export function start(section, about) {
   async function load() {
     draw();
     const id = answer.translation,
-      loaded = await ask("api/flow", { translation: id });
+      loaded = await ask("api/overview", { translation: id });
     if (answer?.translation !== id) return;
     if (loaded.error) return panel.replaceChildren(el("p", { class: "error", role: "alert" }, loaded.error));
     flow = loaded;
@@ -141,14 +140,16 @@ export function start(section, about) {
     whenIdle(fetchAhead);
   }
 
-  const headOf = (name) => (block(name).kind === "attention" ? head : 0);
+  const question = (name, head) => ({ translation: answer.translation, block: name, head });
+  const hasHead = (name, head) => isAnswerable("api/block", question(name, head));
+  const headOf = (name) => (block(name).kind === "attention" && hasHead(name, head) ? head : 0);
   const keyOf = (name) => `${name} ${headOf(name)}`;
 
   function fetchBlock(name) {
     const blocks = fetched,
       key = keyOf(name);
     if (!blocks.has(key)) {
-      const loading = ask("api/block", { translation: answer.translation, block: name, head: headOf(name) });
+      const loading = ask("api/block", question(name, headOf(name)));
       blocks.set(key, loading);
       loading.then(({ error }) => error && blocks.delete(key));
     }
@@ -184,7 +185,8 @@ export function start(section, about) {
   function go(by) {
     if (!answer) return;
     const follows = document.activeElement === document.body || document.activeElement.matches(".block");
-    visit(at === null && by === 1 ? 0 : Math.min(walk.length - 1, Math.max(0, (at ?? 0) + by)));
+    const from = at ?? (backward ? blocks.length : 0) - Math.sign(by); // the walk begins in the direction shown
+    visit(Math.min(walk.length - 1, Math.max(0, from + by)));
     if (follows) return focusBlock(walk[at][0]);
     const isReading = isNarrow() && panel.getBoundingClientRect().top < innerHeight / 2;
     if (isReading) panel.scrollIntoView({ block: "start" });
@@ -193,7 +195,7 @@ export function start(section, about) {
 
   function draw() {
     directions.forEach((button, i) => button.setAttribute("aria-pressed", backward === (i === 1)));
-    const ablated = new Set((answer?.off ?? []).map((head) => Number(head.split(".")[1])));
+    const ablated = new Set((answer?.ablated_heads ?? []).map((head) => Number(head.split(".")[1])));
     layerButtons.forEach((button, i) => {
       button.setAttribute("aria-pressed", layer === i);
       button.classList.toggle("ablated", ablated.has(i));
@@ -254,8 +256,7 @@ export function start(section, about) {
   }
 
   function begin() {
-    if (at === walk.length - 1) at = null;
-    go(1);
+    go(at === walk.length - 1 ? -Infinity : 1);
     playing = setInterval(() => {
       if (at === walk.length - 1) return stop();
       go(1);
@@ -292,7 +293,7 @@ export function start(section, about) {
       panel.querySelector('[aria-label="Head"] [aria-pressed="true"]')?.focus({ preventScroll: true });
     };
     const ablate = (chosen) => toggle(loaded.names[chosen]);
-    show(`${id} ${name}`, openBlock(titleOf, loaded, backward, choose, ablate, steps()));
+    show(`${id} ${name}`, openBlock(titleOf, loaded, backward, { choose, ablate, hasHead: (one) => hasHead(name, one) }, steps()));
     panel.dataset.block = name;
   }
 
@@ -312,7 +313,7 @@ export function start(section, about) {
       next
         ? button(`Next: ${isTurn ? "backward pass" : titleOf(next[0])} →`, walkOn(1), "primary")
         : button("↺ Walk again", walkOn(-Infinity), "primary"),
-      button("✕ Close (Esc)", close),
+      el("button", { type: "button", onclick: close }, "✕ Close", el("span", { class: "shortcut" }, " (Esc)")),
     );
     if (next) return [row];
     const end = "The walk ends here: every block has its gradient, which the optimizer uses to update the parameters. ";

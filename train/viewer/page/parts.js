@@ -22,6 +22,7 @@ export function number(x) {
   if (x == null) return "";
   if (Array.isArray(x)) return `[${x.map(number).join(", ")}]`;
   if (typeof x === "string") return NONFINITE[x] ?? x;
+  if (Math.abs(x) === Infinity) return x > 0 ? "∞" : "−∞";
   const text = x !== 0 && Math.abs(x) < 1e-3 ? x.toExponential(3).replace(/\.?0*e/, "e") : Number(x.toPrecision(4));
   return minus(text);
 }
@@ -134,7 +135,6 @@ export const pixelScale = () => PIXELS[theme()]; // the same as pixels of an Ima
 // Masked cells have diagonal lines of the first color on the second, a blue that the scale does not have.
 const MASKED = { light: ["b7c4da", "e3e9f3"], dark: ["3f5275", "1c2840"] };
 export const maskedColors = () => MASKED[theme()].map((hex) => `#${hex}`);
-export const maskedPixels = () => pack(MASKED[theme()].map(rgb));
 export const level = (value, most) => 127 + Math.round(127 * Math.min(1, Math.max(-1, value / (most || 1))));
 
 export function setTheme(name) {
@@ -242,10 +242,13 @@ function lost(text) {
   }, 1000);
 }
 
+const keyOf = (path, question) => `${path} ${JSON.stringify(question)}`;
+export const isAnswerable = (path, question) => !recorded || keyOf(path, question) in recorded.answers;
+
 // Calls `each` with every line of a response as it arrives and returns the last one. The result may also be {error}, or
 // {cancelled} after an abort.
 export async function ask(path, question, each = () => {}, signal = undefined) {
-  const key = `${path} ${JSON.stringify(question)}`;
+  const key = keyOf(path, question);
   if (recorded) return recorded.answers[key] ?? { error: NOT_SAVED };
   const headers = { "Content-Type": "application/json" };
   const answer = await reach(path, { method: "POST", headers, body: JSON.stringify(question), signal });

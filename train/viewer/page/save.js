@@ -21,6 +21,7 @@ const MODULES = [
   "beam",
   "step",
   "curves",
+  "present",
   "save",
   "main",
 ].map((name) => `${name}.js`);

@@ -62,16 +62,23 @@ export function start(place, about) {
     shown = null, // the latest answer
     baseline = { question: "", answer: null }; // the latest answer without ablation, and its question
   form.addEventListener("input", markEdited);
+  text.addEventListener("input", () => (choice.value = ""));
 
+  const leave = () => document.querySelector("main > section:not([hidden]) > h2").focus(); // for the keys of the view
   text.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") {
+      event.preventDefault();
+      leave();
+    }
     if (event.key === "Enter" && !event.shiftKey) {
       event.preventDefault();
       form.requestSubmit();
     }
   });
   choice.addEventListener("change", () => {
-    if (choice.value) read(choice.value);
-    choice.value = "";
+    if (!choice.value) return;
+    read(choice.value);
+    leave();
   });
 
   function submit() {
@@ -121,7 +128,7 @@ export function start(place, about) {
     let first;
     const answer = await ask(
       "api/translate",
-      { ...search, prefix, off },
+      { ...search, prefix, ablated_heads: off },
       (line) => {
         if (!line.so_far || controller !== running) return;
         first ??= Math.round(performance.now() - started);
@@ -139,7 +146,7 @@ export function start(place, about) {
   }
 
   function announce(answer, before, rerun) {
-    const { ids, off, forced } = (shown = answer);
+    const { ids, ablated_heads: off, forced } = (shown = answer);
     const toggle = (name) =>
       rerun(ids.slice(0, forced), off.includes(name) ? off.filter((one) => one !== name) : [...off, name]);
     const hadFocus = ablated.contains(document.activeElement);

@@ -12,7 +12,7 @@ const EXAMPLES = [
 
 // The labels of edges, each at the place on its edge where it covers the fewest other edges and labels.
 function edgeLabels(edges, nodes) {
-  const points = nodes.flatMap(({ ways = [] }) => ways.map((way) => [way, along(way, 80)])),
+  const points = nodes.flatMap(({ edges = [] }) => edges.map((way) => [way, along(way, 80)])),
     placed = [];
   return edges.map(([way, text]) => {
     const [half, high] = [3.4 * text.length + 3, 9];
@@ -138,7 +138,7 @@ export function start(section) {
   }
 
   const forward = () => graph.nodes.filter((node) => !node.leaf);
-  const last = () => forward().length + graph.back.length;
+  const last = () => forward().length + graph.backward_order.length;
   const node = (key) => graph.nodes.find((one) => one.key === key);
 
   function go(by) {
@@ -153,19 +153,19 @@ export function start(section) {
     const steps = forward().length;
     return step <= steps
       ? { node: forward()[step - 1], back: false }
-      : { node: node(graph.back[step - steps - 1]), back: true };
+      : { node: node(graph.backward_order[step - steps - 1]), back: true };
   }
 
   const firstOf = (x) => (Array.isArray(x) ? firstOf(x[0]) : x);
 
   function quiz() {
     const next = nodeAt(at + 1),
-      which = next.back ? next.node.gave.findIndex((g) => g !== null) : 0;
+      which = next.back ? next.node.returned.findIndex((g) => g !== null) : 0;
     if (which < 0) {
       answered = at;
       return go(1);
     }
-    const shown = next.back ? next.node.gave[which] : next.node.value;
+    const shown = next.back ? next.node.returned[which] : next.node.value;
     const [truth, isList] = [firstOf(shown), Array.isArray(shown)];
     const what = next.back
       ? `gradient that ${next.node.name} passes to ${node(next.node.inputs[which]).name}`
@@ -222,14 +222,14 @@ export function start(section) {
     const labels = [];
     for (const one of graph.nodes) {
       const lit = here?.back && here.node === one;
-      one.ways.forEach((way, i) => {
+      one.edges.forEach((way, i) => {
         svg.append(
           el("path", {
             d: `M${way.map((point) => point.map(Math.round).join(" ")).join(" L")}`,
             class: lit ? "edge lit" : "edge",
           }),
         );
-        if (lit) labels.push([way, one.gave[i] === null ? "no gradient" : short(one.gave[i], 14)]);
+        if (lit) labels.push([way, one.returned[i] === null ? "no gradient" : short(one.returned[i], 14)]);
       });
     }
     svg.append(...edgeLabels(labels, graph.nodes));
@@ -285,12 +285,12 @@ export function start(section) {
       el(
         "ul",
         {},
-        ...one.gave.map((g, i) =>
-          el("li", {}, `to ${node(one.inputs[i]).name}: `, el("b", { class: "gave" }, g === null ? "none" : number(g))),
+        ...one.returned.map((g, i) =>
+          el("li", {}, `to ${node(one.inputs[i]).name}: `, el("b", { class: "returned" }, g === null ? "none" : number(g))),
         ),
       ),
       fromNested("g, the gradient that arrives", one.gradient),
-      ...one.gave.flatMap((g, i) => (g === null ? [] : [fromNested(`to ${node(one.inputs[i]).name}`, g)])),
+      ...one.returned.flatMap((g, i) => (g === null ? [] : [fromNested(`to ${node(one.inputs[i]).name}`, g)])),
       source(one),
     ];
   }
@@ -298,7 +298,7 @@ export function start(section) {
   // The source code of a step, collapsed at first; once opened, it stays open in later steps.
   function source(one) {
     const details = collapsible("In the engine: source code and memory", () => {
-      const handling = one.how.map((how, i) => `to ${node(one.inputs[i]).name}: ${how}`).join("; ");
+      const handling = one.accumulation.map((how, i) => `to ${node(one.inputs[i]).name}: ${how}`).join("; ");
       return el(
         "div",
         {},

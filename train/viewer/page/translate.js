@@ -6,7 +6,6 @@ import { drawTree } from "./tree.js";
 const forced = (n) => (n ? ` ${n === 1 ? "The first token was" : `The first ${n} tokens were`} forced.` : "");
 
 export function start(section, about) {
-  if (!about.model) return section.append(el("p", { class: "error" }, about.unavailable_reason));
   const { task, kinds } = about.model;
   const result = el("div", { id: "result" });
   let shown = null, // the answer
@@ -26,7 +25,7 @@ export function start(section, about) {
   });
 
   function show(answer, before, rerun, toggle) {
-    const off = answer.off;
+    const off = answer.ablated_heads;
     const place = el("div", { class: "heads" }),
       panel = el("div", { id: "head" }),
       others = el("div", { id: "others" });
@@ -45,6 +44,17 @@ export function start(section, about) {
     const { blocks, light } = grids(answer.heads, kinds, off, (name) => {
       opened = name;
       openHeadAgain();
+    });
+    panel.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      event.preventDefault();
+      place.querySelector(`[data-head="${opened}"]`)?.focus();
+      opened = null;
+      delete panel.dataset.head;
+      panel.replaceChildren();
+    });
+    others.addEventListener("keydown", ({ key }) => {
+      if (key === "Escape") result.querySelector("[aria-expanded=true]")?.focus();
     });
     place.append(...blocks);
     place.style.setProperty("--heads", about.model.heads);
@@ -76,7 +86,7 @@ export function start(section, about) {
             class: `token${changed(i) ? " changed" : ""}`,
             "aria-expanded": "false",
             ...lit("target", i),
-            onclick: (event) => alternatives(event.currentTarget, i),
+            onclick: (event) => alternatives(event.currentTarget, i, event.detail === 0),
           },
           label,
           el("small", {}, ` ${answer.p[i].toFixed(4)}${change(i)}`),
@@ -95,13 +105,14 @@ export function start(section, about) {
       panel,
       el("h3", {}, "Prediction of each layer"),
       table(
-        "Most probable token if each decoder layer's output is projected to the vocabulary",
+        `Most probable token if each ${task === "text" ? "" : "decoder "}layer's output is projected to the vocabulary`,
         ["layer", ...answer.target],
         answer.lens.map((row, i) => [i, ...row.map(({ label, p }) => `${label} ${p.toFixed(2)}`)]),
       ),
     );
 
-    function alternatives(button, i) {
+    // `focus`: whether the first alternative gets the focus, for a reader who uses the keyboard.
+    function alternatives(button, i, focus) {
       for (const other of result.querySelectorAll(".token[aria-expanded]"))
         other.setAttribute("aria-expanded", "false");
       button.setAttribute("aria-expanded", "true");
@@ -119,6 +130,7 @@ export function start(section, about) {
           }),
         ),
       );
+      if (focus) others.querySelector("button")?.focus();
     }
   }
 }

@@ -1,0 +1,76 @@
+"""The page's presentation mode; see conftest.py."""
+
+import pytest
+
+from tests.helpers.pages import SENTENCE, until, view
+
+SIZE = "parseFloat(getComputedStyle(document.documentElement).fontSize)"
+HIDDEN = """(selector) => {
+    const place = document.querySelector(selector).getBoundingClientRect();
+    return !place.height || place.top < 0 || place.bottom > innerHeight;
+}"""
+
+
+def test_presenting_enlarges_the_text_and_shows_the_figure_or_the_block(tab, address):
+    view(tab, address, "model")
+    tab.set_viewport_size({"width": 1920, "height": 1080})
+    tab.fill("#text", SENTENCE)
+    tab.press("#text", "Enter")
+    tab.wait_for_selector("#model[data-flow]", state="attached")
+    tab.press("#text", "f")  # typed text does not start it
+    assert tab.input_value("#text") == SENTENCE + "f"
+    normal = tab.evaluate(SIZE)
+    tab.click("h1")
+    tab.keyboard.press("f")
+    until(tab, f"Math.abs({SIZE} - 1.4 * {normal}) < 0.1")
+    until(tab, "document.fullscreenElement")
+    assert not tab.is_visible("#ask") and not tab.is_visible("nav") and not tab.is_visible("#model .opened")
+    tops = tab.locator("#model .controls button").evaluate_all(
+        "all => all.map((one) => one.getBoundingClientRect().top)"
+    )
+    assert len({round(top) for top in tops}) == 1
+    for block in ("output", "source_embedding"):
+        assert not tab.evaluate(f"({HIDDEN})('[data-block={block}]')")
+    tab.click("[data-block='decoder.0.cross_attention']")
+    tab.wait_for_selector("#model .matrix")
+    assert not tab.is_visible("#model .figure")
+    tab.click("#present")
+    until(tab, f"{SIZE} === {normal} && !document.fullscreenElement")
+    assert tab.is_visible("#model .figure") and tab.is_visible("#model .opened") and tab.is_visible("#ask")
+
+
+def test_the_full_screen_left_with_escape_ends_the_presentation(tab, address):
+    view(tab, address, "step")
+    tab.click("#present")
+    until(tab, "document.fullscreenElement")
+    tab.evaluate("document.exitFullscreen()")  # as Escape does, which the browser handles itself
+    until(tab, "!('presenting' in document.documentElement.dataset)")
+
+
+def test_the_weights_of_a_head_are_seen_without_scrolling(tab, address):
+    tab.set_viewport_size({"width": 1920, "height": 1080})
+    view(tab, address, "model")
+    tab.fill("#text", SENTENCE)
+    tab.press("#text", "Enter")
+    tab.wait_for_selector("#model[data-flow]", state="attached")
+    for name in ("encoder.0.attention", "decoder.0.attention", "decoder.0.cross_attention"):
+        tab.click(f"[data-block='{name}']")
+        until(tab, f"document.querySelector('#model .opened').dataset.block === '{name}'")
+        weights = tab.locator("#model .matrix >> nth=0")
+        assert weights.inner_text().startswith("weights")
+        until(tab, f"!({HIDDEN})('#model .matrix')")
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "least"),
+    [(1920, 1080, (1.1, 1.2, 1.5)), (1280, 800, (1.2, 1.4, 1.9)), (3840, 2160, (1.08, 1.15, 1.25))],
+)
+def test_the_browsers_zoom_enlarges_the_text(tab, address, width, height, least):
+    """A zoom by z makes the window z times smaller in CSS pixels, which are z times larger on the screen."""
+    view(tab, address, "step")
+    sizes = []
+    for zoom in (1, 1.25, 1.5, 2):
+        tab.set_viewport_size({"width": round(width / zoom), "height": round(height / zoom)})
+        sizes.append(zoom * tab.evaluate(SIZE))
+    gains = [size / sizes[0] for size in sizes]
+    assert all(gain > bound for gain, bound in zip(gains[1:], least, strict=True)), gains

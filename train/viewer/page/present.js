@@ -1,0 +1,29 @@
+// The presentation mode for a lecture hall: the full screen, larger text, the controls in one line, and in the Model view
+// either the figure or the open block. The button or the key F starts and ends it.
+
+const root = document.documentElement;
+
+export function start(button) {
+  const isOn = () => "presenting" in root.dataset;
+  const set = (on) => {
+    if (on) root.dataset.presenting = "";
+    else delete root.dataset.presenting;
+    button.textContent = on ? "✕ End (F)" : "Present";
+    button.setAttribute("aria-pressed", String(on));
+    dispatchEvent(new Event("resize")); // drawings follow the size of the letters
+  };
+  const toggle = () => {
+    const on = !isOn();
+    set(on);
+    if (on) root.requestFullscreen?.().catch(() => {}); // refused, for example in a frame: the window is filled
+    else if (document.fullscreenElement) document.exitFullscreen();
+  };
+  button.addEventListener("click", toggle);
+  document.addEventListener("fullscreenchange", () => document.fullscreenElement || set(false));
+  document.addEventListener("keydown", ({ key, target, ctrlKey, metaKey, altKey }) => {
+    if (key.toLowerCase() !== "f" || ctrlKey || metaKey || altKey || target.matches("input, select, textarea")) return;
+    toggle();
+  });
+  set(false);
+  button.title = "Full screen with large text; the key F starts and ends it";
+}
