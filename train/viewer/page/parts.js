@@ -178,16 +178,18 @@ export function stepByKeys(section, go) {
   });
 }
 
-// The arrow keys move the focus between the buttons of a group, in rows of `across` buttons, but not out of the group.
+// The arrow keys, Home and End move the focus between the buttons of a group, in rows of `across` buttons, but not out of
+// the group.
 // Tab reaches only one of the buttons.
 export function moveByKeys(group, buttons, across) {
   group.addEventListener("keydown", (event) => {
     const at = buttons.indexOf(event.target),
-      by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -across, ArrowDown: across }[event.key];
-    if (!by || at < 0) return;
+      by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -across, ArrowDown: across }[event.key],
+      end = { Home: buttons[0], End: buttons.at(-1) }[event.key];
+    if (!(by || end) || at < 0) return;
     event.preventDefault();
     const isOut = Math.abs(by) === 1 && Math.floor(at / across) !== Math.floor((at + by) / across);
-    const next = isOut ? null : buttons[at + by];
+    const next = end ?? (isOut ? null : buttons[at + by]);
     if (!next) return;
     buttons[at].tabIndex = -1;
     next.tabIndex = 0;
