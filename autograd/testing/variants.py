@@ -14,7 +14,7 @@ from typing import Any
 
 import npx
 from autograd.engine import Tensor
-from autograd.saved import captured
+from autograd.saved import iterate_captured_arrays
 from autograd.testing.problem import Problem, is_array, is_float, nodes, quiet
 from autograd.testing.report import REJECTIONS
 from npx import Array
@@ -382,6 +382,6 @@ def cost(output: Tensor) -> tuple[int, int]:
     graph = nodes(output)
     operations, saved = 0, 0
     for vjp in (node.vjp for node in graph):
-        number, size = getattr(vjp, "cost", lambda vjp=vjp: (1, sum(x.size for x in captured(vjp))))()
+        number, size = getattr(vjp, "cost", lambda vjp=vjp: (1, sum(x.size for x in iterate_captured_arrays(vjp))))()
         operations, saved = operations + number, saved + size
     return operations, saved + sum(math.prod(node.shape) for node in graph)

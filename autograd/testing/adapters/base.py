@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import npx
 from autograd.engine import Tensor, is_grad_enabled, record_node
-from autograd.saved import captured
+from autograd.saved import iterate_captured_arrays
 from autograd.testing.report import REJECTIONS, CheckError, explain
 from autograd.testing.reproduction import is_importable
 from npx import Array
@@ -83,7 +83,7 @@ class ForeignOperation:
 
     def cost(self, backward: Backward) -> tuple[int, int]:
         """Return the number of operations, and how many values they save for `backward` or compute before it."""
-        return 1, sum(x.size for x in captured(backward) if isinstance(x, npx.ndarray))
+        return 1, sum(x.size for x in iterate_captured_arrays(backward) if isinstance(x, npx.ndarray))
 
     def split(self, g: Array, outputs: list[Array]) -> list[Array | None]:
         """Return the gradient of each output, in the memory layout of g.
