@@ -99,7 +99,7 @@ def no_model_error(what: str) -> UserError:
 def check_preset_only(vocab_size: int | None, run: str) -> None:
     """Raise UserError if --vocab-size is given for a run, whose vocabulary already exists."""
     if vocab_size is not None:
-        raise UserError(f"--vocab-size: expected a preset; got the run {run}, which has its own; try without it")
+        raise UserError(f"--vocab-size applies only to presets; the run {run} has its own vocabulary; omit it")
 
 
 def describe(shape: Any, config: Any, updates: int | None = None) -> Iterator[str]:

@@ -79,7 +79,7 @@ def train(
     check_model(config, task)
     texts = task.texts(config.data)
     kind = config.data.tokenizer
-    check_selection(config, task, texts)
+    check_best_metric(config, task, texts)
     if t.tensorboard and world.rank == 0:
         check_tensorboard()
     has_own = resume and run.tokenizer_file.exists()
@@ -123,8 +123,10 @@ def prepare_tokenizer(
     reuse: bool,
     display: Display,
 ) -> TextTokenizer:
-    """Return the run's tokenizer: with `reuse`, the one in its folder, if it exists; else `existing`; else a newly
-    trained one."""
+    """Return the run's tokenizer.
+
+    With `reuse`, it is the one in the run folder, if there is one; otherwise `existing`, or a newly trained one.
+    """
     data, task = config.data, TASKS[config.data.task]
     if existing is not None:
         existing = task.fit_tokenizer(existing, data, texts["train"])
@@ -174,8 +176,7 @@ def prepare_corpora(
 
 
 def check_shared_arrays(folder: Path, tokenizer: TextTokenizer) -> None:
-    """Raise UserError if a shared folder has token arrays of a different tokenizer, because other runs may need
-    them."""
+    """Raise UserError if a shared folder has token arrays of a different tokenizer, which other runs may need."""
     meta = read_sealed(folder / "meta.json")
     if isinstance(meta, dict) and meta.get("tokenizer") != tokenizer.digest:
         raise UserError(
@@ -185,9 +186,8 @@ def check_shared_arrays(folder: Path, tokenizer: TextTokenizer) -> None:
         )
 
 
-def check_selection(config: RunConfig, task: Task, texts: Texts) -> None:
-    """Raise UserError if the validations of this run do not measure train.best_metric, or if train.patience has no
-    metric."""
+def check_best_metric(config: RunConfig, task: Task, texts: Texts) -> None:
+    """Raise UserError if this run's validations do not measure the metric of train.best_metric or train.patience."""
     metric = config.train.best_metric or task.selection_metric
     metrics = [name for name in METRICS if name in ("loss", *task.scores)]
     if config.train.keep_best > 1 and not metric:
