@@ -85,28 +85,34 @@ def plan(
             "plan: --tokens-per-second, measured on one GPU, is missing; try npx-transformer info PRESET --measure"
         )
     nominal = LINKS[link]
-    used = nominal._replace(
+    link_figures = nominal._replace(
         bandwidth=nominal.bandwidth if bandwidth is None else bandwidth * 1e9,
         latency=nominal.latency if latency is None else latency * 1e-6,
     )
     t, n = config.train, shape.n_parameters()
     precision = precision_named(t.precision)
-    width = precision.weight_dtype.itemsize
-    size = width * n  # bytes of the gradient; sums have the weights' dtype
-    wire = {
-        "wire_fraction": 1.0 if t.reduce_dtype == "float32" else 2 / width,
-        "gathered": t.shard * n * (2 if precision.is_mixed else width),
+    weight_bytes = precision.weight_dtype.itemsize
+    gradient_bytes = weight_bytes * n  # sums have the weights' dtype
+    reduction_costs = {
+        "wire_fraction": 1.0 if t.reduce_dtype == "float32" else 2 / weight_bytes,
+        "gathered": t.shard * n * (2 if precision.is_mixed else weight_bytes),
     }
     tokens = t.batch_tokens * len(TASKS[config.data.task].sides)  # tokens of a micro-batch
-    late = shape.vocab_size * shape.d_model / n
+    last_ready_fraction = shape.vocab_size * shape.d_model / n
     seconds = tokens / tokens_per_second
-    plans = [estimate_step(size, late, seconds, t.accumulate, int(k), used, **wire) for k in counts]
-    print(f"gradient     {size / 2**20:,.0f} MiB, of which {100 * late:.0f} % is ready last (the embedding)")
+    plans = [
+        estimate_step(
+            gradient_bytes, last_ready_fraction, seconds, t.accumulate, int(k), link_figures, **reduction_costs
+        )
+        for k in counts
+    ]
+    print(f"gradient     {gradient_bytes / 2**20:,.0f} MiB, of which {100 * last_ready_fraction:.0f} % is ready last "
+          "(the embedding)")  # fmt: skip
     print(f"one GPU      {tokens:,} tokens per micro-batch, train.accumulate {t.accumulate}, "
           f"{tokens_per_second:,.0f} tokens/s; "
           "a step on k GPUs has k times as many tokens")  # fmt: skip
-    print(f"link         {used.name if bandwidth is latency is None else 'as given'}: "
-          f"{used.bandwidth / 1e9:,.4g} GB/s, {used.latency * 1e6:,.4g} us")  # fmt: skip
+    print(f"link         {link_figures.name if bandwidth is None and latency is None else 'as given'}: "
+          f"{link_figures.bandwidth / 1e9:,.4g} GB/s, {link_figures.latency * 1e6:,.4g} us")  # fmt: skip
     if t.shard or t.reduce_dtype != "float32":
         print(f"ranks        {'each updates its shard (train.shard)' if t.shard else 'each updates all weights'}; "
               f"gradients are sent as {t.reduce_dtype}")  # fmt: skip

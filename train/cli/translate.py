@@ -117,7 +117,7 @@ def translate(
             options = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)
         options |= {"prefixes": prefixes, "alignments": alignments, "on_warning": on_warning, "world": world}
         work = stack.enter_context(line_progress("translated", input, output, not quiet and world.rank == 0))
-        options["on_progress"] = lambda lines: work.advance(lines * world.size)  # other ranks have done about as much
+        options["on_progress"] = lambda n_lines: work.advance(n_lines * world.size)  # other ranks progress at this rate
         index = -1
         results = decoding.decode_stream(network, tokenizer, lines, **options)
         for index, translations in enumerate(results):
