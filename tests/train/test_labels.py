@@ -318,7 +318,7 @@ def test_results_do_not_depend_on_the_batch(runs):
 @pytest.mark.parametrize(
     "task, command, message",
     [
-        ("tagging", "classify --top 2", "--top: expected a classifier; got a tagger; try --json"),
+        ("tagging", "classify --top 2", "--top applies only to classifiers; for a tagger, try --json"),
         ("masking", "classify", "expected a model of the task classification or tagging; got one of masking; try"),
         ("masking", "embed --pooling max", '--pooling: expected one of "mean", "first"; got max; try mean'),
         ("tagging", "classify", "line 2: expected text; got an empty line; try removing the line"),

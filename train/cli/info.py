@@ -45,7 +45,7 @@ def info(
         print(run_config.dump(), end="")
         return
     if measure and tokens_per_second:
-        raise UserError("info: expected --measure or --tokens-per-second; got both; try only one of them")
+        raise UserError("info: --measure cannot be combined with --tokens-per-second; try only one of them")
     origin = "as given"
     if measure:
         from train.experiments.speed import measure_speed

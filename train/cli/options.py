@@ -116,7 +116,7 @@ def search_options(run_search: dict[str, Any], n_best: int, **overrides: Any) ->
 def check_single_input(input: Path | None, gold: Path | None) -> None:
     """Raise UserError if a command receives both --input and --gold."""
     if input is not None and gold is not None:
-        raise UserError(f"--gold: expected --input or --gold; got both ({input}, {gold}); try only one")
+        raise UserError(f"--gold {gold} cannot be combined with --input {input}; try only one of them")
 
 
 def ignore_warning(text: str) -> None:

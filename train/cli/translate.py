@@ -143,10 +143,10 @@ def check_sampling_options(sampling: dict[str, Any], search: dict[str, Any]) -> 
     """Raise UserError for options of sampling without --samples, or together with options of beam search."""
     if sampling and "samples" not in sampling:
         name = next(iter(sampling)).replace("_", "-")
-        raise UserError(f"--{name}: expected --samples as well; got only --{name}; try adding --samples 1")
+        raise UserError(f"--{name} has no effect without --samples; try adding --samples 1")
     if sampling and search:
         name = next(iter(search)).replace("_", "-")
-        raise UserError(f"--{name}: expected beam search; got --samples, to which it does not apply; try only one")
+        raise UserError(f"--{name} applies to beam search, not to --samples; try only one of them")
 
 
 def without_none(**options: Any) -> dict[str, Any]:

@@ -237,8 +237,7 @@ def check_model(config: RunConfig, task: Task) -> None:
     for name in ("token_types", "embedding_norm", "pooler", "output_transform"):
         if getattr(shape, name) and shape.architecture != "encoder":
             raise UserError(
-                f"model.{name}: expected the architecture encoder for this key; got {shape.architecture}; try "
-                f"leaving {name} out"
+                f"model.{name} applies only to the architecture encoder, not to {shape.architecture}; omit {name}"
             )
     check_regularization(config, task, shape)
     if config.train.recompute and shape.n_experts:
@@ -248,7 +247,7 @@ def check_model(config: RunConfig, task: Task) -> None:
     for name in ("freeze", "init_only"):
         select(f"train.{name}", getattr(config.train, name), names)
     if config.train.init_only and not config.train.init:
-        raise UserError("train.init_only: expected train.init as well; got only train.init_only; try --init RUN")
+        raise UserError("train.init_only has no effect without train.init; try --init RUN")
     longest = outline.max_length
     if longest is not None and config.data.max_length > longest:
         raise UserError(

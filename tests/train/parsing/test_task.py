@@ -245,7 +245,7 @@ def test_invalid_options_are_reported_on_one_line(run, folder, tmp_path, capfd):
         ([*new, "--train-trees", good, "--set", "data.tokenizer=characters"], "characters"),
         ([*new, "--train-trees", good, "--set", "data.leaves=tag"], 'try leaves = "tags"'),
         ([*model, "--gold", str(bad)], "bad.mrg, line 1"),
-        ([*model, "--gold", good, "--input", good], "--gold: expected --input or --gold; got both"),
+        ([*model, "--gold", good, "--input", good], f"--gold {good} cannot be combined with --input"),
         ([*model, "--gold", good, "--lexicon", str(bad)], "bad.mrg, line 1"),
         ([*model, "--gold", good, "--lexicon", good], "--lexicon: expected a parser that writes tags; got"),
         ([*model, "--gold", good, "--lexicon", good, "--free"], "--lexicon: expected a constrained search"),
