@@ -97,14 +97,7 @@ def train(
                 write_text(run.config_file, config.dump())
             tokenizer = prepare_tokenizer(run, config, texts, existing, reuse, display)
             corpora = prepare_corpora(run, config, texts, tokenizer, display)
-        special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
-        if tokenizer.n_outputs < tokenizer.vocab_size:
-            special["n_outputs"] = tokenizer.n_outputs
-        if (src_vocab_size := tokenizer.src_vocab_size) is not None:
-            special["src_vocab_size"] = src_vocab_size
-        if config.transformer_config(tokenizer.vocab_size).word_dropout:
-            special["unk_id"] = tokenizer.special.unk_id
-        shape = config.transformer_config(tokenizer.vocab_size, **special)
+        shape = config.transformer_config(tokenizer.vocab_size, **tokenizer_fields(tokenizer, config))
         check_memory(shape, t, precision)
         model = shape.build(t.seed, precision.weight_dtype)
         if t.init and not (resume and run.steps()):
@@ -113,6 +106,18 @@ def train(
         trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress, deadline, debug)
         run.commit()
         return trainer.run()
+
+
+def tokenizer_fields(tokenizer: TextTokenizer, config: RunConfig) -> dict[str, int]:
+    """Return the fields of the model's configuration that the tokenizer determines, except vocab_size."""
+    result = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
+    if tokenizer.n_outputs < tokenizer.vocab_size:
+        result["n_outputs"] = tokenizer.n_outputs
+    if tokenizer.src_vocab_size is not None:
+        result["src_vocab_size"] = tokenizer.src_vocab_size
+    if config.transformer_config(tokenizer.vocab_size).word_dropout:
+        result["unk_id"] = tokenizer.special.unk_id
+    return result
 
 
 def prepare_tokenizer(
