@@ -1,20 +1,21 @@
 """`info`: size and cost of a model compared with the paper's, and the progress of a run."""
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from train.cli.app import Device, app, use_device
-from train.cli.options import VOCABULARY, number_option
+from train.cli.options import VOCABULARY, number_option, warn
 from train.errors import UserError, plural
 
 N_SPECIAL = 4  # number of special ids, which come before the labels
 VocabSize = Annotated[
     int | None,
-    number_option(int, VOCABULARY, metavar="V", help="Vocabulary size, for a preset only; default: 37000."),
+    number_option(int, VOCABULARY, metavar="V", help="Vocabulary size, not for a run; default: the configuration's."),
 ]
 
 
@@ -23,7 +24,12 @@ VocabSize = Annotated[
     " 9.5 TFLOP/s."
 )
 def info(
-    what: Annotated[str, typer.Argument(metavar="RUN|PRESET", help="Run folder or preset.", show_default=False)],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|CONFIG.toml|PRESET", help="Run folder, configuration file or preset.", show_default=False
+        ),
+    ],
     vocab_size: VocabSize = None,
     config: Annotated[bool, typer.Option("--config", help="Print the complete configuration with comments.")] = False,
     measure: Annotated[
@@ -35,12 +41,21 @@ def info(
             float, "(0, 1e12]", metavar="X", help="Estimate the training time from this speed (source + target tokens)."
         ),
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key of CONFIG or PRESET; may be repeated."),
+    ] = None,
     device: Device = "cpu",
 ) -> None:
     """Print a model's parameters, FLOP and memory next to the paper's; for a run, also its validation curve."""
-    from models import PRESETS
-    from train.run.checkpoint import check_tokenizer, find_checkpoint, model_config, read_state, task_of
-    from train.run.config import RunConfig
+    from train.run.checkpoint import (
+        check_tokenizer,
+        find_checkpoint,
+        model_config,
+        read_state,
+        task_of,
+        warn_of_old_average,
+    )
     from train.run.folder import RunFolder
 
     run = RunFolder(what)
@@ -51,16 +66,16 @@ def info(
                 f"{what}: expected a run folder; got one without config.toml; try the --out of a training run"
             )
         run_config = run.load_config()
-        state = read_state(find_checkpoint(what))
+        loaded = find_checkpoint(what)
+        state = read_state(loaded)
+        warn_of_old_average(what, loaded, state, warn)
         shape = model_config(state)
         if run.tokenizer_file.is_file():
             check_tokenizer(task_of(state).load_tokenizer(run.tokenizer_file), state, run.tokenizer_file)
-        check_preset_only(vocab_size, what)
-    elif what in PRESETS:
-        run_config = RunConfig.from_dict({"model": {"preset": what}, "data": {"vocab_size": vocab_size or 37000}})
-        shape = run_config.transformer_config(run_config.data.vocab_size)
+        check_no_changes("--vocab-size", vocab_size, what)
+        check_no_changes("--set", settings, what)
     else:
-        raise no_model_error(what)
+        run_config, shape = configure_model(what, settings or (), vocab_size)
     if config:
         print(run_config.dump(), end="")
         return
@@ -72,7 +87,8 @@ def info(
         from train.progress import Display
 
         use_device(device)
-        with Display() as display, display.work("measuring"):
+        with Display() as display, display.work("measuring the speed of a few updates"):
+            display.write("measuring the speed of a few updates")
             tokens_per_second, origin = measure_speed(shape, run_config), "measured here"
     last = last_update(run, run.metrics()) if is_run else None
     lines = describe(shape, run_config, last["step"] if last else None)
@@ -87,19 +103,30 @@ def info(
               f" at {tokens_per_second:,.0f} tokens/s, {origin}")  # fmt: skip
 
 
-def no_model_error(what: str) -> UserError:
-    """Return the error for a name that is neither a run folder nor a preset."""
+def configure_model(what: str, settings: Iterable[str], vocab_size: int | None) -> tuple[Any, Any]:
+    """Return the configurations of a run and of its model, from a configuration file or a preset, with changes."""
     from models import PRESETS
+    from train.cli.train import load_config
+    from train.tasks import TASKS
 
-    similar = difflib.get_close_matches(what, PRESETS, n=1)
-    attempt = similar[0] if similar else "the --out of a training run, or a preset such as base"
-    return UserError(f"{what}: expected a run folder or a preset; got neither; try {attempt}")
+    if what not in PRESETS and not Path(what).is_file():
+        similar = difflib.get_close_matches(what, PRESETS, n=1)
+        attempt = similar[0] if similar else "the --out of a training run, CONFIG.toml, or a preset such as base"
+        raise UserError(
+            f"{what}: expected a run folder, CONFIG.toml or a preset; got no such file or preset; try {attempt}"
+        )
+    config = load_config(what, [*settings, *([f"data.vocab_size={vocab_size}"] if vocab_size else ())])
+    size = config.data.vocab_size
+    has_two = TASKS[config.data.task].has_separate_vocabularies(config.data)
+    return config, config.transformer_config(size, **({"src_vocab_size": size} if has_two else {}))
 
 
-def check_preset_only(vocab_size: int | None, run: str) -> None:
-    """Raise UserError if --vocab-size is given for a run, whose vocabulary already exists."""
-    if vocab_size is not None:
-        raise UserError(f"--vocab-size: expected a preset; got the run {run}, which has its own; try without it")
+def check_no_changes(option: str, value: Any, run: str) -> None:
+    """Raise UserError if an option changes the configuration of a run, which already exists."""
+    if value:
+        raise UserError(
+            f"{option}: expected CONFIG.toml or a preset; got the run {run}, which has its own; try without it"
+        )
 
 
 def describe(shape: Any, config: Any, updates: int | None = None) -> Iterator[str]:
@@ -197,14 +224,14 @@ def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | Non
 
 def describe_run(run: Any, config: Any) -> Iterator[str]:
     """Yield lines about a run's checkpoints, tokenizer, progress and validation curve."""
-    from train.run.checkpoint import read_state
+    from train.run.checkpoint import find_checkpoint, read_state
     from train.tasks import TASKS
 
     task = TASKS[config.data.task]
     steps = [path.name.removeprefix("step-") for path in run.steps()]
     others = [run.averaged, run.best, *run.best_steps()]
     names = "".join(f", {path.name}" for path in others if path.is_dir())
-    yield f"checkpoints  steps {', '.join(steps) or 'none'}{names}"
+    yield f"checkpoints  steps {', '.join(steps) or 'none'}{names}; commands load {find_checkpoint(run.path).name}"
     if run.tokenizer_file.is_file():
         tokenizer = task.load_tokenizer(run.tokenizer_file)
         source = f"{tokenizer.src_vocab_size:,} source and " if tokenizer.src_vocab_size else ""

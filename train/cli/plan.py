@@ -6,7 +6,7 @@ import typer
 
 from npx.ranges import Range
 from train.cli.app import app
-from train.cli.info import VocabSize, check_preset_only, has_metrics, no_model_error
+from train.cli.info import VocabSize, check_no_changes, configure_model, has_metrics
 from train.cli.options import checked_option, number_option
 from train.errors import UserError
 
@@ -52,11 +52,9 @@ def plan(
     ] = None,
 ) -> None:
     """Estimate the time and cost of training on many GPUs from the speed of one."""
-    from models import PRESETS
     from npx.precision import precision_named
     from train.experiments.plan import LINKS, estimate_step, table, training_table
     from train.run.checkpoint import find_checkpoint, model_config, read_state
-    from train.run.config import RunConfig
     from train.run.folder import RunFolder
     from train.tasks import TASKS
 
@@ -69,17 +67,13 @@ def plan(
         if not setting.strip().startswith("train."):
             raise UserError(f"--set: expected a key of [train]; got {setting[:60]}; try --set train.shard=true")
     if run.path.is_dir() and run.config_file.is_file():
-        check_preset_only(vocab_size, what)
+        check_no_changes("--vocab-size", vocab_size, what)
         config, shape = run.load_config(settings or ()), model_config(read_state(find_checkpoint(what)))
         updates = [entry for entry in run.metrics() if has_metrics(entry, "train", "tokens_per_second")]
         if tokens_per_second is None and updates:
             tokens_per_second = updates[-1]["tokens_per_second"]
-    elif what in PRESETS:
-        data = {"vocab_size": vocab_size or 37000}
-        config = RunConfig.from_dict({"model": {"preset": what}, "data": data}, settings or ())
-        shape = config.transformer_config(data["vocab_size"])
     else:
-        raise no_model_error(what)
+        config, shape = configure_model(what, settings or (), vocab_size)
     if not tokens_per_second:
         raise UserError(
             "plan: --tokens-per-second, measured on one GPU, is missing; try npx-transformer info PRESET --measure"
