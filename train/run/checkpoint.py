@@ -213,7 +213,7 @@ def warn_of_old_average(
     if folder != Path(path) and is_old and not state.get("averaged_best"):
         on_warning(
             f"{folder}, which is loaded, is older than {steps[-1].name}; try npx-transformer average again, "
-            f"{steps[-1]} instead of {path}, or deleting {folder}"
+            f"{folder.with_name(steps[-1].name)} instead of {path}, or deleting {folder}"
         )
 
 
