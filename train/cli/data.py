@@ -95,7 +95,7 @@ def data(
     elif hold_out:
         raise UserError(f"--hold-out: expected data own; got {name}, which has its own validation text; try without it")
     elif any(files):
-        raise UserError(f"data {name}: text files are not accepted, because it downloads its own; try data own")
+        raise UserError(f"data {name}: this corpus is downloaded, so text files are not accepted; try data own")
     else:
         corpus = dataset(name)
     rules = Rules(max_words, max_ratio, not keep_scripts, not keep_duplicates)

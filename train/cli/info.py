@@ -1,22 +1,18 @@
 """`info`: size and cost of a model compared with the paper's, and the progress of a run."""
 
-import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from train.cli.app import Device, app, use_device
-from train.cli.options import VOCABULARY, number_option, warn
+from train.cli.models import resolve_model
+from train.cli.options import VocabSize, number_option, warn
 from train.errors import UserError, plural
 
 N_SPECIAL = 4  # number of special ids, which come before the labels
-VocabSize = Annotated[
-    int | None,
-    number_option(int, VOCABULARY, metavar="V", help="Vocabulary size, not for a run; default: the configuration's."),
-]
+LANGUAGES = {"en-de": "English-German", "en-fr": "English-French"}
 
 
 @app.command(
@@ -48,39 +44,22 @@ def info(
     device: Device = "cpu",
 ) -> None:
     """Print a model's parameters, FLOP and memory next to the paper's; for a run, also its validation curve."""
-    from train.run.checkpoint import (
-        check_tokenizer,
-        find_checkpoint,
-        model_config,
-        read_state,
-        task_of,
-        warn_of_old_average,
-    )
-    from train.run.folder import RunFolder
+    from train.run.checkpoint import check_tokenizer, find_checkpoint, read_state, task_of, warn_of_old_average
 
-    run = RunFolder(what)
-    is_run = run.path.is_dir()
-    if is_run:
-        if not run.config_file.is_file():
-            raise UserError(
-                f"{what}: expected a run folder; got one without config.toml; try the --out of a training run"
-            )
-        run_config = run.load_config()
+    run, run_config, shape = resolve_model(what, vocab_size, settings or ())
+    if run:
+        if settings:
+            raise UserError(f"--set applies only to presets and configuration files; {what} is a run; omit it")
         loaded = find_checkpoint(what)
         state = read_state(loaded)
         warn_of_old_average(what, loaded, state, warn)
-        shape = model_config(state)
         if run.tokenizer_file.is_file():
             check_tokenizer(task_of(state).load_tokenizer(run.tokenizer_file), state, run.tokenizer_file)
-        check_no_changes("--vocab-size", vocab_size, what)
-        check_no_changes("--set", settings, what)
-    else:
-        run_config, shape = configure_model(what, settings or (), vocab_size)
     if config:
         print(run_config.dump(), end="")
         return
     if measure and tokens_per_second:
-        raise UserError("info: expected --measure or --tokens-per-second; got both; try only one of them")
+        raise UserError("info: --measure cannot be combined with --tokens-per-second; try only one of them")
     origin = "as given"
     if measure:
         from train.experiments.speed import measure_speed
@@ -90,9 +69,9 @@ def info(
         with Display() as display, display.work("measuring the speed of a few updates"):
             display.write("measuring the speed of a few updates")
             tokens_per_second, origin = measure_speed(shape, run_config), "measured here"
-    last = last_update(run, run.metrics()) if is_run else None
+    last = last_update(run, run.metrics()) if run else None
     lines = describe(shape, run_config, last["step"] if last else None)
-    for line in chain(lines, describe_run(run, run_config) if is_run else ()):
+    for line in chain(lines, describe_run(run, run_config) if run else ()):
         print(line)
     if tokens_per_second:
         from train.experiments.speed import training_hours
@@ -101,32 +80,6 @@ def info(
         days = f" ({hours / 24:,.1f} days)" if hours >= 48 else ""
         print(f"time         {hours:,.1f} hours{days} for {plural(run_config.train.max_steps, 'update')}"
               f" at {tokens_per_second:,.0f} tokens/s, {origin}")  # fmt: skip
-
-
-def configure_model(what: str, settings: Iterable[str], vocab_size: int | None) -> tuple[Any, Any]:
-    """Return the configurations of a run and of its model, from a configuration file or a preset, with changes."""
-    from models import PRESETS
-    from train.cli.train import load_config
-    from train.tasks import TASKS
-
-    if what not in PRESETS and not Path(what).is_file():
-        similar = difflib.get_close_matches(what, PRESETS, n=1)
-        attempt = similar[0] if similar else "the --out of a training run, CONFIG.toml, or a preset such as base"
-        raise UserError(
-            f"{what}: expected a run folder, CONFIG.toml or a preset; got no such file or preset; try {attempt}"
-        )
-    config = load_config(what, [*settings, *([f"data.vocab_size={vocab_size}"] if vocab_size else ())])
-    size = config.data.vocab_size
-    has_two = TASKS[config.data.task].has_separate_vocabularies(config.data)
-    return config, config.transformer_config(size, **({"src_vocab_size": size} if has_two else {}))
-
-
-def check_no_changes(option: str, value: Any, run: str) -> None:
-    """Raise UserError if an option changes the configuration of a run, which already exists."""
-    if value:
-        raise UserError(
-            f"{option}: expected CONFIG.toml or a preset; got the run {run}, which has its own; try without it"
-        )
 
 
 def describe(shape: Any, config: Any, updates: int | None = None) -> Iterator[str]:
@@ -172,9 +125,6 @@ def describe(shape: Any, config: Any, updates: int | None = None) -> Iterator[st
                f" BLEU {paper['bleu']:.1f}")  # fmt: skip
     for pair in pairs:
         yield f"quality      the paper on newstest2014 {LANGUAGES[pair]}: BLEU {tested[pair]}"
-
-
-LANGUAGES = {"en-de": "English-German", "en-fr": "English-French"}
 
 
 def describe_architecture(shape: Any) -> str:
