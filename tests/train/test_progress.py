@@ -104,6 +104,23 @@ def test_the_time_left_is_counted_down_until_the_next_item_is_completed(monkeypa
     assert work.time_left() == "0:00:00 left"
 
 
+def test_pictures_and_measurements_say_what_they_do_meanwhile(uninterrupted, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    names, work = [], Display.work
+
+    def record(self, name, *arguments):
+        names.append(name)
+        return work(self, name, *arguments)
+
+    monkeypatch.setattr(Display, "work", record)
+    assert main(["draw", str(uninterrupted), "curves", "--out", str(tmp_path / "curves.svg")]) == 0
+    assert main(["draw", str(uninterrupted), "roles", "--sentences", "1", "--out", str(tmp_path / "roles.svg")]) == 0
+    sizes = ["--set", "model.d_model=8", "--set", "model.d_ff=8", "--set", "model.n_heads=1", "--vocab-size", "300"]
+    assert main(["info", "tiny", *sizes, "--set", "train.batch_tokens=60", "--measure"]) == 0
+    assert names == ["drawing curves", "drawing roles", "measuring the speed of a few updates"]
+    assert "measuring the speed of a few updates\n" in capsys.readouterr().err
+
+
 @given(st.lists(st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=3), min_size=1))
 def test_lines_are_counted_as_they_are_read(tmp_path_factory, lines):
     file = tmp_path_factory.mktemp("lines") / "text"

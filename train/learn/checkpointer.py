@@ -236,7 +236,7 @@ class Checkpointer:
         state.worse, state.best_score = 0, None if is_loss else best
         state.best_loss = None if best is None else state.best_loss
         ranked = sorted(
-            state.ranking.keys() & values, key=lambda step: (values[step] if is_loss else -values[step], step)
+            state.ranking.keys() & values, key=lambda step: (values[step] if is_loss else -values[step], int(step))
         )
         state.ranking = {step: values[step] for step in ranked}
         effect = "the next validation is the best so far"
