@@ -309,14 +309,14 @@ def test_hold_out_takes_distinct_sources_out_of_the_training_text(tmp_path, capf
         assert "valid: 0 of 10 sources also occur in the training text\n" in printed
         outputs.append(set(valid))
         assert main([*command, "--hold-out", "10"]) == 0  # up to date
-        assert main([*command, "--hold-out", "11"]) == 2 and "another --hold-out" in capfd.readouterr().err
-        assert main([*command]) == 2 and "another --hold-out" in capfd.readouterr().err
+        assert main([*command, "--hold-out", "11"]) == 2 and "different --hold-out" in capfd.readouterr().err
+        assert main([*command]) == 2 and "different --hold-out" in capfd.readouterr().err
     assert outputs[0] == outputs[1]
     other = [*command[:-2], f"--out={tmp_path / 'other'}", "--quiet"]
     assert main([*other, "--hold-out", "50"]) == 2
     assert "got 50 of 50 distinct sources; try --hold-out 5\n" in capfd.readouterr().err
     valid = [f"--valid-src={out / 'valid.src'}", f"--valid-tgt={out / 'valid.tgt'}"]
     assert main([*other, *valid, "--hold-out", "5"]) == 2
-    assert "expected --hold-out or a validation text; got both" in capfd.readouterr().err
+    assert "--hold-out cannot be combined with --valid-src; try" in capfd.readouterr().err
     assert main(["data", "multi30k", "--out", str(tmp_path / "m"), "--hold-out", "5"]) == 2
-    assert "--hold-out: expected data own; got multi30k" in capfd.readouterr().err
+    assert "data multi30k: --hold-out applies only to data own" in capfd.readouterr().err

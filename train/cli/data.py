@@ -90,10 +90,10 @@ def data(
         if mirror:
             raise UserError(f"data own: --mirror {mirror} has no effect, because nothing is downloaded; try without it")
         if hold_out and valid_src:
-            raise UserError("data own: expected --hold-out or a validation text; got both; try only one of them")
+            raise UserError("data own: --hold-out cannot be combined with --valid-src; try only one of them")
         corpus = Dataset("src", "tgt", (), (Pair("", train_src, train_tgt),), valid)
     elif hold_out:
-        raise UserError(f"--hold-out: expected data own; got {name}, which has its own validation text; try without it")
+        raise UserError(f"data {name}: --hold-out applies only to data own; omit it")
     elif any(files):
         raise UserError(f"data {name}: this corpus is downloaded, so text files are not accepted; try data own")
     else:
