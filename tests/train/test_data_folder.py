@@ -135,7 +135,7 @@ def edit_tokenizer(folder):
         (truncate, [], "valid.tgt: expected the text of"),
         (lambda folder: (folder / "train.src").unlink(), [], "train.src: expected the text of"),
         (edit_tokenizer, [], "tokenizer.json: expected the tokenizer of"),
-        (lambda folder: None, ["--train-src=x"], "--data: expected"),
+        (lambda folder: None, ["--train-src=x"], "cannot be combined with"),
         (lambda folder: None, ["--set=data.task=language"], "expected the task translation; got language"),
     ],
 )
