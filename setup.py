@@ -40,7 +40,7 @@ DEV = [
 setup(
     name="npx-transformer",
     version="0.2.0",
-    description="The Transformer of 'Attention Is All You Need' on its own autograd, over NumPy and CuPy",
+    description="The Transformer of 'Attention Is All You Need' with its own autograd engine, in NumPy and CuPy",
     long_description=README.read_text(encoding="utf-8") if README.exists() else "",
     long_description_content_type="text/markdown",
     author="the npx-transformer authors",
@@ -59,7 +59,6 @@ setup(
         "typer>=0.15,<1",
     ],
     extras_require={
-        "gpu": [f"cupy-cuda12x{CUDA_LIBRARIES}", NUMPY_FOR_CUPY, BFLOAT16],
         "gpu12": [f"cupy-cuda12x{CUDA_LIBRARIES}", NUMPY_FOR_CUPY, BFLOAT16],
         "gpu13": [f"cupy-cuda13x{CUDA_LIBRARIES}", NUMPY_FOR_CUPY, BFLOAT16],
         "mpi": MPI,

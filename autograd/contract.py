@@ -19,8 +19,7 @@ def reject_operands(name: str, dtypes: Collection[Any], hidden: list[Any]) -> No
     if hidden:
         raise TypeError(
             f"{name}: expected each Tensor as a separate positional argument; got one in a list, a tuple or an "
-            f"option; "
-            "try passing them separately, or x.data for an index"
+            "option; try passing them separately, or x.data for an index"
         )
     raise TypeError(
         f"{name}: expected Tensors and arrays of the same floating dtype; "
@@ -54,13 +53,16 @@ def check_gradient(name: str, like: Any, gradient: Any) -> None:
         raise RuntimeError(f"{name}: expected its vjp to return {like.shape} {like.dtype}; got {result}")
 
 
-def reject_graph(name: str, changed: bool) -> NoReturn:
-    """Raise RuntimeError because weights `changed` after the graph was built, or because it was already consumed."""
-    if changed:
-        raise RuntimeError(
-            f"backward: expected the weights with which {name!r} was computed; got weights that have changed since; "
-            "try calling backward before the optimizer's step"
-        )
+def reject_changed_weights(name: str) -> NoReturn:
+    """Raise RuntimeError because weights changed after the operation `name` used them."""
+    raise RuntimeError(
+        f"backward: expected the weights with which {name!r} was computed; got weights that have changed since; "
+        "try calling backward before the optimizer's step"
+    )
+
+
+def reject_consumed_graph(name: str) -> NoReturn:
+    """Raise RuntimeError because an earlier backward pass consumed the operation `name`."""
     raise RuntimeError(
         f"backward: expected a fresh graph; got one whose {name!r} was consumed by an earlier backward; "
         "try recomputing the result, or summing the losses and calling backward once"
@@ -98,12 +100,19 @@ def check_targets(name: str, x: Array, targets: Array, n_classes: int) -> None:
 
 
 def check_attention(spec: AttentionSpec, q: Array, k: Array, v: Array) -> None:
-    """Raise ValueError unless there are keys and values for each sentence, and for each head or group of heads."""
+    """Raise ValueError unless q (B, T, H, d_k), k (B, S, kv_heads, d_k) and v (B, S, kv_heads, d_v) fit together."""
     packed = spec.q_packing is not None or spec.kv_packing is not None
     heads, kv_heads = q.shape[-2], k.shape[-2]
-    groups = heads == kv_heads or kv_heads and heads % kv_heads == 0
-    if q.shape[-1] != k.shape[-1] or not groups or k.shape[:-1] != v.shape[:-1] or not (packed or len(q) == len(k)):
-        expected = "q (B, T, H, d_k), k (B, S, H, d_k) and v (B, S, H, d_v)"
-        raise ValueError(f"attention: expected {expected}; got {q.shape}, {k.shape} and {v.shape}")
+    error = ""
+    if q.shape[-1] != k.shape[-1]:
+        error = "queries and keys of the same size"
+    elif heads != kv_heads and (not kv_heads or heads % kv_heads):
+        error = f"a multiple of the {kv_heads} key and value heads as the number of heads"
+    elif k.shape[:-1] != v.shape[:-1]:
+        error = "a value for each key"
+    elif not (packed or len(q) == len(k)):
+        error = "keys for each sentence"
+    if error:
+        raise ValueError(f"attention: expected {error}; got q {q.shape}, k {k.shape} and v {v.shape}")
     if spec.bias is not None and spec.bias.dtype == bool:
         raise ValueError("attention: expected a floating-point bias; got bool; try npx.mask_bias(mask)")

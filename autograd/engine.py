@@ -33,7 +33,8 @@ from itertools import count
 from typing import Any
 
 import npx
-from autograd.contract import check_gradient, check_values, check_vjp_result, reject_graph, reject_operands
+from autograd import contract
+from autograd.accumulation import GradientSum
 from autograd.tensor import OPERATIONS, TensorMethods
 from npx import Array, GradientTargets
 from npx.scoped import Scoped
@@ -93,7 +94,7 @@ class Tensor(TensorMethods):
         if not hasattr(data, "dtype"):
             data = npx.asarray(data)
             data = data.astype(npx.float32) if data.dtype == npx.float64 else data
-        self.data: Array = check_values(npx.asarray(data))
+        self.data: Array = contract.check_values(npx.asarray(data))
         if requires_grad and not is_floating(self.data.dtype):
             raise TypeError(f"Tensor: expected a floating dtype for requires_grad; got {self.data.dtype}; try .astype")
         self.requires_grad, self.grad, self.node = requires_grad, None, None
@@ -146,7 +147,7 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
                 dtypes.append(dtype)
         hidden = [a for a in items if isinstance(a, Tensor)]
         if hidden or len(dtypes) > 1 and any(isinstance(a, Tensor) for a in args):
-            reject_operands(function.__name__, dtypes, hidden)
+            contract.reject_operands(function.__name__, dtypes, hidden)
         output, vjp = function(*arrays, **kwargs)
         return record_node(function.__name__, output, vjp, args, wants_gradient and _grad_enabled.get())
 
@@ -197,12 +198,12 @@ def no_grad() -> Any:
 
     It affects only the current thread and can be nested.
     """
-    return _grad_enabled.set(False)
+    return _grad_enabled.setting(False)
 
 
 def observing(observer: Any) -> AbstractContextManager[Any]:
     """Return a context manager within which an `Observer` (observe.py) is called for each operation and each vjp."""
-    return _observer.set(observer)
+    return _observer.setting(observer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +216,7 @@ class BackwardEvent:
     parents: tuple[Node | Tensor | None, ...]
     gradients: tuple[Array | None, ...]  # the gradients that the vjp returned, aligned with `parents`
     accumulate_into: GradientTargets  # the arrays that the vjp could add to; empty unless it is marked by `accumulates`
-    sums: dict[Node, tuple[Array, bool]]  # gradient so far, and whether the engine owns the array
+    sums: dict[Node, GradientSum]
 
 
 def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], object] | None = None) -> None:
@@ -250,36 +251,32 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
 
     order, observer = reachable(tensor.node), _observer.get()
     uses_left = Counter(p for node in order for p in node.parents if isinstance(p, Tensor)) if on_leaf_done else None
-    sums: dict[Node, tuple[Array, bool]] = {tensor.node: (g, False)}  # gradient so far, and whether we own the array
+    sums = {tensor.node: GradientSum(g, is_owned=False)}
     while order:
         node = order.pop()
         if node not in sums:  # a vjp returned None on every path to it
             continue
-        g, _ = sums.pop(node)
+        g = sums.pop(node).array
         vjp, parents = node.vjp, node.parents
         node.vjp, node.parents = None, ()
         assert vjp is not None
         accumulates = hasattr(vjp, "accumulates")
         accumulate_into = _accumulation_targets(parents, sums) if accumulates else ()
         gradients = vjp(g, accumulate_into) if accumulates else vjp(g)
-        check_vjp_result(node.name, parents, gradients)
+        contract.check_vjp_result(node.name, parents, gradients)
         if observer is not None:
             observer.on_backward(BackwardEvent(node, vjp, g, parents, gradients, accumulate_into, sums))
         for i, (parent, gradient) in enumerate(zip(parents, gradients, strict=False)):
             if parent is None or gradient is None or (accumulates and gradient is accumulate_into[i]):
                 continue
-            check_gradient(node.name, parent, gradient)
+            contract.check_gradient(node.name, parent, gradient)
             unshared = accumulates and not any(gradient is other for other in gradients[:i] + gradients[i + 1 :])
             if isinstance(parent, Tensor):
                 _add_to_leaf(parent, gradient, unshared)
             elif parent not in sums:
-                sums[parent] = gradient, unshared
+                sums[parent] = GradientSum(gradient, unshared)
             else:
-                total, owned = sums[parent]
-                if owned:
-                    total += gradient
-                else:
-                    sums[parent] = npx.asarray(total + gradient), True  # asarray: NumPy returns 0-d sums as scalars
+                sums[parent].add(gradient)
         if on_leaf_done and uses_left is not None:
             for leaf in (parent for parent in parents if isinstance(parent, Tensor)):
                 uses_left[leaf] -= 1
@@ -288,14 +285,12 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         del vjp, g, accumulate_into, gradients
 
 
-def _accumulation_targets(
-    parents: tuple[Node | Tensor | None, ...], sums: dict[Node, tuple[Array, bool]]
-) -> GradientTargets:
+def _accumulation_targets(parents: tuple[Node | Tensor | None, ...], sums: dict[Node, GradientSum]) -> GradientTargets:
     """Return the arrays that a vjp may add to: contiguous sums that the engine owns, each at most once."""
     targets: list[Array | None] = []
     for parent in parents:
         if isinstance(parent, Node):
-            total, owned = sums.get(parent, (None, False))
+            total, owned = (s.array, s.is_owned) if (s := sums.get(parent)) else (None, False)
         else:
             total, owned = None if parent is None else parent.grad, True
         usable = total is not None and owned and total.flags.c_contiguous and not any(total is t for t in targets)
@@ -315,8 +310,10 @@ def reachable(root: Node) -> list[Node]:
             elif parent not in nodes:
                 nodes.add(parent)
                 stack.append(parent)
-        if node.vjp is None or changed:
-            reject_graph(node.name, changed)
+        if changed:
+            contract.reject_changed_weights(node.name)
+        if node.vjp is None:
+            contract.reject_consumed_graph(node.name)
     return sorted(nodes, key=lambda node: node.number)
 
 

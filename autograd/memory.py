@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from autograd.engine import BackwardEvent, Node, Tensor
 from autograd.observe import LayerNames, Observer
-from autograd.saved import captured, owner
+from autograd.saved import find_owner, iterate_captured_arrays
 
 
 class MemorySample(NamedTuple):
@@ -72,7 +72,7 @@ class Memory(Observer):
         self.samples.append(MemorySample(phase, operation, layer, self.live, max_live))
 
     def _count(self, array: Any) -> None:
-        array = owner(array)
+        array = find_owner(array)
         key = id(array)
         if key in self.references or key in self.preexisting or not array.shape:  # NumPy scalars are not arrays
             return
@@ -90,7 +90,7 @@ class Memory(Observer):
             self.leaves[id(tensor)] = tensor
             for array in (tensor.data, tensor.grad):
                 if array is not None:
-                    self.preexisting[id(owner(array))] = owner(array)
+                    self.preexisting[id(find_owner(array))] = find_owner(array)
 
     def on_forward(self, name: str, args: tuple[Any, ...], result: Tensor) -> None:
         for x in args:
@@ -100,7 +100,7 @@ class Memory(Observer):
         layer = self.layer_names.current()
         if result.node is not None:
             self.layer_of_node[result.node.number] = layer
-            for array in captured(result.node.vjp):
+            for array in iterate_captured_arrays(result.node.vjp):
                 self._count(array)
         self._sample("forward", name, layer)
 
@@ -108,10 +108,10 @@ class Memory(Observer):
         for array in (event.g, *event.gradients):
             if array is not None:
                 self._count(array)
-        for array, _ in event.sums.values():
-            self._count(array)
+        for gradient_sum in event.sums.values():
+            self._count(gradient_sum.array)
         for parent in event.parents:  # the parent's vjp may hold an output recomputed for this vjp
-            for array in captured(parent.vjp) if isinstance(parent, Node) else ():
+            for array in iterate_captured_arrays(parent.vjp) if isinstance(parent, Node) else ():
                 self._count(array)
         for leaf in self.leaves.values():
             if leaf.grad is not None:

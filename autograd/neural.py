@@ -251,7 +251,7 @@ def composed_attention(
     if spec.rotary_base is not None:
         q_positions, k_positions = rotary_positions(spec, q.data, k.data)
         q, k = composed_rotation(q, q_positions, spec.rotary_base), composed_rotation(k, k_positions, spec.rotary_base)
-    q, k, v = padded(q, spec.q_packing), padded(k, spec.kv_packing), padded(v, spec.kv_packing)
+    q, k, v = pad_sentences(q, spec.q_packing), pad_sentences(k, spec.kv_packing), pad_sentences(v, spec.kv_packing)
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # (B, H, T, d)
     z = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
     z = z if bias is None else z + bias
@@ -261,8 +261,8 @@ def composed_attention(
     return y if packing is None else y.reshape(-1, *y.shape[2:])[packing.flat_index]
 
 
-def padded(x: Tensor, packing: Packing | None) -> Tensor:
-    """Unpack rows x (N, H, d) to (B, T, H, d), padding sentences with the last row of x."""
+def pad_sentences(x: Tensor, packing: Packing | None) -> Tensor:
+    """Unpack rows x (R, H, d) to (B, T, H, d), padding sentences with the last row of x."""
     if packing is None:
         return x
     rows = npx.full(packing.shape, len(x) - 1, npx.int64).reshape(-1)
@@ -294,7 +294,7 @@ def self_attention(
     """Attention of a sequence to itself, computed from a merged projection to queries, keys and values.
 
     qkv (B, T, H * d_k + kv_heads * (d_k + d_v)), the queries of all heads first; result (B, T, H * d_v). Packed arrays
-    are (N, ...). `kv_heads` is the number of key and value heads (default: `heads`).
+    are (R, ...). `kv_heads` is the number of key and value heads (default: `heads`).
     """
     kv_heads = kv_heads or heads
     d_v = (qkv.shape[-1] - heads * d_k) // kv_heads - d_k
@@ -316,7 +316,7 @@ def cross_attention(
     """Attention of one sequence to another, whose keys and values are a merged projection.
 
     queries (B, T, H * d_k); keys_values (B, S, kv_heads * (d_k + d_v)), all keys first; result (B, T, H * d_v). Packed
-    arrays are (N, ...). `recompute` contains functions that recompute the inputs in backward (`Tensor.recompute`), or
+    arrays are (R, ...). `recompute` contains functions that recompute the inputs in backward (`Tensor.recompute`), or
     None; an input with such a function is not saved. `kv_heads` is the number of key and value heads (default:
     `heads`).
     """
@@ -340,7 +340,7 @@ def merged_attention(
     """
     for x, parts in zip(merged, shapes, strict=True):
         columns = [heads * size for heads, size in parts]
-        if x.shape[-1] != npx.sum(columns) or min(columns) < 0:
+        if x.shape[-1] != sum(columns) or min(columns) < 0:
             raise ValueError(f"attention: expected {' + '.join(map(str, columns))} columns; got {x.shape[-1]}")
 
     def split(arrays: list[Array]) -> tuple[Array, ...]:

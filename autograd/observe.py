@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import npx
+from autograd.accumulation import GradientSum
 from autograd.engine import BackwardEvent, Node, Tensor, is_grad_enabled, record_node
-from autograd.saved import captured, owner
+from autograd.saved import find_owner, iterate_captured_arrays
 from npx import Array
 
 LOWER_PACKAGES = tuple(str(Path(__file__).parent.parent / package) + "/" for package in ("autograd", "npx"))
@@ -121,7 +122,7 @@ class Recorder(Observer):
             return
         node = result.node
         parents = [p.number if isinstance(p, Node) else self.leaf_number(p) for p in node.parents if p is not None]
-        saved = {id(array): array for array in map(owner, captured(node.vjp))}
+        saved = {id(array): array for array in map(find_owner, iterate_captured_arrays(node.vjp))}
         saved_bytes = sum(array.nbytes for array in saved.values())
         layer = self.layer_names.current()
         self.steps[node.number] = Step(node.number, name, layer, result.data, parents, saved_bytes)
@@ -135,10 +136,12 @@ class Recorder(Observer):
             if parent is not None:
                 target = event.accumulate_into[i] if event.accumulate_into else None
                 step.gradients.append(None if gradient is None else npx.asarray(gradient.copy()))
-                step.handling.append(handling(parent, gradient, target, event.sums))
+                step.handling.append(describe_handling(parent, gradient, target, event.sums))
 
 
-def handling(parent: Node | Tensor, gradient: Array | None, target: Array | None, sums: dict[Any, Any]) -> str:
+def describe_handling(
+    parent: Node | Tensor, gradient: Array | None, target: Array | None, sums: dict[Node, GradientSum]
+) -> str:
     """Describe what the engine does with an arriving gradient: borrow it, allocate a sum, or add it in place."""
     if gradient is None:
         return "none"
@@ -148,7 +151,7 @@ def handling(parent: Node | Tensor, gradient: Array | None, target: Array | None
         return "copied" if parent.grad is None else "added in place"
     if parent not in sums:
         return "borrowed"
-    return "added in place" if sums[parent][1] else "sum allocated"
+    return "added in place" if sums[parent].is_owned else "sum allocated"
 
 
 def on_gradient(x: Tensor, function: Callable[[Array], Any]) -> Tensor:

@@ -33,10 +33,10 @@ def saved_arrays(nodes: list[Node] | None = None) -> list[SavedArrays]:
         nodes = [x for x in gc.get_objects() if type(x) is Node]
     nodes = sorted((node for node in nodes if node.vjp is not None), key=lambda node: node.number)
     leaves = [parent.data for node in nodes for parent in node.parents if isinstance(parent, Tensor)]
-    seen = {id(owner(leaf)) for leaf in leaves}
+    seen = {id(find_owner(leaf)) for leaf in leaves}
     totals: dict[tuple[str, tuple[int, ...], str], list[int]] = {}  # number and bytes
     for node in nodes:
-        for array in map(owner, captured(node.vjp)):
+        for array in map(find_owner, iterate_captured_arrays(node.vjp)):
             if id(array) not in seen:
                 seen.add(id(array))
                 total = totals.setdefault((node.name, tuple(array.shape), array.dtype.name), [0, 0])
@@ -46,7 +46,7 @@ def saved_arrays(nodes: list[Node] | None = None) -> list[SavedArrays]:
     return sorted(groups, key=lambda x: -x.nbytes)
 
 
-def owner(array: Array) -> Array:
+def find_owner(array: Array) -> Array:
     """Return the array that owns the memory of a view."""
     base: Any = getattr(array, "base", None)
     while hasattr(base, "nbytes") and hasattr(base, "dtype"):
@@ -54,7 +54,7 @@ def owner(array: Array) -> Array:
     return array
 
 
-def captured(value: Any, visited: set[int] | None = None) -> Iterator[Array]:
+def iterate_captured_arrays(value: Any, visited: set[int] | None = None) -> Iterator[Array]:
     """Yield each array that a value contains or, if it is a vjp, closes over, including the values saved by kernels."""
     visited = set() if visited is None else visited
     if id(value) in visited:
@@ -64,9 +64,9 @@ def captured(value: Any, visited: set[int] | None = None) -> Iterator[Array]:
         yield value
     elif isinstance(value, (list, tuple, dict)):
         for item in value.values() if isinstance(value, dict) else value:
-            yield from captured(item, visited)
+            yield from iterate_captured_arrays(item, visited)
     elif isinstance(value, Tensor):
         yield value.data
     elif callable(value):
         for cell in getattr(value, "__closure__", None) or ():
-            yield from captured(cell.cell_contents, visited)
+            yield from iterate_captured_arrays(cell.cell_contents, visited)

@@ -1,4 +1,4 @@
-"""Check the gradients of functions of PyTorch and JAX with the gradient checker. Results: docs/found.md.
+"""Check the gradients of functions of PyTorch and JAX with the gradient checker. Results: docs/gradient-bugs.md.
 
     python -m benchmarks.found --torch --jax
     python -m benchmarks.found --torch --only torch.hypot --report

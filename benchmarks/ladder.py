@@ -1,4 +1,4 @@
-"""Softmax in four versions, and the speedup of each step: the tables of docs/ladder.md.
+"""Softmax in four versions, and the speedup of each step: the tables of docs/softmax-versions.md.
 
     python -m benchmarks.ladder [--rows 8192] [--columns 512] [--runs 60]      NPX_TUNE=0 returns freed memory
 

@@ -45,7 +45,7 @@ class Call(NamedTuple):
     events: tuple[Any, Any] | None
 
     @property
-    def is_product(self) -> bool:
+    def is_matmul(self) -> bool:
         return self.flops > 0
 
     def milliseconds(self) -> float:

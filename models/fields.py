@@ -56,7 +56,7 @@ def fits(f: Field[Any], value: Any) -> bool:
     return range_of(f).fits(value)
 
 
-def expected(f: Field[Any]) -> str:
+def describe_range(f: Field[Any]) -> str:
     """Describe the range of a key: `a number from 0 to below 1`."""
     return range_of(f).words()
 
@@ -73,10 +73,10 @@ def check(config: Any) -> None:
         if value_type(f) is float and type(value) is int:
             value = float(value)
         if not (value is None and f.default is None or fits(f, value)):
-            raise ValueError(f"{f.name}: expected {expected(f)}; got {value!r}")
+            raise ValueError(f"{f.name}: expected {describe_range(f)}; got {value!r}")
 
 
-def overrides(cls: type, unset: str) -> list[tuple[str, Any, Any]]:
+def optional_keys(cls: type, unset: str) -> list[tuple[str, Any, Any]]:
     """Return the keys of a dataclass as optional fields for `make_dataclass`; `unset` describes the value None."""
     optional = []
     for f in keys_of(cls):

@@ -17,17 +17,17 @@ _gain = Scoped(1.0)
 
 def shapes_only() -> AbstractContextManager[Any]:
     """Return a context manager within which parameters are zeros that share one element; do not write to them."""
-    return _shapes_only.set(True)
+    return _shapes_only.setting(True)
 
 
 def scheme(name: str) -> AbstractContextManager[Any]:
     """Return a context manager within which `uniform` uses the scheme `name`, a key of SCHEMES."""
-    return _scheme.set(name)
+    return _scheme.setting(name)
 
 
 def scaled(gain: float) -> AbstractContextManager[Any]:
     """Return a context manager within which `uniform` multiplies its gain by this one."""
-    return _gain.set(gain)
+    return _gain.setting(gain)
 
 
 def full(value: float, *shape: int) -> npx.Array:

@@ -95,7 +95,7 @@ class FlatParameters:
         sizes = [span.stop - span.start for span in spans]
         self._local_spans, self.n_local = [(span, span) for span in spans], sum(sizes)
         if self.low_precision is not None:  # computations need only the low-precision weights, which are complete
-            self.data = concatenated([self.data[span] for span in spans])
+            self.data = concatenate([self.data[span] for span in spans])
             ends = list(accumulate(sizes))
             self._local_spans = [(span, slice(end - n, end)) for span, n, end in zip(spans, sizes, ends, strict=True)]
             for p in self.parameters:
@@ -122,10 +122,10 @@ class FlatParameters:
         start, parts = 0, list[npx.Array]()
         for p, span in zip(self.parameters, self.spans.values(), strict=True):
             if parts and span.stop - start > CHUNK_SIZE:
-                yield slice(start, span.start), concatenated(parts)
+                yield slice(start, span.start), concatenate(parts)
                 start, parts = span.start, []
             parts.append(npx.zeros(p.size, p.dtype) if p.grad is None else p.grad.reshape(-1))
-        yield slice(start, self.size), concatenated(parts)
+        yield slice(start, self.size), concatenate(parts)
 
     def update_chunks(self) -> Iterator[tuple[npx.Array, npx.Array, npx.Array | None]]:
         """Yield the parts that this process updates, as (weights, gradient, low-precision weights or None)."""
@@ -171,6 +171,6 @@ class FlatParameters:
             p.grad = None
 
 
-def concatenated(parts: list[npx.Array]) -> npx.Array:
+def concatenate(parts: list[npx.Array]) -> npx.Array:
     """Concatenate arrays; a single array is returned as is."""
     return parts[0] if len(parts) == 1 else npx.concatenate(parts)

@@ -4,7 +4,7 @@ Only this package imports NumPy and CuPy; the packages above it use the function
 process settings; call `npx.configure_process()` to tune the process for speed.
 
 The array functions below are NumPy's own. For a CuPy array they call CuPy through NumPy's dispatch protocols
-(`__array_ufunc__`, `__array_function__`), so the packages above never need to know which engine an array belongs to.
+(`__array_ufunc__`, `__array_function__`), so the packages above never need to know which library an array belongs to.
 Creation functions (`zeros`, `arange`, `asarray`, ...) create arrays on the current device; the functions of `npx.host`
 create them on the host.
 """

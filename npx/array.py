@@ -1,8 +1,8 @@
-"""The compute engine: NumPy on a CPU, CuPy on a GPU.
+"""The array library: NumPy on a CPU, CuPy on a GPU.
 
-`array_module` returns an array's engine based on its type. New arrays (`zeros`, `arange`, `asarray`, ...) are created
+`array_module` returns an array's library based on its type. New arrays (`zeros`, `arange`, `asarray`, ...) are created
 on the current device; `host` is NumPy itself, for arrays that stay on the host. No package above npx imports CuPy or
-branches on the engine.
+branches on the library.
 
 NPX_GPU_MEMORY limits the GPU memory in use, in GiB (`20`) or as a percentage (`80%`).
 """
@@ -124,7 +124,7 @@ def from_host(x: np.ndarray) -> Array:
 
 
 def to_host(x: Array) -> np.ndarray:
-    """Return an array of either engine as a NumPy array, copied only if it is on a GPU."""
+    """Return an array of either library as a NumPy array, copied only if it is on a GPU."""
     return x.get() if _cupy is not None and isinstance(x, _cupy.ndarray) else np.asarray(x)
 
 

@@ -3,7 +3,7 @@
     @kernel
     def softmax(x): ...; return y, y            # the reference: NumPy or CuPy, any dtype, written for clarity
 
-    @softmax.gradient
+    @softmax.define_gradient
     def softmax_grad(g, y): ...                 # the gradient's reference: takes what `softmax` saved
 
     @softmax.fast("numpy", "float32")
@@ -75,7 +75,7 @@ def should_rematerialize(x: Array) -> bool:
 
 def rematerialize_above(n_bytes: float) -> AbstractContextManager[Any]:
     """Within the block, make operations recompute only arrays of more than `n_bytes` bytes in the backward pass."""
-    return _rematerialized_bytes.set(n_bytes)
+    return _rematerialized_bytes.setting(n_bytes)
 
 
 class KernelMismatch(AssertionError):
@@ -97,24 +97,24 @@ class Saved(NamedTuple):
     values: Any
     reference: "Saved | None" = None
 
-    def gradient(self, g: Array, **options: Any) -> Any:
-        """Compute the gradient with this version."""
+    def backward(self, g: Array, **options: Any) -> Any:
+        """Compute the gradients of the inputs from the gradient g of the output."""
         return self.version(g, *(self.values if type(self.values) is tuple else (self.values,)), **options)
 
     def without(self, x: Array, recompute: Callable[[], Array]) -> "Callable[[], Saved]":
         """Drop the array x, and return a function that restores all saved values by recomputing x."""
         placeholder = x[:0].copy()
-        remaining = mapped(lambda a: placeholder if a is x else a, self)
+        remaining = map_arrays(lambda a: placeholder if a is x else a, self)
 
         def restore() -> Saved:
             recomputed = recompute()
-            return mapped(lambda a: recomputed if a is placeholder else a, remaining)
+            return map_arrays(lambda a: recomputed if a is placeholder else a, remaining)
 
         return restore
 
 
 class Versions:
-    """A reference and the fast versions registered for an engine and a dtype."""
+    """A reference and the fast versions registered for an array library and a dtype."""
 
     def __init__(self, reference: Callable[..., Any]) -> None:
         self.name = reference.__name__
@@ -123,12 +123,12 @@ class Versions:
         self.__doc__ = reference.__doc__
         self.__wrapped__ = reference
 
-    def fast(self, engine: str, *dtypes: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Register the decorated function for arrays of `engine` ("numpy" or "cupy") and these dtypes."""
+    def fast(self, array_library: str, *dtypes: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Register the decorated function for arrays of `array_library` ("numpy" or "cupy") and these dtypes."""
 
         def register(version: Callable[..., Any]) -> Callable[..., Any]:
             for dtype in dtypes:
-                self.versions[engine, dtype] = version
+                self.versions[array_library, dtype] = version
             return version
 
         return register
@@ -139,13 +139,13 @@ class Kernel(Versions):
 
     grad: "Gradient | None" = None
 
-    def gradient(self, reference: Callable[..., Any]) -> "Gradient":
+    def define_gradient(self, reference: Callable[..., Any]) -> "Gradient":
         """Make the decorated function the reference of this kernel's gradient."""
         self.grad = Gradient(reference)
         return self.grad
 
     def key_for(self, x: Array) -> tuple[str, str]:
-        """Return the engine and dtype under which a version for a first argument like x is registered."""
+        """Return the array library and dtype under which a version for a first argument like x is registered."""
         return ("cupy" if emulating() else type(x).__module__), dtype_name(x.dtype)
 
     def __call__(self, x: Array, /, *args: Any, **kwargs: Any) -> Any:
@@ -153,7 +153,7 @@ class Kernel(Versions):
         key = None if mode == "reference" else self.key_for(x)
         if key not in self.versions or not mode.endswith("check"):
             return self.run(key, x, *args, **kwargs)
-        args_copy, kwargs_copy = copied((x, *args)), copied(kwargs)
+        args_copy, kwargs_copy = copy_arrays((x, *args)), copy_arrays(kwargs)
         expected, result = self.run(None, *args_copy, **kwargs_copy), self.run(key, x, *args, **kwargs)
         if self.grad is None:
             compare(self.name, expected, result)
@@ -177,33 +177,33 @@ class Gradient(Versions):
 
     def __call__(self, g: Array, saved: Saved, **options: Any) -> Any:
         if saved.reference is None:
-            return saved.gradient(g, **options)
-        g_copy, options_copy = g.copy(), copied(options)
-        expected, result = saved.reference.gradient(g_copy, **options_copy), saved.gradient(g, **options)
+            return saved.backward(g, **options)
+        g_copy, options_copy = g.copy(), copy_arrays(options)
+        expected, result = saved.reference.backward(g_copy, **options_copy), saved.backward(g, **options)
         compare(self.name, expected, result, g.dtype.name)
         compare(f"{self.name}, arguments after the call", (g_copy, options_copy), (g, options), g.dtype.name)
         return result
 
 
-def mapped(function: Callable[[Any], Any], value: Any) -> Any:
+def map_arrays(function: Callable[[Any], Any], value: Any) -> Any:
     """Return a value with `function` applied to each array in it, through dicts, tuples and named tuples.
 
     A tuple in which nothing changes is returned as is, because rebuilding it would lose the attributes of a subclass
     such as `DeviceKey`.
     """
     if isinstance(value, dict):
-        return {name: mapped(function, v) for name, v in value.items()}
+        return {name: map_arrays(function, v) for name, v in value.items()}
     if isinstance(value, tuple):
-        parts = [mapped(function, v) for v in value]
+        parts = [map_arrays(function, v) for v in value]
         if all(new is old for new, old in zip(parts, value, strict=True)):
             return value
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return function(value) if hasattr(value, "dtype") and hasattr(value, "copy") else value
 
 
-def copied(value: Any) -> Any:
+def copy_arrays(value: Any) -> Any:
     """Return a value with copies of the arrays in it."""
-    return mapped(lambda x: x.copy(), value)
+    return map_arrays(lambda x: x.copy(), value)
 
 
 def compare(name: str, expected: Any, result: Any, computed_in: str = "float64") -> None:
@@ -268,4 +268,4 @@ def kernel_mode(mode: str) -> AbstractContextManager[str]:
     """
     if mode not in KERNEL_MODES:
         raise ValueError(f"kernel_mode: expected one of {', '.join(KERNEL_MODES)}; got {mode!r}")
-    return _mode.set(mode)
+    return _mode.setting(mode)

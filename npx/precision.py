@@ -91,7 +91,5 @@ def dtype(name: str) -> np.dtype:
 
 
 def accumulation_dtype(dtype: Any) -> np.dtype:
-    """Return the dtype in which values of `dtype` are summed: float32 for float16 and bfloat16, otherwise the
-    floating-point `dtype` itself.
-    """
+    """Return the dtype in which values of a floating dtype are summed: float32, or the dtype if it is wider."""
     return np.result_type(dtype, np.float32)

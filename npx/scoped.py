@@ -20,8 +20,8 @@ class Scoped(Generic[T]):
         self.get = self._value.get
 
     @contextmanager
-    def set(self, value: T) -> Iterator[T]:
-        """Set the value within the block, or during calls of the decorated function, and yield it."""
+    def setting(self, value: T) -> Iterator[T]:
+        """Return a context manager, or decorator, that sets the value within its block."""
         token = self._value.set(value)
         try:
             yield value

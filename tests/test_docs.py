@@ -62,7 +62,7 @@ def registries():
 
 
 def test_the_examples_of_additions_run(registries) -> None:
-    page = Page(ROOT / "docs" / "add.md")
+    page = Page(ROOT / "docs" / "extending.md")
     page.check_quotations()
     page.check_output()
 
@@ -75,6 +75,33 @@ def test_the_examples_of_the_faq_report_their_bugs(registries) -> None:
         exec(wrong_gradient + "\ntest_square()", {"__name__": "faq"})
     with pytest.raises(AnomalyError, match="log"):
         exec(not_finite, {"__name__": "faq"})
+
+
+MARKDOWN = [path for folder in (".", "docs", "book", "benchmarks") for path in sorted((ROOT / folder).glob("*.md"))]
+
+
+def lists_within_paragraphs(text: str) -> list[str]:
+    """Return the lines that interrupt a paragraph because they start like a list item.
+
+    CommonMark, and thus GitHub, starts a list at a bullet or at the number 1. Python-Markdown does not.
+    """
+    lines = FENCE.sub("", text).splitlines()
+    item, paragraph = re.compile(r" {0,3}([-+*]|1[.)]) "), re.compile(r"(?! {0,3}([-+*]|\d+[.)]) )[^\s|#<>]")
+    return [
+        line for line, before in zip(lines[1:], lines, strict=False) if item.match(line) and paragraph.match(before)
+    ]
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: page.name)
+def test_no_wrapped_line_starts_like_a_list_item(page) -> None:
+    assert lists_within_paragraphs(page.read_text(encoding="utf-8")) == []
+
+
+def test_lists_within_paragraphs_are_recognized() -> None:
+    assert lists_within_paragraphs("the initial value of\n1. For\n") == ["1. For"]
+    assert lists_within_paragraphs("a sum\n- b\n") == ["- b"]
+    assert lists_within_paragraphs("A list:\n\n- one\n- two\n1. of\n") == []
+    assert lists_within_paragraphs("the year\n1999. And -1 or\n-1 is no item\n") == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -68,11 +68,11 @@ def test_every_part_runs_on_fakes_and_fills_the_page(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     torch = {name for name in statuses if "torch" in name}
     assert {name for name, status in statuses.items() if status != "passed"} <= torch
-    assert {"memory and calls", "products", "steps: ours", "steps: floor", "training step, GPU = CPU"} < {*results}
+    assert {"memory and calls", "matmuls", "steps: ours", "steps: floor", "training step, GPU = CPU"} < {*results}
     assert list(results)[-1] == "compute-sanitizer initcheck" and len(torch) == 3
 
     assert all(value["off"] == 0 and value["graphs"] == 3 for value in results["training step, graph = none"].values())
-    assert all(value["choices"] == 2 for value in results["products by cublasLt"].values())
+    assert all(value["choices"] == 2 for value in results["matmuls by cublasLt"].values())
     assert results["steps: ours-graph"].keys() == results["steps: ours-lt"].keys() == {*REHEARSAL.shapes}
     steps = results["steps: ours"]
     for name in REHEARSAL.shapes:
@@ -99,8 +99,8 @@ def check_filled_page(file):
     assert changed["base, 4k + 4k: torch"].endswith(" the host | 1.50 ms, host 2.00, 5,400 tokens/s |")
     kernels = set(file["parts"]["steps: ours"]["values"]["base, 25k + 25k, by kernel"]["table"])
     named = {name for name in kernels if " x " not in name}
-    rows = {*file["parts"]["memory and calls"]["values"], *named, "all of a step", "base, 25k + 25k: ours"}
-    assert rows | {"short training: bf16", "training step, GPU = CPU: tf32"} <= {*changed}
+    rows = {*named, "copy", "largest matmul", "launch", "matmul", "ufunc", "add: residual", "all of a step"}
+    assert rows | {"base, 25k + 25k: ours", "short training: bf16", "training step, GPU = CPU: tf32"} <= {*changed}
     assert page.filled("\n".join(after) + "\n", file).splitlines() == after  # filling twice changes nothing
     with pytest.raises(SystemExit, match="got those of a rehearsal"):
         page.filled(PAGE, file | {"rehearsal": True})
@@ -123,23 +123,23 @@ def test_the_counts_on_the_page_match_the_code(monkeypatch):
         shape = Namespace(**vars(base) | small)
         counts, graph, rows = count.counted(shape), count.counted(shape, "ours-graph"), rows_of_page()
     lines = {line.name: line for line in counts["lines"]}
-    assert counts["products"] == sum(line.calls for line in lines.values() if line.flops)
+    assert counts["matmuls"] == sum(line.calls for line in lines.values() if line.flops)
     for name, line in lines.items():
         if not line.flops:
             assert rows[name][0] == str(line.calls), name
     text = " ".join(PAGE.split())
-    assert f"{counts['kernels']} launches of our kernels, {counts['products']} matmuls" in text
+    assert f"{counts['kernels']} launches of our kernels, {counts['matmuls']} matmuls" in text
     assert f"{counts['empty']} calls of `empty`" in text
     cupy_calls = sum(calls for calls, _ in graph["cupy"].values())
     sentence = "a graph has {} launch of our kernels, {} matmuls, {} launches of CuPy's kernels and {} calls of `empty`"
-    assert sentence.format(graph["kernels"], graph["products"], cupy_calls, graph["empty"]) in text
+    assert sentence.format(graph["kernels"], graph["matmuls"], cupy_calls, graph["empty"]) in text
     for name, (calls, _) in counts["cupy"].items():
         assert name not in rows or rows[name][0] == str(calls), name
 
     matmuls = {name: cells for name, cells in rows.items() if " x " in name}
-    assert sum(int(cells[0]) for cells in matmuls.values()) == counts["products"]
+    assert sum(int(cells[0]) for cells in matmuls.values()) == counts["matmuls"]
     sizes = {tuple(int(n) for n in name.rpartition(" ")[0].replace(",", "").split(" x ")) for name in matmuls}
-    assert {size for size in sizes if 2904 not in size} == set(measure.product_sizes(base))
+    assert {size for size in sizes if 2904 not in size} == set(measure.matmul_sizes(base))
     flops = sum(float(cells[1].replace(",", "")) for cells in matmuls.values()) * 1e9
     attention = 36 * base.layers * base.batch * base.length**2 * base.d_model
     assert flops == pytest.approx(train_step.flops(base) - attention, rel=1e-3)
@@ -149,7 +149,7 @@ def test_the_counts_on_the_page_match_the_code(monkeypatch):
 def test_the_timed_matmuls_are_those_of_a_step():
     a = REHEARSAL.shapes["base, 25k + 25k"]
     names = [line.name.rpartition(" ")[0] for line in count.counted(a)["lines"] if line.flops]
-    assert set(names) == {f"{m:,} x {n:,} x {k:,}" for m, n, k in measure.product_sizes(a)}
+    assert set(names) == {f"{m:,} x {n:,} x {k:,}" for m, n, k in measure.matmul_sizes(a)}
 
 
 def run_parts(tmp_path, monkeypatch, *chosen, seconds=60.0):

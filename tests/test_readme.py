@@ -53,12 +53,12 @@ def test_readme_python_blocks_run() -> None:
         with contextlib.redirect_stdout(output):
             exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
         printed.append(output.getvalue())
-    assert printed[0] == "[[6 5 4 2]]\n"
-    assert printed[1].startswith("right: ")
+    assert printed[0].startswith("[ 2. -4.]\nright: ")
+    assert printed[1] == "[[6 5 4 2]]\n"
 
 
 def test_readme_gradient_check_fails_without_its_factor() -> None:
-    code = blocks(README, "python")[1]
+    code = blocks(README, "python")[0]
     assert "2 * g * x" in code
     with pytest.raises(AssertionError, match="wrong gradient"):
         exec(compile(code.replace("2 * g * x", "g * x"), "README.md", "exec"), {"__name__": "__main__"})

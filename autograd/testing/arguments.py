@@ -32,6 +32,25 @@ class Arguments:
         self.positional = {f"input {i}" for i in range(len(inputs))}
         self.values = [x.data if isinstance(x, Tensor) else x for _, x in leaves]
 
+    def require_options(self, check: Callable[..., Any], function: Callable[..., Any]) -> None:
+        """Raise TypeError if `function` needs an option that has the name of one of the check's own options.
+
+        A value passed by that name would set the check and never reach the function.
+        """
+        try:
+            needed = signature(function)
+            given = needed.bind_partial(*self.inputs, **self.options).arguments
+        except (TypeError, ValueError):  # no signature, or arguments that the call itself will reject
+            return
+        settings = {p.name for p in signature(check).parameters.values() if p.kind is p.KEYWORD_ONLY}
+        for p in needed.parameters.values():
+            if p.name in settings - given.keys() and p.default is p.empty:
+                name = getattr(function, "__name__", type(function).__name__)
+                raise TypeError(
+                    f"{check.__name__}: {name} needs the option {p.name!r}, which {check.__name__} has too and does "
+                    "not pass on; try passing it by position"
+                )
+
     def restore(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return the inputs and options with `values` in place of `self.values`."""
         rest = iter(values)

@@ -6,7 +6,7 @@ import npx
 from autograd.testing.problem import protected
 from autograd.testing.rules import relaid
 from npx import Array, Key
-from npx.dispatch import mapped
+from npx.dispatch import map_arrays
 
 BROADCAST = "one number repeated", "one row repeated"  # layouts with strides of 0; they change the values
 np = npx.host
@@ -33,7 +33,7 @@ def arrays_in(value: Any) -> list[Array]:
         arrays.append(x)
         return x
 
-    mapped(collect, value)
+    map_arrays(collect, value)
     return arrays
 
 
@@ -45,12 +45,12 @@ def is_finite(value: Any) -> bool:
 
 def scaled(value: Any, factor: float) -> Any:
     """Return a value with its arrays multiplied by a number."""
-    return mapped(lambda x: (x * factor).astype(x.dtype), value)
+    return map_arrays(lambda x: (x * factor).astype(x.dtype), value)
 
 
 def copied_to_device(value: Any, layout: str = "given") -> Any:
     """Return a value with its arrays copied to the current device, in a memory layout."""
-    return mapped(lambda x: in_layout(npx.asarray(npx.from_host(npx.to_host(x)).copy()), layout), value)
+    return map_arrays(lambda x: in_layout(npx.asarray(npx.from_host(npx.to_host(x)).copy()), layout), value)
 
 
 def in_layout(x: Array, layout: str) -> Array:
@@ -69,7 +69,7 @@ def with_other_values(values: Values) -> Values:
         reversed_rows = (x[::-1] if x.ndim else x).copy()
         return reversed_rows if x.dtype.kind in "biu" else (0.5 * reversed_rows).astype(x.dtype)
 
-    return with_next_keys(mapped(change, values))
+    return with_next_keys(map_arrays(change, values))
 
 
 def with_next_keys(value: Any) -> Any:
@@ -97,4 +97,4 @@ def with_repeated_rows(values: Values, times: int) -> Values:
         sizes = np.linspace(1, 0.5, len(repeated)).reshape(-1, *[1] * (x.ndim - 1))
         return (repeated * sizes).astype(x.dtype)
 
-    return mapped(change, values)
+    return map_arrays(change, values)

@@ -73,7 +73,8 @@ def check_operation(
             function `expect(g, *inputs)` that returns the intended gradients; or a sentence with the reason, which
             accepts any gradient. The report says how the gradient differs.
         seed: selects the weights of the outputs and the random directions.
-        options: passed on to `operation`.
+        options: passed on to `operation`. An option with the name of an argument above has to be passed by position,
+            or bound with `functools.partial`.
 
     Returns a Report. Raises GradientError or CheckError, whose `rule` is a key of `report.RULES` and whose text ends
     with a line that reproduces the failure. Raises TypeError and ValueError for invalid arguments, like `gradcheck`.
@@ -81,6 +82,7 @@ def check_operation(
     settings: dict[str, Any] = {"max_saved_bytes": max_saved_bytes, "dtype": dtype, "blocks": tuple(blocks) or None}
     settings |= {"reference": reference, "expect": expect, "float32": None if float32 else False}
     arguments = Arguments(inputs, options)
+    arguments.require_options(check_operation, operation)
     problem, report = operation_problem(operation, arguments, settings), Report()
     problem.constants = arguments.constants(problem, report.notes)
     variants.require_inside(problem, domain)
@@ -162,7 +164,7 @@ def check_layer(
         derive: whether to repeat the check at other values and shapes of inputs and parameters.
         domain: as for `check_operation`; it applies to inputs, not to parameters.
         seed: selects the weights of the outputs, the random directions and the dropout masks.
-        options: passed on to `layer`.
+        options: passed on to `layer`. An option with the name of an argument above has to be passed by position.
 
     Returns a Report. Raises a GradientError that names the input or parameter, CheckError, or, for invalid
     arguments, TypeError or ValueError.
@@ -170,6 +172,7 @@ def check_layer(
     require_layer(layer, modes)
     name, named = getattr(layer, "__name__", type(layer).__name__), list(layer.named_parameters())
     arguments = Arguments(inputs, options)
+    arguments.require_options(check_layer, getattr(layer, "forward", layer))
     values = [x.astype("float64") if is_float(x) else x for x in arguments.values]
     originals, tensors = {n: p.data for n, p in named}, [p for _, p in named]
     report, first = Report(), None

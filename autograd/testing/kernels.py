@@ -25,7 +25,7 @@ from autograd.testing.report import explain
 from autograd.testing.reproduction import Named, reproduction
 from autograd.testing.rules import LAYOUTS
 from npx import Array, KernelMismatch, Key
-from npx.dispatch import compare, copied, mapped
+from npx.dispatch import compare, copy_arrays, map_arrays
 
 BLOCK_SIZES, THREADS = (1, 2, 3), (1, 2, 3)
 MAX_BLOCKS = 1000  # maximum number of blocks of an array; larger arrays get larger blocks
@@ -82,7 +82,7 @@ def check_kernel(
             key = engine, args[0].dtype.name
             if key in kernel.versions and is_available(device):
                 npx.use_device(device)
-                check = KernelCheck(kernel, key, Values(*mapped(npx.to_host, (args, kwargs, gradient or {}))), seed)
+                check = KernelCheck(kernel, key, Values(*map_arrays(npx.to_host, (args, kwargs, gradient or {}))), seed)
                 check.check(derive)
                 checked.append(check.version)
     except KernelMismatch as error:
@@ -183,7 +183,7 @@ class KernelCheck:
         """
         g = copied_to_device(expected.g, layout)
         options = copied_to_device(expected.values.gradient, layout if layout in LAYOUTS else "given")
-        result = call.saved.gradient(g, **options)
+        result = call.saved.backward(g, **options)
         require_identical("no mutation", f"{self.grad_name}, gradient of the output", expected.g, g)
         return result, options
 
@@ -191,7 +191,7 @@ class KernelCheck:
         """Return a forward call's outcome, with its gradients."""
         if call.saved is None:
             return Outcome(call.y, call.arguments, None)
-        y = copied(call.y)
+        y = copy_arrays(call.y)
         gradients = self.gradients(call, expected, layout)
         require_identical("no mutation", f"{self.grad_name}, output", y, call.y)
         return Outcome(y, call.arguments, gradients)
@@ -332,12 +332,12 @@ class KernelCheck:
         for expected in expected_calls:
             calls.append(self.forward(self.key, copied_to_device(expected.values[:2])))
             compare(f"{self.name}, {condition}", expected.outcome.y, calls[-1].y)
-            results.append((calls[-1].y, copied(calls[-1].y)))
+            results.append((calls[-1].y, copy_arrays(calls[-1].y)))
             self.require_unchanged(results, condition)
         for n in order if calls[0].saved and calls[1].saved else ():
             gradients = self.gradients(calls[n], expected_calls[n])
             compare(f"{self.grad_name}, {condition}", expected_calls[n].outcome.gradients, gradients)
-            results.append((gradients, copied(gradients)))
+            results.append((gradients, copy_arrays(gradients)))
             self.require_unchanged(results, condition)
 
     def require_unchanged(self, results: list[tuple[Any, Any]], condition: str) -> None:
@@ -359,7 +359,7 @@ class KernelCheck:
             array[...] = npx.from_host(x)
             return array
 
-        return self.outcome(self.forward(self.key, mapped(refill, changed.values[:2])), changed)
+        return self.outcome(self.forward(self.key, map_arrays(refill, changed.values[:2])), changed)
 
     def check_many_rows(self, expected: KernelExpected) -> None:
         """Check more than one block of a kernel whose blocks `npx.small_blocks` does not shrink."""

@@ -1,8 +1,8 @@
 """`python -m autograd.testing mutate MODULE`: mutation testing of gradients.
 
 Applies the mutation operators of mutation/rules.py to the backward code of a module, one at a time, runs its tests on
-each mutant, and lists the mutants that pass them (docs/mutate.md). The user's files are not modified: an import hook
-(mutation/planted.py) substitutes the mutated source inside the pytest processes.
+each mutant, and lists the mutants that pass them (docs/mutation-testing.md). The user's files are not modified: an
+import hook (mutation/planted.py) substitutes the mutated source inside the pytest processes.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from autograd.testing.mutation.mutator import Mutant, mutants
 from autograd.testing.mutation.rules import KINDS
 from autograd.testing.mutation.runner import CRASHED, ENDLESS, FOUND, NOT_RUN, UNNOTICED, Outcome, Runner, UsageError
+from npx.messages import plural
 
 
 def find_module(name: str) -> Path:
@@ -135,22 +136,24 @@ def summary(outcomes: list[Outcome], file: Path) -> str:
     parts = [table(outcomes)]
     crashed = sum(o.outcome in (CRASHED, ENDLESS) for o in outcomes)
     if crashed:
-        parts.append(f"{crashed} of the detected mutants crash or do not end, so any test that executes them fails.")
+        verbs, them = ("crashes or does", "it") if crashed == 1 else ("crash or do", "them")
+        parts.append(f"{crashed} of the detected mutants {verbs} not end, so any test that executes {them} fails.")
     if not any(o.outcome == FOUND for o in outcomes):
         parts.append("No assertion failed for any mutant: the tests do not check the results of the backward code.")
     unnoticed = [o.mutant for o in outcomes if o.outcome == UNNOTICED]
     if unnoticed:
         parts.append(
-            f"{len(unnoticed)} mutants passed every test that executes them. Inspect each: it is equivalent to the "
-            "original, or a test is missing."
+            f"{plural(len(unnoticed), 'mutant')} passed every test that executes the mutated code. Inspect each: it is "
+            "equivalent to the original, or a test is missing."
         )
         parts.append(listing(unnoticed, file))
     not_run = [o.mutant for o in outcomes if o.outcome == NOT_RUN]
     for function in dict.fromkeys(mutant.function for mutant in not_run):
         group = [mutant for mutant in not_run if mutant.function == function]
-        lines = ", ".join(dict.fromkeys(str(mutant.line) for mutant in group))
+        lines = list(dict.fromkeys(str(mutant.line) for mutant in group))
+        where = f"{'line' if len(lines) == 1 else 'lines'} {', '.join(lines)}"
         header = f"{relative_path(file)}:{group[0].line}  {function}"
-        parts.append(f"{header}: no test executes {len(group)} of its mutants, in line {lines}")
+        parts.append(f"{header}: no test executes {len(group)} of its mutants, in {where}")
     if not unnoticed and not not_run:
         parts.append("Every mutant was detected.")
     return "\n\n".join(parts)
@@ -169,8 +172,8 @@ def as_json(outcomes: list[Outcome], file: Path, arguments: list[str], seconds: 
         for kind in KINDS
         if any(o.mutant.kind == kind for o in outcomes)
     }
-    facts = {"file": str(file), "tests": arguments, "seconds": round(seconds, 1), "planted": len(outcomes)}
-    return json.dumps(facts | {"kinds": kinds, "mistakes": entries}, indent=1)
+    facts = {"file": str(file), "tests": arguments, "seconds": round(seconds, 1), "n_mutants": len(outcomes)}
+    return json.dumps(facts | {"kinds": kinds, "mutants": entries}, indent=1)
 
 
 class Parser(argparse.ArgumentParser):
@@ -215,12 +218,12 @@ def mutate(arguments: list[str]) -> int:
     tests = options.tests or default_tests(file)
     runner = Runner(file, text, tests)
     start = time.perf_counter()
-    report(f"{len(selected)} mutants of {relative_path(file)}; tests: {shlex.join(tests)}")
+    report(f"{plural(len(selected), 'mutant')} of {relative_path(file)}; tests: {shlex.join(tests)}")
     outcomes: list[Outcome] = []
     try:
         first = runner.first_run(selected)
         no_effect = len(selected) - len(first.reached)
-        skipped = f"; {no_effect} mutants without effect are skipped" if no_effect else ""
+        skipped = f"; skipping {plural(no_effect, 'mutant')} without effect" if no_effect else ""
         report(f"the tests pass in {first.seconds:.1f} s{skipped}")
         for outcome in runner.run_on_all(selected, first, options.limit or 4 * first.seconds + 5, options.jobs):
             outcomes.append(outcome)

@@ -95,7 +95,7 @@ class Problem:
         return self.output(leaves), leaves
 
     def apply(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Return the output for Tensors computed by other operations, used instead of the arrays."""
+        """Return the output when the arrays are replaced by Tensors that other operations computed."""
         for parameter, t in zip(self.parameter_tensors, tensors[len(self.floats) :], strict=True):
             parameter.data, parameter.node, parameter.grad = t.data, t.node, None
             parameter.requires_grad = True

@@ -11,7 +11,7 @@ from typing import Any
 import npx
 from autograd import operations
 from autograd.engine import Tensor, no_grad
-from autograd.saved import captured, owner
+from autograd.saved import find_owner, iterate_captured_arrays
 from autograd.testing.expected import Expected, close
 from autograd.testing.problem import Problem, is_array, is_float, leaf_gradient
 from autograd.testing.report import REJECTIONS, CheckError
@@ -282,10 +282,10 @@ def saved_bytes(output: Tensor, excluded: Sequence[Any] = ()) -> int:
     """
     if output.node is None or output.node.vjp is None:
         return 0
-    seen = {id(owner(x)) for x in (*captured(list(excluded)), output.data)}
+    seen = {id(find_owner(x)) for x in (*iterate_captured_arrays(list(excluded)), output.data)}
     total = 0
-    for array in captured(output.node.vjp):
-        if array.ndim and id(owner(array)) not in seen:
-            seen.add(id(owner(array)))
-            total += owner(array).nbytes
+    for array in iterate_captured_arrays(output.node.vjp):
+        if array.ndim and id(find_owner(array)) not in seen:
+            seen.add(id(find_owner(array)))
+            total += find_owner(array).nbytes
     return total

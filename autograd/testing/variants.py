@@ -14,7 +14,7 @@ from typing import Any
 
 import npx
 from autograd.engine import Tensor
-from autograd.saved import captured
+from autograd.saved import iterate_captured_arrays
 from autograd.testing.problem import Problem, is_array, is_float, nodes, quiet
 from autograd.testing.report import REJECTIONS
 from npx import Array
@@ -383,4 +383,4 @@ def cost(output: Tensor) -> tuple[int, int]:
 
 def saved_size(vjp: Any) -> int:
     """Return how many numbers a vjp saves; the vjp of a function from another framework counts them itself."""
-    return vjp.saved_size() if hasattr(vjp, "saved_size") else sum(x.size for x in captured(vjp))
+    return vjp.saved_size() if hasattr(vjp, "saved_size") else sum(x.size for x in iterate_captured_arrays(vjp))

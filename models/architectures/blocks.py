@@ -32,7 +32,7 @@ class Layer(Module):
 
 
 class EncoderLayer(Layer):
-    """Self-attention and feed-forward network, each in a residual connection. (B, S, D) -> (B, S, D), or packed (N, D).
+    """Self-attention and feed-forward network, each in a residual connection. (B, S, D) -> (B, S, D), or packed (R, D).
 
     `forward(x, spec, cache)`: `spec` defines the mask and the packing; `cache` holds earlier positions, if any.
 
@@ -53,7 +53,7 @@ class EncoderLayer(Layer):
 
 
 class DecoderLayer(Layer):
-    """Causal self-attention, cross-attention and feed-forward network. (B, T, D) -> (B, T, D), or packed (N, D).
+    """Causal self-attention, cross-attention and feed-forward network. (B, T, D) -> (B, T, D), or packed (R, D).
 
     `forward(x, memory, spec, self_cache, cross_cache)`: `spec` defines the mask of the memory and the packing of x.
     `memory` may be None if `cross_cache` holds its keys and values.
@@ -85,12 +85,12 @@ class DecoderLayer(Layer):
         return self.attention.new_cache(rows, dtype)
 
     def new_source_cache(self, memory: Tensor) -> KeyValueCache:
-        """Return the keys and values of the memory (R, S, D)."""
+        """Return the keys and values of the memory (B, S, D)."""
         return self.cross_attention.new_cache(memory)
 
 
 def causal_spec(x: Tensor, packing: npx.Packing | None = None) -> npx.AttentionSpec:
-    """Return the spec of causal self-attention over x (B, T, D), or packed (N, D); with T = 1 it needs no mask."""
+    """Return the spec of causal self-attention over x (B, T, D), or packed (R, D); with T = 1 it needs no mask."""
     return npx.AttentionSpec(causal=bool(packing) or x.shape[1] > 1, q_packing=packing, kv_packing=packing)
 
 
@@ -172,7 +172,12 @@ def record_weights(attentions: Mapping[str, Sequence[Attention]]) -> Iterator[di
     previous_hooks = [(layer, layer.hook) for layers in attentions.values() for layer in layers]
     for kind, layers in attentions.items():
         for layer in layers:
-            layer.hook = lambda *args, kind=kind, layer=layer: maps[kind].append(npx.to_host(layer.weights(*args)))
+
+            def record(*args: Any, kind: str = kind, layer: Any = layer) -> None:
+                inputs = [x for x in args if x is not None and not isinstance(x, KeyValueCache)]
+                maps[kind].append(npx.to_host(layer.weights(*inputs)))
+
+            layer.hook = record
     try:
         yield maps
     finally:
@@ -202,8 +207,9 @@ def check_normalizer(loss_normalizer: float) -> float:
 
 
 class SequenceModel(Module):
-    """Base class of the architectures. By default, the embedding and the output projection share one matrix (paper
-    section 3.4).
+    """Base class of the architectures.
+
+    By default, the embedding and the output projection share one matrix (paper section 3.4).
 
     Ids are NumPy integer arrays. Sequences are padded at their end with `config.pad_id`. Subclasses define `examples`,
     the kind of data that `loss` takes ("pairs" of sequences, or "text"); `build(config)`, which creates the layers; and
@@ -268,8 +274,7 @@ class SequenceModel(Module):
         return [name for name, _ in self.named_parameters() if name in names]
 
     def label_parameters(self) -> list[str]:
-        """Return the names of the parameters and modules that predict labels; empty if labels are tokens of the
-        text."""
+        """Return the names of the parameters and modules that predict labels; empty if labels are tokens."""
         return []
 
     def embed(
@@ -280,7 +285,7 @@ class SequenceModel(Module):
         start: Start,
         change: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
-        """Return the input of the first layer for ids on the device, (B, T) or packed (N,), from `start` on.
+        """Return the input of the first layer for ids on the device, (B, T) or packed (R,), from `start` on.
 
         Args:
             change: a function applied to the embedding before positions are added.
@@ -316,8 +321,8 @@ class SequenceModel(Module):
         """Return the label-smoothed cross entropy (), summed over the targets and divided by `loss_normalizer`.
 
         Args:
-            hidden: the last layer's output (B, T, D), or packed (N, D).
-            tgt_ids: the targets (B, T), or packed (N,). Padding does not count.
+            hidden: the last layer's output (B, T, D), or packed (R, D).
+            tgt_ids: the targets (B, T), or packed (R,). Padding does not count.
         """
         smoothing = npx.LabelSmoothing(label_smoothing, smoothing_classes, self.config.pad_id)
         rows = self.output_embedding

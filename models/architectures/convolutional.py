@@ -24,7 +24,7 @@ HALF = 0.5**0.5  # preserves the variance of a sum of two terms
 
 
 class GatedConvolution(Layer):
-    """x -> (x + glu(convolution(x))) / sqrt(2). (B, S, D) -> (B, S, D), or packed (N, D): an encoder layer of ConvS2S.
+    """x -> (x + glu(convolution(x))) / sqrt(2). (B, S, D) -> (B, S, D), or packed (R, D): an encoder layer of ConvS2S.
 
     The weights are initialized with variance 4 / (width D), which compensates for the gates: they are 1/2 on average.
     """
@@ -55,7 +55,7 @@ class GatedConvolution(Layer):
 class AttendingConvolution(GatedConvolution):
     """A decoder layer of ConvS2S: a causal gated convolution; the sum of its output and `embedded` attends to memory.
 
-    `forward(x, memory, spec, cache, source_cache, embedded=)`: (B, T, D) -> (B, T, D), or packed (N, D). `embedded` is
+    `forward(x, memory, spec, cache, source_cache, embedded=)`: (B, T, D) -> (B, T, D), or packed (R, D). `embedded` is
     the decoder's input; the other arguments are those of `DecoderLayer`.
     """
 
@@ -83,7 +83,7 @@ class AttendingConvolution(GatedConvolution):
         return self.convolution.new_cache(rows, dtype)
 
     def new_source_cache(self, memory: Tensor) -> KeyValueCache:
-        """Return the keys and values of the memory (R, S, D)."""
+        """Return the keys and values of the memory (B, S, D)."""
         return self.cross_attention.new_cache(memory)
 
 
@@ -122,7 +122,7 @@ N_DILATIONS = 5  # dilations 1, 2, 4, 8, 16, then 1 again
 class ResidualConvolution(Layer):
     """The residual block of ByteNet: a dilated convolution of width D / 2 between two projections.
 
-    x -> x + W_2 relu(norm(convolution(relu(norm(W_1 relu(norm(x))))))). (B, S, D) -> (B, S, D), or packed (N, D).
+    x -> x + W_2 relu(norm(convolution(relu(norm(W_1 relu(norm(x))))))). (B, S, D) -> (B, S, D), or packed (R, D).
     """
 
     def __init__(self, c: TransformerConfig, i: int, causal: bool) -> None:
@@ -152,7 +152,7 @@ class ResidualConvolution(Layer):
 
 @differentiable
 def take_rows(x, index):
-    """Return the rows x[index] (M, D) of x (N, D), zeros where the index is -1. Each row may occur only once."""
+    """Return the rows x[index] (M, D) of x (R, D), zeros where the index is -1. Each row may occur only once."""
     rows = npx.concatenate([x, npx.zeros((1, x.shape[1]), x.dtype)])
 
     def vjp(g):

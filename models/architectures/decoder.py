@@ -122,10 +122,9 @@ class LanguageModel(SequenceModel):
         return ids[:, -1], state
 
     def limits(self, prompts: npx.Array, max_extra: int) -> npx.Array:
-        """Return the maximum number of tokens (B,) that may follow prompts (B, T): `max_extra`, or fewer if positions
-        are limited.
+        """Return the maximum number of tokens (B,) that may follow prompts (B, T).
 
-        Raises ValueError if no position is left.
+        It is `max_extra`, or lower if positions are limited. Raises ValueError if no position is left.
         """
         positions_left = max_extra if self.max_length is None else self.max_length - prompts.shape[1] + 1
         if positions_left < 1:

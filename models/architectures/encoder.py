@@ -245,7 +245,7 @@ class Encoder(SequenceModel):
         return ids, lengths, types
 
     def _encode(self, ids: npx.Array, token_types: npx.Array, spec: npx.AttentionSpec) -> Tensor:
-        """Return the last layer's output for checked ids on the device, (B, S) or packed (N,)."""
+        """Return the last layer's output for checked ids on the device, (B, S) or packed (R,)."""
         start = spec.q_packing or 0
         if self.token_types is None and self.embedding_norm is None:
             x = self.embed(self.text_positions, self.embedding, ids, start)

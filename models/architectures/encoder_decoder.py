@@ -148,7 +148,7 @@ class EncoderDecoder(SequenceModel):
             else npx.AttentionSpec(kv_lengths=src_lengths)
         )
 
-        def hidden() -> Tensor:  # (B, T, D) or (N, D)
+        def hidden() -> Tensor:  # (B, T, D) or (R, D)
             memory, memory_spec = self._encode(src_ids, spec)
             return self._decode(tgt_inputs, memory, memory_spec._replace(q_packing=tgt_packing))
 
@@ -173,13 +173,13 @@ class EncoderDecoder(SequenceModel):
         return ids, lengths
 
     def _encode(self, src_ids: npx.Array, spec: npx.AttentionSpec) -> tuple[Tensor, npx.AttentionSpec]:
-        """Encode checked ids on the device, (B, S) or packed (N,)."""
+        """Encode checked ids on the device, (B, S) or packed (R,)."""
         embedding = self.source_embedding or self.embedding
         x = self.embed(self.source_positions, embedding, src_ids, spec.q_packing or 0, self.target_space)
         return self.run_encoder(x, spec), spec
 
     def run_encoder(self, x: Tensor, spec: npx.AttentionSpec) -> Tensor:
-        """Return the memory of embedded sources, (B, S, D) or packed (N, D)."""
+        """Return the memory of embedded sources, (B, S, D) or packed (R, D)."""
         for layer in self.encoder:
             x = layer(x, spec)
         return self.encoder_norm(x) if self.encoder_norm else x
@@ -191,7 +191,7 @@ class EncoderDecoder(SequenceModel):
     def _decode(
         self, tgt_ids: npx.Array, memory: Tensor | None, spec: npx.AttentionSpec, state: "DecoderState | None" = None
     ) -> Tensor:
-        """Decode checked ids on the device, (B, T) -> (B, T, D), or packed as `spec` says, (N,) -> (N, D).
+        """Decode checked ids on the device, (B, T) -> (B, T, D), or packed as `spec` says, (R,) -> (R, D).
 
         Args:
             state: the decoded positions, and the keys and values of the memory. With a state, `memory` is None.
@@ -236,8 +236,7 @@ class EncoderDecoder(SequenceModel):
         return host.full(len(memory), self.config.bos_id), state
 
     def new_source_caches(self, memory: Tensor) -> list[DecodingState]:
-        """Return the values that depend only on the memory (R, S, D), for all layers; by default one cache for each
-        layer."""
+        """Return what depends only on the memory (B, S, D), for all layers; by default one cache for each layer."""
         return [layer.new_source_cache(memory) for layer in self.decoder]
 
     def hidden_states(self, ids: npx.Array, state: "DecoderState") -> Tensor:

@@ -26,7 +26,7 @@ from models.registry import CELLS, architecture
 class RecurrentEncoderLayer(Layer):
     """A recurrent layer; the first one reads in both directions, the others have residual connections.
 
-    (B, S, D) -> (B, S, D), or packed (N, D).
+    (B, S, D) -> (B, S, D), or packed (R, D).
     """
 
     def __init__(self, c: TransformerConfig, i: int) -> None:
@@ -42,7 +42,7 @@ class RecurrentEncoderLayer(Layer):
 class RecurrentDecoderLayer(Layer):
     """A recurrent layer. The first one has cross-attention, whose context (..., D) is an input to the others.
 
-    `forward(x, context, packing, cache)`: (B, T, D) -> (B, T, D), or packed (N, D).
+    `forward(x, context, packing, cache)`: (B, T, D) -> (B, T, D), or packed (R, D).
     """
 
     def __init__(self, c: TransformerConfig, i: int) -> None:

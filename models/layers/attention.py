@@ -125,7 +125,7 @@ class SelfAttention(Attention):
     def forward(
         self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), cache: KeyValueCache | None = None
     ) -> Tensor:
-        """Attend within x (B, T, D), or packed (N, D).
+        """Attend within x (B, T, D), or packed (R, D).
 
         Args:
             spec: mask, bias and packing.
@@ -152,9 +152,7 @@ class SelfAttention(Attention):
         k, v = (npx.empty((rows, capacity, *columns), dtype) for columns in self.key_value_columns)
         return KeyValueCache(k, v, 0)
 
-    def weights(
-        self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), cache: KeyValueCache | None = None
-    ) -> npx.Array:
+    def weights(self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec()) -> npx.Array:
         """Return the attention weights (B, H, T, T) of `forward` without a cache, before dropout."""
         q, k, _ = self.split(self.query_key_value(x))
         return self.attention_weights(q, k, spec)
@@ -203,13 +201,11 @@ class CrossAttention(Attention):
         return self.output(y)
 
     def new_cache(self, memory: Tensor) -> KeyValueCache:
-        """Return the keys and values of `memory` (R, S, D)."""
+        """Return the keys and values of `memory` (B, S, D)."""
         keys, values = self.split_keys_values(Tensor(self.key_value(memory).data))
         return KeyValueCache(keys.data, values.data, memory.shape[1])
 
-    def weights(
-        self, x: Tensor, memory: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), cache: None = None
-    ) -> npx.Array:
+    def weights(self, x: Tensor, memory: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec()) -> npx.Array:
         """Return the attention weights (B, H, T, S) of `forward` without a cache, before dropout."""
         k, _ = self.split_keys_values(self.key_value(memory))
         return self.attention_weights(self.split_queries(self.query(x)), k, spec)

@@ -22,7 +22,7 @@ def tap_offsets(width: int, dilation: int, causal: bool) -> list[int]:
 
 
 def has_neighbor(x: npx.Array, offset: int, packing: npx.Packing | None, lengths: npx.Array | None) -> npx.Array:
-    """Return for each row of x (B, T, ...), or packed (N, ...), whether its sentence has a position at `offset`."""
+    """Return for each row of x (B, T, ...), or packed (R, ...), whether its sentence has a position at `offset`."""
     if packing is None:
         position = npx.arange(x.shape[1]) + offset
         end = x.shape[1] if lengths is None else npx.minimum(lengths, x.shape[1])[:, None]
@@ -35,7 +35,7 @@ def has_neighbor(x: npx.Array, offset: int, packing: npx.Packing | None, lengths
 def unfold(x, width, dilation=1, causal=False, packing=None, lengths=None):
     """Concatenate, for each position, the inputs at `tap_offsets`. (..., D) -> (..., width D).
 
-    x (B, T, D), of which sentence b has `lengths[b]` positions (default: T), or packed (N, D). Positions outside the
+    x (B, T, D), of which sentence b has `lengths[b]` positions (default: T), or packed (R, D). Positions outside the
     sentence are zeros.
     """
     size, offsets = x.shape[-1], tap_offsets(width, dilation, causal)
@@ -89,7 +89,7 @@ class Convolution(Module):
         gain: factor on the initialization of the matrix, Xavier uniform. Default 1.
 
     `forward(x, packing, lengths)`: x (B, T, D), of which sentence b has `lengths[b]` positions (default: T), or packed
-    (N, D). `forward(x, cache=cache)` reads earlier positions from the cache, without a graph.
+    (R, D). `forward(x, cache=cache)` reads earlier positions from the cache, without a graph.
     """
 
     def __init__(

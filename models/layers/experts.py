@@ -23,7 +23,7 @@ _balance_losses: Scoped[list[Tensor] | None] = Scoped(None)
 def collect_balance_losses() -> Iterator[list[Tensor]]:
     """Collect the balance losses of all `Experts` that are called in training mode within the block."""
     losses: list[Tensor] = []
-    with _balance_losses.set(losses):
+    with _balance_losses.setting(losses):
         yield losses
 
 
@@ -39,7 +39,7 @@ class Experts(Module):
         d_model: width D.
         n_experts: number E of experts.
         n_active: number k of experts for each token.
-        make_expert: returns a new expert, a module (N, D) -> (N, D).
+        make_expert: returns a new expert, a module (R, D) -> (R, D).
     """
 
     def __init__(self, d_model: int, n_experts: int, n_active: int, make_expert: Callable[[], Module]) -> None:
@@ -51,8 +51,8 @@ class Experts(Module):
         d_model, k, n_experts = x.shape[-1], self.n_active, len(self.experts)
         n = x.size // d_model
         rows = x.reshape((n, d_model))
-        p = neural.softmax(self.router(rows).astype(npx.accumulation_dtype(x.dtype)))  # (N, E)
-        selected = host.argsort(-npx.to_host(p.data), axis=1, kind="stable")[:, :k]  # (N, k)
+        p = neural.softmax(self.router(rows).astype(npx.accumulation_dtype(x.dtype)))  # (R, E)
+        selected = host.argsort(-npx.to_host(p.data), axis=1, kind="stable")[:, :k]  # (R, k)
         order = host.argsort(selected.reshape(-1), kind="stable")  # sorts the pairs of token and expert by expert
         ends = host.cumsum(host.bincount(selected.reshape(-1), minlength=n_experts)).tolist()
         dispatched = rows[npx.from_host(order // k)]  # (N k, D)
@@ -60,14 +60,14 @@ class Experts(Module):
             expert(dispatched[start:end]) for expert, start, end in zip(self.experts, [0, *ends], ends, strict=False)
         ]
         y = ops.concatenate(*outputs, axis=0)[npx.from_host(host.argsort(order))].reshape((n, k, d_model))
-        gates = p[npx.arange(n)[:, None], npx.from_host(selected)]  # (N, k)
+        gates = p[npx.arange(n)[:, None], npx.from_host(selected)]  # (R, k)
         if k > 1:
             gates = gates / gates.sum(axis=1, keepdims=True)
         self.record_balance_loss(p, selected[:, 0])
         return (y * gates.astype(x.dtype).reshape((n, k, 1))).sum(axis=1).reshape(x.shape)
 
     def record_balance_loss(self, p: Tensor, first: npx.Array) -> None:
-        """Compute the balance loss of probabilities p (N, E) and first choices (N,), for `collect_balance_losses`."""
+        """Compute the balance loss of probabilities p (R, E) and first choices (R,), for `collect_balance_losses`."""
         losses = _balance_losses.get()
         if losses is not None and self.training and len(first):
             fractions = host.bincount(first, minlength=len(self.experts)) / len(first)

@@ -14,11 +14,11 @@ SCALE, CUBIC = (2 / math.pi) ** 0.5, 0.044715
 @differentiable
 def gelu(x):
     """x p with p = (1 + tanh u) / 2, which approximates Phi(x), and u = sqrt(2/pi) (x + 0.044715 x^3)."""
-    y, p = npx.elementwise(lambda x: (x * (p := gaussian_cdf(x)), p), x, outputs=2)
+    y, p = npx.elementwise(lambda x: (x * (p := approximate_gaussian_cdf(x)), p), x, outputs=2)
     return y, lambda g: (npx.elementwise(gelu_grad, g, x, p),)
 
 
-def gaussian_cdf(x):
+def approximate_gaussian_cdf(x):
     """Approximate Phi(x) by the logistic function of 2 u, equal to (1 + tanh u) / 2 but accurate for negative u."""
     u = x * x
     u *= 2 * SCALE * CUBIC

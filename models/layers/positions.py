@@ -11,11 +11,11 @@ from models.module import Module, Parameter
 from models.registry import POSITIONS
 from npx import host
 
-Start = int | npx.Packing  # the first position of x (B, T, D), or the packing of x (N, D)
+Start = int | npx.Packing  # the first position of x (B, T, D), or the packing of x (R, D)
 
 
 def end_position(start: Start, x: Any) -> int:
-    """Return the position after the last one of x (B, T, ...), or of packed x (N, ...)."""
+    """Return the position after the last one of x (B, T, ...), or of packed x (R, ...)."""
     return start.max_length if isinstance(start, npx.Packing) else start + x.shape[1]
 
 
@@ -23,7 +23,7 @@ class Positions(Module):
     """Base class of positional encodings.
 
     `forward(x, start)` returns x combined with the encodings of its positions. For x (B, T, D), `start` is the first
-    position; for packed x (N, D), it is the packing.
+    position; for packed x (R, D), it is the packing.
     """
 
     max_length: int | None = None  # number of positions; None for no limit
@@ -42,7 +42,7 @@ class Positions(Module):
         return None
 
     def embed(self, embedding: Embedding, ids: npx.Array, start: Start, dropout: Dropout) -> Tensor:
-        """Return the input of the first layer for ids (B, T) or (N,): embedding, positions, dropout."""
+        """Return the input of the first layer for ids (B, T) or (R,): embedding, positions, dropout."""
         return dropout(self(embedding(ids), start))
 
 
@@ -90,7 +90,7 @@ class Sinusoids(Positions):
     _table: npx.Array | None = None  # grows with the longest sequence so far
 
     def table_rows(self, start: Start, x: Any, dtype: Any) -> npx.Array:
-        """Return the encodings (T, D) of the positions of x (B, T, ...), or (N, D) of packed x (N, ...)."""
+        """Return the encodings (T, D) of the positions of x (B, T, ...), or (R, D) of packed x (R, ...)."""
         end = end_position(start, x)
         if self._table is None or len(self._table) < end or self._table.dtype != dtype:
             self._table = sinusoids(max(64, 2 * end), self.d_model, self.halves, dtype, self.rates)
@@ -152,7 +152,7 @@ class RotaryPositions(AttentionPositions):
 class ScoreBias(Module):
     """Base class of positional encodings that are added to the scores q k^T / sqrt(d_k) of self-attention.
 
-    `forward(q, n_keys, packing)` returns the bias for queries q (B, T, H, d_k), or q (N, H, d_k) with their packing,
+    `forward(q, n_keys, packing)` returns the bias for queries q (B, T, H, d_k), or q (R, H, d_k) with their packing,
     and S = n_keys keys: a Tensor broadcastable to (B, H, T, S). The last query is at the position of the last key.
 
     Attributes:

@@ -14,8 +14,7 @@ from npx.kernels.attention_spec import rotate
 
 
 def window_margins(window: int, causal: bool) -> tuple[int, int]:
-    """Return how many positions before and how many after itself a position attends to: `window` in total, itself
-    included."""
+    """Return the numbers of positions before and after itself to which a position attends, `window` - 1 in total."""
     return (window - 1, 0) if causal else (window // 2, (window - 1) // 2)
 
 
@@ -87,7 +86,7 @@ class Blocks:
 def restricted_self_attention(qkv, heads, d_k, window, spec=npx.AttentionSpec(), drop=None):
     """`self_attention` limited to `window` positions around each position or, if `causal`, ending at it.
 
-    qkv (B, T, H * (2 d_k + d_v)), the queries of all heads first; result (B, T, H * d_v). Packed: (N, ...). The spec
+    qkv (B, T, H * (2 d_k + d_v)), the queries of all heads first; result (B, T, H * d_v). Packed: (R, ...). The spec
     must have no bias.
     """
     if spec.bias is not None:
@@ -156,7 +155,5 @@ class RestrictedSelfAttention(SelfAttention):
         """Return the spec with a bias that masks the keys outside the window."""
         return spec._replace(bias=npx.mask_bias(window_mask(n_queries, n_keys, self.window, spec.causal)))
 
-    def weights(
-        self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), cache: KeyValueCache | None = None
-    ) -> npx.Array:
+    def weights(self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec()) -> npx.Array:
         return super().weights(x, self.with_window(spec, x.shape[1], x.shape[1]))

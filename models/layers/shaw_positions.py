@@ -14,7 +14,7 @@ from models.registry import POSITIONS
 def relative_scores(q, table, n_keys, packing=None):
     """z[b, h, t, s] = q[b, t, h] . table[clip(s - t, -k, k) + k] / sqrt(d_k), without S vectors per query in memory.
 
-    q (B, T, H, d_k), or (N, H, d_k) with its packing; table (2k + 1, d_k); result (B, H, T, S) with S = n_keys. The
+    q (B, T, H, d_k), or (R, H, d_k) with its packing; table (2k + 1, d_k); result (B, H, T, S) with S = n_keys. The
     last query is at the position of the last key.
     """
     k, scale, offsets = len(table) // 2, q.shape[-1] ** -0.5, distances(q, n_keys, packing)  # (T, S)

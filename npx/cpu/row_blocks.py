@@ -162,7 +162,7 @@ def parallel_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: 
 
     def work() -> None:
         try:
-            with _in_worker.set(True):
+            with _in_worker.setting(True):
                 for number, i in remaining:
                     results[number] = run(i, min(i + step, n))
         finally:

@@ -72,8 +72,7 @@ class Heartbeat:
 
 
 def _exit_fds(pid: int) -> list[int]:
-    """Return a list with a file descriptor that becomes readable when a process ends, or [] if pidfds are
-    unavailable."""
+    """Return a list with a pidfd, which becomes readable when the process ends; empty if pidfds are unavailable."""
     try:
         return [os.pidfd_open(pid)]
     except (AttributeError, OSError):

@@ -1,4 +1,4 @@
-"""The kernels, one file per formula: the reference first, then the fast versions for each engine.
+"""The kernels, one file per formula: the reference first, then the fast versions for each array library.
 
 `softmax.py` is a simple example, `dropout_residual_norm.py` a fused one, and `cross_entropy.py` the most elaborate.
 Conventions: `g` is the gradient of the output and `gx` the gradient of the input `x`. A kernel `f`

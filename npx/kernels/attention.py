@@ -44,7 +44,7 @@ def attention(q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(
     return pack_padded(y, spec.q_packing), (q, k, v, p, saved_dropout, spec)
 
 
-@attention.gradient
+@attention.define_gradient
 def attention_grad(
     g: Array, q: Array, k: Array, v: Array, p: Array, saved_dropout: SavedDropout, spec: AttentionSpec,
     out: Arrays | None = None, bias: bool = False,
@@ -91,8 +91,7 @@ def rotate_inputs(q: Array, k: Array, spec: AttentionSpec) -> tuple[Array, Array
 
 
 def rotate_gradients_back(gq: Array, gk: Array, spec: AttentionSpec) -> None:
-    """Backpropagate through `rotate_inputs`: turn the gradients of its results into the gradients of its inputs, in
-    place."""
+    """Turn the gradients of the results of `rotate_inputs` into the gradients of its inputs, in place."""
     if spec.rotary_base is not None:
         q_positions, k_positions = rotary_positions(spec, gq, gk)
         rotate(gq, q_positions, spec.rotary_base, inverse=True, out=gq)
@@ -118,7 +117,7 @@ class SentenceRows(NamedTuple):
     rows: slice
     packing: Packing | None
 
-    def padded(self, x: Array) -> Array:
+    def pad(self, x: Array) -> Array:
         """Return these rows of x as (b, t, H, d)."""
         return pad_packed(x[self.rows], self.packing)
 
@@ -126,7 +125,7 @@ class SentenceRows(NamedTuple):
         """Return an array (b, t, H, d) for results: these rows of x itself, unless they need padding."""
         if self.packing and not self.packing.is_rectangular:
             return np.empty((*self.packing.shape, *x.shape[1:]), x.dtype)
-        return self.padded(x)
+        return self.pad(x)
 
     def store(self, values: Array, x: Array) -> None:
         """Copy the results in `buffer(x)` to x, unless they are already there."""
@@ -182,7 +181,7 @@ def attention_numpy(
     blocks = sentence_blocks(spec, batch, p[:1].nbytes)
 
     def body(block: SentenceBlock) -> None:
-        qb, kb, vb, yb = block.queries.padded(q), block.keys.padded(k), block.keys.padded(v), block.queries.buffer(y)
+        qb, kb, vb, yb = block.queries.pad(q), block.keys.pad(k), block.keys.pad(v), block.queries.buffer(y)
         sizes = qb.shape[1], kb.shape[1]
         pb = block.scores_buffer(p, *sizes)
 
@@ -215,7 +214,7 @@ def attention_grad_numpy(
     gz = np.zeros(p.shape, g.dtype) if bias else None
 
     def body(block: SentenceBlock) -> None:
-        gb, qb, kb, vb = block.queries.padded(g), block.queries.padded(q), block.keys.padded(k), block.keys.padded(v)
+        gb, qb, kb, vb = block.queries.pad(g), block.queries.pad(q), block.keys.pad(k), block.keys.pad(v)
         gqb, gkb, gvb = block.queries.buffer(gq), block.keys.buffer(gk), block.keys.buffer(gv)
         sizes = qb.shape[1], kb.shape[1]
         gh, qh, kh, vh = map(heads_first, (gb, qb, kb, vb))

@@ -70,7 +70,7 @@ NO_SMOOTHING = LabelSmoothing()
 
 @kernel
 def cross_entropy(logits: Array, targets: Array, smoothing: LabelSmoothing = NO_SMOOTHING, grad: bool = True) -> Output:
-    """Return the summed loss () of logits (N, V) and targets (N,) in [0, V). Saved, if `grad`: its gradient (N, V).
+    """Return the summed loss () of logits (R, V) and targets (R,) in [0, V). Saved, if `grad`: its gradient (R, V).
 
     The loss of float16 and bfloat16 logits is float32, because a batch's sum exceeds their range or resolution.
     """
@@ -89,9 +89,9 @@ def cross_entropy(logits: Array, targets: Array, smoothing: LabelSmoothing = NO_
     return loss, xp.where(real, xp.exp(log_p) - q, 0).astype(logits.dtype) if grad else None
 
 
-@cross_entropy.gradient
+@cross_entropy.define_gradient
 def cross_entropy_grad(g: Array, gz: Array) -> Array:
-    """Return g gz (N, V) for the gradient g () of the loss."""
+    """Return g gz (R, V) for the gradient g () of the loss."""
     return (g * gz).astype(gz.dtype, copy=False)
 
 
@@ -101,14 +101,14 @@ def linear_cross_entropy(
 ) -> Output:
     """`cross_entropy` of the logits x w^T, without storing logits or probabilities for backward.
 
-    x (N, D); w (V, D), the output projection, which is the embedding table; targets (N,). Saved, if `grad`: the
-    gradients gx (N, D) and gw (V, D), which are computed together with the loss.
+    x (R, D); w (V, D), the output projection, which is the embedding table; targets (R,). Saved, if `grad`: the
+    gradients gx (R, D) and gw (V, D), which are computed together with the loss.
     """
     loss, gz = cross_entropy.reference(x @ w.T, targets, smoothing, grad)
     return loss, (gz @ w, gz.T @ x) if grad else None
 
 
-@linear_cross_entropy.gradient
+@linear_cross_entropy.define_gradient
 def linear_cross_entropy_grad(
     g: Array, gx: Array, gw: Array, accumulate_into: Array | None = None
 ) -> tuple[Array, Array]:

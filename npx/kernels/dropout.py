@@ -57,7 +57,7 @@ def dropout(x: Array, drop: Drop | None) -> Output:
     return dropout_grad.reference(x, drop, keep), (drop, keep)
 
 
-@dropout.gradient
+@dropout.define_gradient
 def dropout_grad(g: Array, drop: Drop | None, keep: Array | None) -> Array:
     """gx = g * keep / (1 - rate), the same linear map as in the forward pass."""
     return g if drop is None else array_module(g).where(keep, g * drop.scale, 0).astype(g.dtype, copy=False)

@@ -24,7 +24,7 @@ def dropout_residual_norm(
     return y, (*saved, *saved_dropout)
 
 
-@dropout_residual_norm.gradient
+@dropout_residual_norm.define_gradient
 def dropout_residual_norm_grad(
     g: Array,
     gamma: Array,

@@ -29,7 +29,7 @@ def embedding(
     return y, (ids, len(table), scale, *saved_dropout)
 
 
-@embedding.gradient
+@embedding.define_gradient
 def embedding_grad(
     g: Array,
     ids: Array,
@@ -110,7 +110,7 @@ def embedding_grad_numpy(
 
 
 def sums_by_id(g: Array, ids: Array) -> tuple[Array, Array]:
-    """Return the unique ids (U,), ascending, and the sums (U, D) of their rows of g (N, D), in the rows' order."""
+    """Return the unique ids (U,), ascending, and the sums (U, D) of their rows of g (R, D), in the rows' order."""
     order = np.argsort(ids, kind="stable")
     sorted_ids = ids[order]
     starts = np.flatnonzero(np.concatenate((sorted_ids[:1] == sorted_ids[:1], sorted_ids[1:] != sorted_ids[:-1])))

@@ -13,10 +13,9 @@ from npx.kernels.dropout import Drop, launch_arguments
 
 @kernel
 def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[Array, tuple[Array, ...]]:
-    """y = gamma * xhat + beta with xhat = (x - mean) * rstd, rstd = 1 / sqrt(var + eps), where var is the biased
-    variance.
+    """y = gamma * xhat + beta with xhat = (x - mean) * rstd and rstd = 1 / sqrt(var + eps).
 
-    x (..., D); gamma, beta (D,). Saved: gamma, xhat (..., D), rstd (..., 1).
+    x (..., D); gamma, beta (D,); var is the biased variance. Saved: gamma, xhat (..., D), rstd (..., 1).
     """
     check_rows(x)
     xp = array_module(x)
@@ -27,7 +26,7 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[
     return y, (gamma, xhat, rstd)
 
 
-@layer_norm.gradient
+@layer_norm.define_gradient
 def layer_norm_grad(
     g: Array, gamma: Array, xhat: Array, rstd: Array, accumulate_into: GradientTargets = NO_TARGETS
 ) -> Any:
@@ -183,7 +182,7 @@ def residual_norm_grad_numpy(
 
 
 def as_rows(x: Array | None) -> Any:
-    """Reshape a non-empty x (..., D) to (N, D); None stays None."""
+    """Reshape a non-empty x (..., D) to (R, D); None stays None."""
     return None if x is None else x.reshape(-1, x.shape[-1])
 
 
@@ -209,7 +208,7 @@ def residual_norm_cuda(
 ) -> Output:
     """Compute layer_norm(residual + dropout(x)); a `residual` of None counts as 0.
 
-    Each row is read and written once, by one warp or, if it is long, by several. Saved: gamma, xhat, rstd (N,), which
+    Each row is read and written once, by one warp or, if it is long, by several. Saved: gamma, xhat, rstd (R,), which
     is always float32, and `drop`, from which the gradient regenerates the mask.
     """
     check_rows(x, residual)
@@ -251,8 +250,7 @@ def row_shape(x: Array) -> tuple[int, int, int, dict[str, Any]]:
 
 
 def sum_columns_cuda(partial: Array, dtype: Any, accumulate_into: GradientTargets) -> list[Array]:
-    """Sum the rows of `partial` (n, D), float32, and split the sums into equal parts, one for each of the one or two
-    targets.
+    """Sum the rows of `partial` (n, D), float32, and split the sums into equal parts, one for each target.
 
     The sums are added to the targets if all of them are float32 arrays; otherwise new arrays of `dtype` are returned.
     """

@@ -15,7 +15,7 @@ Gradients = tuple[Array, Array, Array | None]
 
 @kernel
 def linear(x: Array, w: Array, b: Array | None = None, activation: str = "") -> Output:
-    """y = x w + b, or max(0, x w + b) if `activation` is "relu". x (N, I); w (I, O); b (O,) or None; y (N, O).
+    """y = x w + b, or max(0, x w + b) if `activation` is "relu". x (R, I); w (I, O); b (O,) or None; y (R, O).
 
     Saved: x, w, y if there is a ReLU, and whether there is a bias.
     """
@@ -27,13 +27,13 @@ def linear(x: Array, w: Array, b: Array | None = None, activation: str = "") -> 
     return y, (x, w, y if activation else None, b is not None)
 
 
-@linear.gradient
+@linear.define_gradient
 def linear_grad(
     g: Array, x: Array, w: Array, y: Array | None, bias: bool, accumulate_into: GradientTargets = NO_TARGETS
 ) -> Gradients:
     """Gradients (gx, gw, gb) of `linear`; gb is None without `bias`.
 
-    The ReLU passes g where y > 0. gx = g w^T, gw = x^T g, gb = sum of g over rows. g, y (N, O); x (N, I); w (I, O).
+    The ReLU passes g where y > 0. gx = g w^T, gw = x^T g, gb = sum of g over rows. g, y (R, O); x (R, I); w (I, O).
 
     Args:
         accumulate_into: arrays that the gradients are added to, or None for new arrays.

@@ -14,11 +14,11 @@ from npx.array import Array, array_module, from_host
 
 
 class Packing(NamedTuple):
-    """The packing of B sentences with N rows in total.
+    """The packing of B sentences with R rows in total.
 
     Attributes:
         starts: int64 (B + 1,); sentence b has the rows starts[b] to starts[b + 1] - 1.
-        flat_index: int64 (N,); the position of each row in the padded array (B * max_length, ...).
+        flat_index: int64 (R,); the position of each row in the padded array (B * max_length, ...).
         max_length: length of the longest sentence.
     """
 
@@ -43,11 +43,11 @@ class Packing(NamedTuple):
 
     @property
     def positions(self) -> Array:
-        """The position of each row (N,) within its sentence, from 0."""
+        """The position of each row (R,) within its sentence, from 0."""
         return self.flat_index % max(1, self.max_length)
 
     def rows(self, x: Any) -> Any:
-        """Pack a host array x (B, T, ...), T >= max_length, into (N, ...)."""
+        """Pack a host array x (B, T, ...), T >= max_length, into (R, ...)."""
         return x[:, : self.max_length].reshape(-1, *x.shape[2:])[self.flat_index]
 
     def to_device(self) -> "Packing":
@@ -70,7 +70,7 @@ def pack(lengths: Any) -> Packing:
 
 
 def pad_packed(x: Array, packing: Packing | None) -> Array:
-    """Pad x (N, ...) to (B, max_length, ...) with zeros; without a packing, return x itself."""
+    """Pad x (R, ...) to (B, max_length, ...) with zeros; without a packing, return x itself."""
     if packing is None:
         return x
     (batch, max_length), trailing = packing.shape, x.shape[1:]
@@ -82,7 +82,7 @@ def pad_packed(x: Array, packing: Packing | None) -> Array:
 
 
 def pack_padded(x: Array, packing: Packing | None) -> Array:
-    """Pack x (B, max_length, ...) into (N, ...), the inverse of `pad_packed`; return x itself without a packing."""
+    """Pack x (B, max_length, ...) into (R, ...), the inverse of `pad_packed`; return x itself without a packing."""
     if packing is None:
         return x
     rows = x.reshape(len(x) * x.shape[1], *x.shape[2:])

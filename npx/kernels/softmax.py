@@ -26,7 +26,7 @@ def softmax(x: Array, mask: Array | None = None) -> tuple[Array, Array]:
     return y, y
 
 
-@softmax.gradient
+@softmax.define_gradient
 def softmax_grad(g: Array, y: Array) -> Array:
     """gx_i = y_i (g_i - sum_j g_j y_j), from dy_i/dx_j = y_i (delta_ij - y_j). g, y (..., n)."""
     xp = array_module(g)

@@ -9,12 +9,11 @@ from npx.dispatch import kernel
 
 @kernel
 def top_k(logits: Array, k: int, never: tuple[int, ...] = ()) -> tuple[Array, Array]:
-    """Return the k largest values of log softmax(logits) in each row and their column indices; ties go to the lower
-    column.
+    """Return the k largest values of log softmax(logits) in each row and their column indices.
 
-    logits (R, V), with k at most V; values (R, k) in descending order; columns (R, k) int64. The softmax includes the
-    columns in `never`, but they are never chosen. If fewer than k columns remain, the missing values are -inf and their
-    columns are meaningless.
+    logits (R, V), with k at most V; values (R, k) in descending order; columns (R, k) int64. Ties go to the lower
+    column. The softmax includes the columns in `never`, but they are never chosen. If fewer than k columns remain, the
+    missing values are -inf and their columns are meaningless.
     """
     xp = array_module(logits)
     z = logits - logits.max(axis=1, keepdims=True)

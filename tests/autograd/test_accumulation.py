@@ -230,7 +230,7 @@ def test_a_kernel_adds_its_gradient_to_existing_sums(name, mode, number_type):
 
         def gradients(accumulate_into, call=call):
             with kernel_mode(mode):
-                y, saved = kernel(*npx.dispatch.copied(call.inputs), **call.options)
+                y, saved = kernel(*npx.dispatch.copy_arrays(call.inputs), **call.options)
                 g = np.random.default_rng(1).normal(size=y.shape).astype(y.dtype)
                 options = {} if accumulate_into is None else {"accumulate_into": accumulate_into}
                 result = kernel.grad(g, saved, **options)

@@ -160,22 +160,22 @@ def test_targets_may_be_a_list():
 
 
 @pytest.mark.parametrize(
-    "shapes",
+    ("shapes", "expected"),
     [
-        ((1, 2, 1, 2), (3, 2, 1, 2), (3, 2, 1, 2)),
-        ((2, 2, 1, 2), (3, 2, 1, 2), (3, 2, 1, 2)),
-        ((2, 2, 1, 2), (2, 3, 1, 2), (2, 2, 1, 2)),
-        ((2, 2, 3, 2), (2, 3, 2, 2), (2, 3, 2, 2)),
-        ((2, 2, 1, 2), (2, 3, 1, 4), (2, 3, 1, 2)),
+        (((1, 2, 1, 2), (3, 2, 1, 2), (3, 2, 1, 2)), "keys for each sentence"),
+        (((2, 2, 1, 2), (3, 2, 1, 2), (3, 2, 1, 2)), "keys for each sentence"),
+        (((2, 2, 1, 2), (2, 3, 1, 2), (2, 2, 1, 2)), "a value for each key"),
+        (((2, 2, 3, 2), (2, 3, 2, 2), (2, 3, 2, 2)), "a multiple of the 2 key and value heads"),
+        (((2, 2, 1, 2), (2, 3, 1, 4), (2, 3, 1, 2)), "queries and keys of the same size"),
     ],
 )
-def test_attention_needs_keys_and_values_for_each_sentence(shapes):
-    with pytest.raises(ValueError, match="attention: expected q .*; got .* and "):
+def test_attention_names_the_shapes_that_do_not_fit(shapes, expected):
+    with pytest.raises(ValueError, match=f"attention: expected {expected}.*; got q .* and "):
         neural.attention(*(leaf(*shape) for shape in shapes))
 
 
 def test_cross_attention_needs_equally_many_sentences():
-    with pytest.raises(ValueError, match="attention: expected q"):
+    with pytest.raises(ValueError, match="attention: expected keys for each sentence; got q"):
         neural.cross_attention(leaf(1, 2, 4), leaf(3, 2, 8), 2, 2)
 
 

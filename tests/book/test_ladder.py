@@ -1,4 +1,4 @@
-"""The versions in docs/ladder.md compute the same function, and the page shows them in the same order."""
+"""The versions in docs/softmax-versions.md compute the same function, and the page shows them in the same order."""
 
 import re
 
@@ -19,7 +19,7 @@ def test_the_versions_agree(version, x):
 
 
 def test_the_page_has_them_in_this_order():
-    page = (ROOT / "docs" / "ladder.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "softmax-versions.md").read_text(encoding="utf-8")
     names = re.findall(r"^\| (\w[^|]*) \| \d", page, re.MULTILINE)
     short = {"in place, in blocks of rows": "in place, a block of rows at a time"}
     assert [any(name.startswith(short.get(known, known)) for name in names) for known in LADDER] == [True] * 4

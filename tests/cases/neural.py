@@ -350,7 +350,7 @@ def cross_attention_edges():
 
 
 def smoothing_edges(classes):
-    """Yield targets (N,) and label smoothing: padding everywhere, nowhere, first or last; each set of classes."""
+    """Yield targets (R,) and label smoothing: padding everywhere, nowhere, first or last; each set of classes."""
     last = classes - 1
     for targets in ([1, 2, 0], [0, 0, 0], [last, last, 1], [1], [0, last]):
         for smoothing_classes in npx.SMOOTHING_CLASSES:

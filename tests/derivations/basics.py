@@ -118,7 +118,7 @@ def softmax_5(g, x):
 
 
 def smoothed(smoothing, targets, classes):
-    """The target q (N, V), written out; rows of padding are 0."""
+    """The target q (R, V), written out; rows of padding are 0."""
     q, real = np.zeros((len(targets), classes)), targets != smoothing.pad_id
     for row, target in enumerate(targets):
         left_out = {"all": {}, "others": {target}, "others_without_pad": {target, smoothing.pad_id}}[smoothing.classes]

@@ -103,9 +103,9 @@ def figures(name: str, rehearse: bool) -> Any:
     return {
         "machine": measure.machine,
         "memory and calls": measure.memory_and_calls,
-        "products": measure.products,
+        "matmuls": measure.matmuls,
         "training step, GPU = CPU": right.training_step,
-        "products by cublasLt": measure.products_by_cublaslt,
+        "matmuls by cublasLt": measure.matmuls_by_cublaslt,
         "training step, cublasLt = CPU": right.training_step_by_cublaslt,
         "training step, graph = none": right.training_step_by_graph,
         "short training": right.short_training,

@@ -46,8 +46,8 @@ def counted(shape: Namespace = GPU.shapes["base, 25k + 25k"], engine: str = "our
             seconds.append(time.process_time() - started)
         return {
             "lines": by_kernel(calls),
-            "kernels": sum(not call.is_product for call in calls),
-            "products": sum(call.is_product for call in calls),
+            "kernels": sum(not call.is_matmul for call in calls),
+            "matmuls": sum(call.is_matmul for call in calls),
             "cupy": {name: (launches[name], nbytes[name]) for name in sorted(launches, key=lambda name: -nbytes[name])},
             "empty": empty,
             "host_ms": min(seconds, default=0.0) * 1e3,
@@ -56,11 +56,11 @@ def counted(shape: Namespace = GPU.shapes["base, 25k + 25k"], engine: str = "our
 
 def page_rows(counts: dict[str, Any]) -> str:
     """Return the rows for docs/gpu.md: name, calls, MB, GFLOP and a lower bound on the time in milliseconds."""
-    rates, rows = (CEILINGS["copy"], CEILINGS["largest product"]), []
+    rates, rows = (CEILINGS["copy"], CEILINGS["largest matmul"]), []
     for line in counts["lines"]:
         work = f"{line.bytes / 1e6:,.0f} | {line.flops / 1e9:,.0f}"
         rows.append(f"| {line.name} | {line.calls} | {work} | {line.floor_ms(*rates):.2f} |")
     for name, (calls, nbytes) in counts["cupy"].items():
         rows.append(f"| CuPy: {name} | {calls} | {nbytes / 1e6:,.0f} | 0 | {nbytes / rates[0] * 1e3:.2f} |")
-    rows.append(f"{counts['kernels']} kernels, {counts['products']} matmuls, {counts['empty']} calls of `empty`")
+    rows.append(f"{counts['kernels']} kernels, {counts['matmuls']} matmuls, {counts['empty']} calls of `empty`")
     return "\n".join(rows)

@@ -95,7 +95,7 @@ def ceilings(sizes: Sizes) -> Results:
     """Measure the peak rates of memory and matmuls."""
     source, target = (npx.ones(sizes.copied // 4) for _ in range(2))
     yield timed_copy("copy", 2 * source.nbytes, lambda: npx.copyto(target, source), sizes)
-    yield timed_matmul("largest product", *(noise(sizes.square, sizes.square) for _ in range(3)), sizes)
+    yield timed_matmul("largest matmul", *(noise(sizes.square, sizes.square) for _ in range(3)), sizes)
 
 
 def calls(sizes: Sizes) -> Results:
@@ -105,7 +105,7 @@ def calls(sizes: Sizes) -> Results:
     operations: dict[str, Callable[[], Any]] = {
         "raw launch": lambda: function((1, 1, 1), (32, 1, 1), args, shared_mem=0),
         "launch": lambda: launch.launch("sums.cu", "total", 1, 32, args, T=x.dtype),
-        "product": lambda: blas.matmul(m, m),
+        "matmul": lambda: blas.matmul(m, m),
         "ufunc": lambda: x + x,
         "ufunc in place": lambda: x.__iadd__(x),
         "empty": lambda: npx.empty(32),
@@ -131,7 +131,7 @@ def cupy_kernels(sizes: Sizes) -> Results:
         yield timed_copy(name, nbytes, function, sizes)
 
 
-def product_sizes(a: Namespace) -> list[tuple[int, int, int]]:
+def matmul_sizes(a: Namespace) -> list[tuple[int, int, int]]:
     """Return (m, n, k) of the distinct matmuls of a step: forward, input gradient, weight gradient."""
     tokens, columns_padded = a.batch * a.length, -(-a.vocab // cross_entropy.CUDA_ROWS) * cross_entropy.CUDA_ROWS
     chunk = min(
@@ -146,16 +146,16 @@ def product_sizes(a: Namespace) -> list[tuple[int, int, int]]:
     return list(dict.fromkeys(sizes))
 
 
-def products(sizes: Sizes) -> Results:
+def matmuls(sizes: Sizes) -> Results:
     """Measure the matmuls of a base step in each memory layout of the factors."""
-    for m, n, k in product_sizes(sizes.shapes["base, 25k + 25k"]):
+    for m, n, k in matmul_sizes(sizes.shapes["base, 25k + 25k"]):
         for layout in ("NN", "NT", "TN"):
             left = noise(k, m).T if layout[0] == "T" else noise(m, k)
             right = noise(n, k).T if layout[1] == "T" else noise(k, n)
             yield timed_matmul(f"{m:,} x {n:,} x {k:,} {layout}", left, right, npx.empty((m, n), left.dtype), sizes)
 
 
-def products_by_cublaslt(sizes: Sizes) -> Results:
+def matmuls_by_cublaslt(sizes: Sizes) -> Results:
     """Measure the same matmuls with the fastest of the algorithms that cuBLASLt recommends.
 
     `choice` is the index of the fastest of `choices` algorithms; `first_ms` is the time of the first, the one in use.
@@ -166,7 +166,7 @@ def products_by_cublaslt(sizes: Sizes) -> Results:
     blas.use_own_handle(cupy)
     handle = blas._own_handle
     assert handle is not None
-    for m, n, k in product_sizes(sizes.shapes["base, 25k + 25k"]):
+    for m, n, k in matmul_sizes(sizes.shapes["base, 25k + 25k"]):
         for layout in ("NN", "NT", "TN"):
             left = noise(k, m).T if layout[0] == "T" else noise(m, k)
             right = noise(n, k).T if layout[1] == "T" else noise(k, n)

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.gpu_check.parts import Outcome
 
-CEILINGS = {"copy": 4.3e12, "largest product": 790e12}  # bytes and operations per second of an H200, until measured
+CEILINGS = {"copy": 4.3e12, "largest matmul": 790e12}  # bytes and operations per second of an H200, until measured
 
 
 def line(name: str, outcome: Outcome, seconds: float) -> str:
@@ -57,7 +57,7 @@ def ceilings(results: dict[str, Any]) -> dict[str, float]:
 
 def floor_ms(value: dict[str, Any], top: dict[str, float]) -> float:
     """Return the milliseconds that the bytes and operations take at the peak rates."""
-    return 1e3 * max(value["bytes"] / top["copy"], value.get("flops", 0) / top["largest product"])
+    return 1e3 * max(value["bytes"] / top["copy"], value.get("flops", 0) / top["largest matmul"])
 
 
 def tables(results: dict[str, Any]) -> str:
@@ -65,7 +65,7 @@ def tables(results: dict[str, Any]) -> str:
     lines = []
     if values := results.get("memory and calls", {}).get("values"):
         lines += ["\nmemory and calls", *(f"    {name:32} {detail(value)}" for name, value in values.items())]
-    for part in ("products", "products by cublasLt"):
+    for part in ("matmuls", "matmuls by cublasLt"):
         if values := results.get(part, {}).get("values"):
             lines += [f"\n{part} in TFLOP/s; N: contiguous rows, T: contiguous columns", *product_lines(values)]
     for name, value in results.get("steps: ours", {}).get("values", {}).items():
@@ -105,7 +105,7 @@ def measured(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield (name of a row, text for its measured column)."""
     for part, result in results.items():
         values = result.get("values", {})
-        if part in ("memory and calls", "products"):
+        if part in ("memory and calls", "matmuls"):
             yield from ((name, detail(value).strip()) for name, value in values.items())
         if part.startswith("steps: "):
             for name, value in values.items():

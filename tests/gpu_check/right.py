@@ -12,7 +12,7 @@ import numpy as np
 
 import npx
 from models import FlatParameters, Transformer, TransformerConfig
-from npx.dispatch import KERNELS, mapped
+from npx.dispatch import KERNELS, map_arrays
 from npx.precision import dtype as dtype_named
 from tests.gpu_check.sizes import Sizes
 from train import Adam, load_model
@@ -185,7 +185,7 @@ def every_kernel(sizes: Sizes) -> Iterator[dict[str, Any]]:
     for dtype, name in product(DTYPES, KERNEL_CASES):
         for call in edge_calls(name, dtype_named(dtype)):
             kernel, arrays = KERNELS[name], (call.inputs, call.options, call.gradient)
-            args, options, gradient = mapped(lambda x: npx.asarray(np.copy(npx.to_host(x))), arrays)
+            args, options, gradient = map_arrays(lambda x: npx.asarray(np.copy(npx.to_host(x))), arrays)
             result = kernel(*args, **options)
             if kernel.grad and result[1].values is not None:
                 kernel.grad(npx.ones(result[0].shape, result[0].dtype), result[1], **gradient)

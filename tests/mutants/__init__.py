@@ -1,7 +1,7 @@
 """Deliberately wrong gradients, one per typical bug, that the gradient checker must detect.
 
 `base.py` defines a mutant; each of the other modules contains the bugs that are planted in one kind of code. `python -m
-tests.mutants` measures the search for each bug and updates docs/mutants.md.
+tests.mutants` measures the search for each bug and updates docs/checker-coverage.md.
 """
 
 from tests.mutants import (

@@ -59,7 +59,7 @@ def test_bias_and_relu_are_fused(dtype):
             npx.linear_grad(y, saved)
             other = npx.asarray(numbers[2][::-1].copy())
             second = npx.to_host(npx.linear(x, w, other if bias else None, activation)[0])
-        assert "bias_relu" not in {call.name for call in calls} and sum(call.is_product for call in calls) == 4
+        assert "bias_relu" not in {call.name for call in calls} and sum(call.is_matmul for call in calls) == 4
         assert [LT.calls[0], LT.calls[-1]] == [(epilogue, 0)] * 2
         assert LT.asked == 3  # once for each of three GEMMs
         for b, result in ((numbers[2], first), (numbers[2][::-1], second)):

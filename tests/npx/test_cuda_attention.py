@@ -12,7 +12,7 @@ import pytest
 
 import npx
 from autograd import Tensor, neural, no_grad
-from autograd.saved import captured
+from autograd.saved import iterate_captured_arrays
 from models import CrossAttention, SelfAttention
 from npx.cuda import launch as launching
 from npx.dispatch import TOLERANCE, kernel_mode
@@ -287,7 +287,7 @@ def test_no_array_over_queries_and_keys_is_saved(dtype):
     q, k, v = on_device(*inputs(dtype, 2, 33, 40, 2, 16)[1:])
     with kernel_mode(MODE):
         y, saved = npx.attention(q, k, v, npx.AttentionSpec(), DROP)
-    arrays = [x for x in captured(saved.values) if x.ndim]
+    arrays = [x for x in iterate_captured_arrays(saved.values) if x.ndim]
     assert [x.shape for x in arrays] == [q.shape, k.shape, v.shape, (2, 2, 33), y.shape] and arrays[-1] is y
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import npx
 from autograd import Tensor, neural
-from npx.dispatch import KERNELS, TOLERANCE, kernel_mode, mapped
+from npx.dispatch import KERNELS, TOLERANCE, kernel_mode, map_arrays
 from npx.precision import dtype as dtype_named
 from npx.testing.cuda_emulator import emulator
 from tests.cases import Call, check
@@ -30,7 +30,7 @@ pytestmark = [
 ]
 
 DTYPES = ("float32", "float16", "bfloat16")
-ON_CUDA = [name for name, kernel in KERNELS.items() if any(engine == "cupy" for engine, _ in kernel.versions)]
+ON_CUDA = [name for name, kernel in KERNELS.items() if any(library == "cupy" for library, _ in kernel.versions)]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -65,7 +65,7 @@ def evaluate(name, call, mode, change=copied_to_device):
 
     `change` is applied to each input array first.
     """
-    kernel, (args, options, gradient) = KERNELS[name], mapped(change, (call.inputs, call.options, call.gradient))
+    kernel, (args, options, gradient) = KERNELS[name], map_arrays(change, (call.inputs, call.options, call.gradient))
     with kernel_mode(mode):
         result = kernel(*args, **options)
         if kernel.grad is None:
@@ -80,7 +80,7 @@ def evaluate(name, call, mode, change=copied_to_device):
 
 def on_host(value):
     """Return a value with copies of its arrays on the host."""
-    return mapped(lambda x: np.copy(npx.to_host(x)), value)
+    return map_arrays(lambda x: np.copy(npx.to_host(x)), value)
 
 
 def on_cuda(name, *args, **options):

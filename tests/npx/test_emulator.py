@@ -355,7 +355,7 @@ def test_emulate_mode_runs_cuda_versions_and_the_check_compares_gradients_alone(
     def double(x):
         return x * 2, (x * x, "two")
 
-    @double.gradient
+    @double.define_gradient
     def double_grad(g, square, kind):
         return g * 2 * square
 

@@ -20,7 +20,7 @@ import npx
 from models import FlatParameters, Transformer, TransformerConfig
 from npx import dispatch
 from npx.cpu import row_blocks
-from npx.dispatch import KERNELS, KernelMismatch, compare, copied, kernel_mode
+from npx.dispatch import KERNELS, KernelMismatch, compare, copy_arrays, kernel_mode
 from tests import ROOT
 from tests.cases.kernels import KERNEL_CASES, Hypothesis, Large
 
@@ -41,8 +41,8 @@ def run(name, call):
     """
     kernel, written = KERNELS[name], WRITTEN.get(name, ())
     given = dict(zip(inspect.signature(kernel.reference).parameters, call.inputs, strict=False)) | call.options
-    given = {key: copied(value) if key in written else value for key, value in given.items()}
-    before = copied({key: value for key, value in given.items() if key not in written})
+    given = {key: copy_arrays(value) if key in written else value for key, value in given.items()}
+    before = copy_arrays({key: value for key, value in given.items() if key not in written})
     first, *others = given  # the first argument, which selects the version, is positional
     result = kernel(given[first], **{key: given[key] for key in others})
     compare(f"{name}, arguments after the call", before, given)
@@ -52,7 +52,7 @@ def run(name, call):
     if saved.values is None:
         return y
     g = np.asarray(np.cos(np.arange(y.size)).reshape(y.shape).astype(y.dtype))
-    y, g_before, gradient = y.copy(), g.copy(), copied(call.gradient)
+    y, g_before, gradient = y.copy(), g.copy(), copy_arrays(call.gradient)
     gradients = kernel.grad(g, saved, **gradient)
     compare(f"{name}, gradient of the output after the call", g_before, g)
     return y, gradients, tuple(gradient.values())
@@ -261,7 +261,7 @@ def test_check_mode_catches_a_wrong_gradient(bug, monkeypatch):
     """The gradient's version is compared with its reference, whatever each forward version saved."""
     kernel = make_kernel(monkeypatch, lambda_named("double", lambda x: (x * 2, "nothing")), lambda x: (x + x, x))
 
-    @kernel.gradient
+    @kernel.define_gradient
     def double_grad(g, _, out=None):
         return g * 2, None
 
@@ -281,7 +281,7 @@ def test_a_gradient_always_gets_what_its_own_version_saved(monkeypatch):
     """The mode may change between forward and backward."""
     double = lambda_named("double", lambda x: (x * 2, "reference"))
     kernel = make_kernel(monkeypatch, double, lambda x: (x + x, ("fast", 1)))
-    grad = kernel.gradient(lambda_named("double_grad", lambda g, saved: saved))
+    grad = kernel.define_gradient(lambda_named("double_grad", lambda g, saved: saved))
     grad.fast("numpy", "float32")(lambda g, name, one: name)
     x = np.ones(3, "float32")
     for mode, other in (("fast", "reference"), ("reference", "fast")):
@@ -381,7 +381,7 @@ def test_a_norm_recovers_its_rows_from_its_output_for_any_gain_and_bias(gamma, d
 def test_a_device_key_is_not_copied():
     device_key = npx.random.DeviceKey(1, 2, 3, np.zeros(2, np.uint64))
     x, drop = np.ones(3), npx.Drop(0.5, device_key)
-    copies = copied((x, {"drop": drop}))
+    copies = copy_arrays((x, {"drop": drop}))
     assert copies[0] is not x and copies[1]["drop"] is drop
     with kernel_mode("check"), pytest.raises(RuntimeError, match="only the device knows its step"):
         npx.dropout(x, drop)

@@ -74,6 +74,7 @@ def main():
     os.environ.update(dict.fromkeys(("NPX_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
     import npx
     from tests.helpers.distributed_jobs import MPIRUN
+    from tests.torture import memory
     from tests.torture.runs import Workspace, in_thread
     from tests.torture.syscalls import unsupported
 
@@ -107,11 +108,14 @@ def main():
         log(f"{name}: {right:,} of {count:,} right in {seconds:.0f} s: {words}")
 
     # The long trainings run at the same time as the other parts.
-    wait = in_thread(lambda: run("memory")) if "memory" in names else lambda: None
+    wait = in_thread(lambda: run("memory")) if "memory" in names else None
+    if wait:
+        memory.started.wait(60.0)
     for name in names:
         if name != "memory":
             run(name)
-    wait()
+    if wait:
+        wait()
     log(f"{failed} cases wrong" if failed else "all cases right")
     return int(failed > 0)
 

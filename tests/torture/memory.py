@@ -1,7 +1,9 @@
 """Long trainings of three tasks: memory, file descriptors and threads do not grow."""
 
+import gc
 import os
 import signal
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -12,6 +14,9 @@ from train.run.folder import RunFolder
 
 CHANGES = {"max_steps": 10**9, "validate_every": 200, "checkpoint_every": 100, "log_every": 50, "patience": 0}
 GROWTH = 0.02  # the largest change of the resident memory, as a fraction
+# Set when the trainings have been forked. Other parts that run at the same time start later: a fork inherits their
+# open files, and closing one of them would look like a change in the training.
+started = threading.Event()
 
 
 def memory(workspace, minutes):
@@ -20,9 +25,11 @@ def memory(workspace, minutes):
     programs = {task: partial(training, workspace.folder, task, out[task], **CHANGES) for task in out}
     programs["translation"] = partial(workspace.train, out["translation"], **CHANGES)
     forks = {}
+    gc.collect()  # closes the files of unreachable objects, which the trainings would inherit and close later
     for task, program in programs.items():
         with open(workspace.folder / f"stderr-{task}", "wb") as err:
             forks[task] = Fork(program, {2: err.fileno()})
+    started.set()
     samples = {task: [] for task in forks}
     deadline = time.monotonic() + 60 * minutes
     while (left := deadline - time.monotonic()) > 0 and not any(fork.ended() for fork in forks.values()):

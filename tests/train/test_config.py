@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models import PRESETS, TransformerConfig
-from models.fields import expected, value_type
+from models.fields import describe_range, value_type
 from npx.ranges import inside
 from tests import ROOT
 from train.errors import UserError
@@ -98,7 +98,7 @@ def test_every_key_is_explained_and_its_default_is_valid(full):
     f = keys_of(table)[name]
     assert len(f.metadata["help"]) > 15
     text = explain(f)
-    assert expected(f)[1:] in text
+    assert describe_range(f)[1:] in text
     if f.default is None:
         assert f.metadata["unset"] in text
     else:

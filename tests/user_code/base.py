@@ -94,7 +94,7 @@ def weights(*shape: int) -> Parameter:
 
 
 def rows(x: np.ndarray) -> np.ndarray:
-    """Reshape x (..., D) to (N, D)."""
+    """Reshape x (..., D) to (R, D)."""
     return x.reshape(-1, x.shape[-1])
 
 

@@ -38,7 +38,7 @@ class BatchNorm(Module):
 
 @differentiable
 def batch_norm(x, gain, bias, eps=1e-5):
-    """x (N, D); gain, bias (D,)."""
+    """x (R, D); gain, bias (D,)."""
     mean, scale = x.mean(axis=0), 1 / np.sqrt(x.var(axis=0) + eps)
     z = (x - mean) * scale
 

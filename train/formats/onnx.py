@@ -121,7 +121,7 @@ class Graph:
         )
 
     def padding_mask(self, mask: str) -> str:
-        """Add the bias (B, 1, 1, S) on the scores for a mask (B, S) of ones and zeros."""
+        """Add to the attention scores the bias (B, 1, 1, S) of a mask (B, S) of ones and zeros."""
         zeros = self.add("Sub", self.number(1.0), self.add("Cast", mask, to=self.onnx.TensorProto.FLOAT))
         return self.add("Mul", self.add("Unsqueeze", zeros, self.shape(1, 2)), self.number(BIAS))
 

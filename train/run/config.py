@@ -22,7 +22,7 @@ from typing import Any
 
 from models import PRESETS, TransformerConfig
 from models.config import add_former_defaults
-from models.fields import expected, fits, value_type
+from models.fields import describe_range, fits, value_type
 from train.errors import UserError, nearest, one_line
 from train.files import open_for_reading
 from train.run.keys import (
@@ -331,13 +331,14 @@ def check(table: str, f: Field[Any], value: Any, source: str = "config") -> Any:
         attempt = f"leaving {f.name} out ({f.metadata['unset']})"
     else:
         attempt = f"{f.name} = {to_toml(f.default)} (the default)"
-    raise UserError(f"{source}: {table}.{f.name}: expected {expected(f)}; got {format_value(value)}; try {attempt}")
+    text = f"expected {describe_range(f)}; got {format_value(value)}; try {attempt}"
+    raise UserError(f"{source}: {table}.{f.name}: {text}")
 
 
 def explain(f: Field[Any]) -> str:
     """Return a key's meaning, accepted values and default, as shown in the comments of config.toml."""
     default = f"default: {f.metadata['unset']}" if f.default is None else f"default: {to_toml(f.default)}"
-    accepted = expected(f)
+    accepted = describe_range(f)
     return f"{f.metadata['help']} {accepted[0].upper()}{accepted[1:]}; {default}."
 
 

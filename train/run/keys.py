@@ -7,7 +7,7 @@ from dataclasses import dataclass, make_dataclass
 from typing import Any
 
 from models import PRESETS, TransformerConfig
-from models.fields import COUNT, FRACTION, POSITIVE, key, overrides
+from models.fields import COUNT, FRACTION, POSITIVE, key, optional_keys
 from models.search import PENALTIES
 from npx import PRECISIONS
 from npx.kernels.cross_entropy import SMOOTHING_CLASSES
@@ -64,7 +64,7 @@ VARIANT = key(
 )
 ModelSection: Any = make_dataclass(
     "ModelSection",
-    [("preset", str, PRESET), ("variant", str, VARIANT), *overrides(TransformerConfig, "the preset's value")],
+    [("preset", str, PRESET), ("variant", str, VARIANT), *optional_keys(TransformerConfig, "the preset's value")],
     namespace={
         "__doc__": "[model]: The Transformer. Keys that are left out have the preset's values.",
         "__module__": __name__,  # where pickle looks for the class

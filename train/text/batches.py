@@ -201,7 +201,7 @@ class Stream:
         return examples[len(examples) * part // parts : len(examples) * (part + 1) // parts]
 
     def prepare(self, positions: Iterable[Position]) -> None:
-        """Build the batches at these positions now; earlier prepared batches are dropped."""
+        """Build the batches at these positions now; batches prepared earlier are dropped."""
         self._ready = {position: self.batch(position) for position in positions}
 
 

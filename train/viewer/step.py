@@ -45,7 +45,7 @@ class Watcher(Recorder):
             self.source[result.node.number] = source_of(result.node.vjp)
 
     def on_backward(self, event: BackwardEvent) -> None:
-        now = {node.number: to_json(total) for node, (total, _) in event.sums.items()}
+        now = {node.number: to_json(total.array) for node, total in event.sums.items()}
         now[event.node.number] = to_json(event.g)
         self.sums.append((self.sums[-1] if self.sums else {}) | now | self.leaf_gradients())
         super().on_backward(event)

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import npx
 from autograd.engine import Tensor, is_grad_enabled, record_node
-from autograd.saved import captured
+from autograd.saved import iterate_captured_arrays
 from autograd.testing.report import REJECTIONS, CheckError, explain
 from autograd.testing.reproduction import is_importable
 from npx import Array
@@ -83,7 +83,7 @@ class ForeignOperation:
 
     def saved_size(self, backward: Backward) -> int:
         """Return the number of values that are saved for `backward`, or computed before it."""
-        return sum(x.size for x in captured(backward) if isinstance(x, npx.ndarray))
+        return sum(x.size for x in iterate_captured_arrays(backward) if isinstance(x, npx.ndarray))
 
     def split(self, g: Array, outputs: list[Array]) -> list[Array | None]:
         """Return the gradient of each output, in the memory layout of g.

@@ -174,9 +174,9 @@ class BackwardCode:
         functions = [node for node in ast.walk(self.source.tree) if isinstance(node, ast.FunctionDef)]
         pairs = [(node, d.func if isinstance(d, ast.Call) else d) for node in functions for d in node.decorator_list]
         attributes = [(node, d) for node, d in pairs if isinstance(d, ast.Attribute)]
-        gradients = {node.name for node, d in attributes if d.attr == "gradient"}
+        gradients = {node.name for node, d in attributes if d.attr == "define_gradient"}
         for node, d in attributes:
-            if d.attr == "gradient" or d.attr == "fast" and getattr(d.value, "id", None) in gradients:
+            if d.attr == "define_gradient" or d.attr == "fast" and getattr(d.value, "id", None) in gradients:
                 yield node
 
     def torch_functions(self) -> Iterator[tuple[str, Function, list[str], int]]:

@@ -1,6 +1,6 @@
 """Plain gradient tests: each operation once, on well-behaved numbers, compared with central differences.
 
-docs/mutate.md measures which bugs such tests miss. The file is not part of the suite:
+docs/mutation-testing.md measures which bugs such tests miss. The file is not part of the suite:
 `python -m autograd.testing mutate autograd.operations --tests tests/autograd/testing/plain_gradient_tests.py`.
 """
 

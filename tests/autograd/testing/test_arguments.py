@@ -1,6 +1,7 @@
 """The variations of a call: arrays by name and in containers, float options, shapes, magnitudes and dtypes."""
 
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -268,3 +269,20 @@ def test_wide_gradients_are_listed_by_entry():
     lines = str(caught.value).splitlines()
     table = lines[lines.index("gradient of input 1, analytic | numerical:") + 1 :]
     assert re.fullmatch(r" {4}\(\d+,\) +\S+  \|  +\S+", table[0]) and "    ... and 8 more entries" in table
+
+
+def test_an_option_with_the_name_of_a_setting_is_passed_by_position():
+    x = np.array([[1.0, -2.0, 3.0]])
+    with pytest.raises(TypeError, match="astype needs the option 'dtype', which check_operation has too"):
+        check_operation(ops.astype, x, dtype="float32")
+    assert check_operation(ops.astype, x, "float32", dtype="float32").compared
+    assert check_operation(partial(ops.astype, dtype="float32"), x, dtype="float32").compared
+
+
+def test_a_layer_whose_option_has_the_name_of_a_setting_names_it():
+    class Scaled(Module):
+        def forward(self, x, seed):
+            return x * seed
+
+    with pytest.raises(TypeError, match="needs the option 'seed', which check_layer has too"):
+        check_layer(Scaled(), np.ones((2, 3)), seed=1)

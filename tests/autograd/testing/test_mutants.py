@@ -1,4 +1,4 @@
-"""The gradient checker detects every bug of tests/mutants under the `ci` profile; figures: docs/mutants.md."""
+"""The gradient checker detects every bug of tests/mutants under the `ci` profile; figures: docs/checker-coverage.md."""
 
 import re
 
@@ -61,7 +61,7 @@ def test_a_mutant_is_removed_after_its_search():
 
 
 def test_the_page_counts_every_mutant():
-    page = (ROOT / "docs" / "mutants.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "checker-coverage.md").read_text(encoding="utf-8")
     for kind in KINDS:
         number = sum(mutant.kind == kind for mutant in MUTANTS)
         assert re.search(rf"^\| {kind}: [^|]* \| {number} \| {number} \|", page, re.MULTILINE), (

@@ -198,7 +198,7 @@ def f(x):
         ("class Back:\n    def __call__(self, g): return (g,)\n@differentiable\ndef f(x): return x, Back()", ["f"]),
         ("def shared(x): return x, lambda g: (g,)\n@differentiable\ndef f(x): return shared(x)", ["f"]),
         (
-            "@softmax.gradient\ndef grad(g, y): return g\n@grad.fast('numpy')\ndef quick(g, y): return g",
+            "@softmax.define_gradient\ndef grad(g, y): return g\n@grad.fast('numpy')\ndef quick(g, y): return g",
             ["grad", "quick"],
         ),
         ("def f(x): return x, lambda g: (g,)", []),
@@ -328,10 +328,11 @@ def test_weak_tests_let_a_mutant_survive(run, folder):
     assert lines[0] == "3 mutants of small.py; tests: test_small.py"
     assert lines[2].split() == ["1/3", "unnoticed", "line", "11", "doubled:", "factor"]
     assert ["all", "3", "2", "1", "0"] in [line.split() for line in lines]
+    assert "1 mutant passed every test that executes the mutated code." in out
     assert lines[-4:-2] == ["small.py:11  doubled:  return g * 2 * x", "factor                 g * 2 * x   ->   g * 2"]
     written = json.loads((folder / "all.json").read_text())
-    assert written["kinds"] == {"factor": {"unnoticed": 1, "found": 2}} and written["planted"] == 3
-    unnoticed, found, _ = written["mistakes"]
+    assert written["kinds"] == {"factor": {"unnoticed": 1, "found": 2}} and written["n_mutants"] == 3
+    unnoticed, found, _ = written["mutants"]
     assert (unnoticed["before"], unnoticed["after"]) == ("return g * 2 * x", "return g * 2")
     assert found["test"] == "test_small.py::test_one" and found["error"].startswith("AssertionError: assert (1.0,) ==")
     assert sorted(path.name for path in folder.rglob("*")) == ["all.json", *sorted(files)]  # no other file is written
