@@ -14,7 +14,13 @@ class DecodingState:
     """Base class of decoding states.
 
     A state may contain other states, as attributes or in lists with one state per layer.
+
+    Attributes:
+        projection: the output projection (D, V), copied once for all steps, because a GEMM with few rows reads the
+            columns of a transposed matrix slowly; None before the first step.
     """
+
+    projection: npx.Array | None = None
 
     def select(self, rows: npx.Array) -> None:
         """Keep, repeat or reorder rows in place.
