@@ -124,7 +124,7 @@ def test_score_with_bootstrap_baseline_and_model(run, texts, tmp_path, capfd):
     assert main(arguments) == 0
     shown = capfd.readouterr().out
     assert f"{scores['perplexity']['score']:.2f}" in shown and "|seed:12345|" in shown
-    assert_rejected(capfd, ["score", "--ref", ref, "--hyp", hyp, "--model", run], "--model and --src together")
+    assert_rejected(capfd, ["score", "--ref", ref, "--hyp", hyp, "--model", run], "must be given together")
     assert_rejected(capfd, ["score", "--ref", ref, "--hyp", hyp, "--bootstrap", "1"], "got 1", "try 1000")
 
 

@@ -172,22 +172,24 @@ def test_a_complete_folder_is_not_replaced_by_other_texts_or_settings(text, tmp_
     out = tmp_path / "out"
     assert prepare(text, out) == 0
     before = contents(out)
-    for options, got in (
-        ({"part": "valid"}, "another train text"),
-        ({"valid": "train"}, "another valid text"),
-        ({"valid": ""}, "another valid text"),
+    for options, change in (
+        ({"part": "valid"}, "train text"),
+        ({"valid": "train"}, "valid text"),
+        ({"valid": ""}, "valid text"),
     ):
         assert prepare(text, out, **options) == 2
-        assert f"got {got}; try the command in {out / 'manifest.json'}, another --out, or" in capfd.readouterr().err
-    for option, got in (
-        ("--vocab-size=266", "another --vocab-size"),
-        ("--max-length=20", "another --max-length"),
-        ("--max-ratio=2", "another --max-ratio"),
-        ("--keep-scripts", "another --keep-scripts"),
+        err = capfd.readouterr().err
+        assert f"with a different {change}, and runs" in err
+        assert f"; repeat the command in {out / 'manifest.json'}, choose another --out, or" in err
+    for option, change in (
+        ("--vocab-size=266", "--vocab-size"),
+        ("--max-length=20", "--max-length"),
+        ("--max-ratio=2", "--max-ratio"),
+        ("--keep-scripts", "--keep-scripts"),
     ):
         assert prepare(text, out, option) == 2
         err = capfd.readouterr().err
-        assert f"{out}: expected the texts and settings" in err and f"got {got}; try" in err and err.count("\n") == 1
+        assert f"{out} was prepared with a different {change}, and runs" in err and err.count("\n") == 1
     assert contents(out) == before
     (out / "manifest.json").unlink()  # as after an interruption: nothing trains on it
     assert prepare(text, out, "--vocab-size=266") == 0

@@ -130,9 +130,9 @@ def test_sequences_beyond_the_models_limit_are_named():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--top-k", "3"], "--top-k: expected --samples as well; got only --top-k; try adding --samples 1"),
-        (["--samples", "2", "--beam", "3"], "--beam: expected beam search; got --samples, to which it does"),
-        (["--samples", "2", "--n-best", "3"], "--n-best: expected beam search; got --samples"),
+        (["--top-k", "3"], "--top-k has no effect without --samples; try adding --samples 1"),
+        (["--samples", "2", "--beam", "3"], "--beam applies to beam search, not to --samples"),
+        (["--samples", "2", "--n-best", "3"], "--n-best applies to beam search, not to --samples"),
         (["--samples", "0"], "--samples: expected"),
         (["--constrain", "none"], "none: expected a text file"),
     ],
@@ -146,8 +146,8 @@ def test_invalid_options_of_translate(uninterrupted, source, capfd, arguments, m
 def test_invalid_options_of_score(uninterrupted, source, capfd):
     model, pairs = ["--model", str(uninterrupted)], ["--pairs", str(source), str(source)]
     for arguments, message in (
-        (pairs, "expected --pairs and --model together; got --pairs alone; try --model RUN"),
-        ([*pairs, *model, "--ref", str(source)], "expected --pairs without --ref"),
+        (pairs, "--pairs needs a model; try --model RUN"),
+        ([*pairs, *model, "--ref", str(source)], "--pairs cannot be combined with --ref"),
         (["--ref", str(source)], "missing --hyp; try --hyp F"),
         (
             ["--ref", str(source), "--hyp", str(source), "--src", str(source), *model, *model],

@@ -82,7 +82,7 @@ def data(
             raise UserError(f"data own: --mirror {mirror} has no effect, because nothing is downloaded; try without it")
         corpus = Dataset("src", "tgt", (), (Pair("", train_src, train_tgt),), valid)
     elif any(files):
-        raise UserError(f"data {name}: text files are not accepted, because it downloads its own; try data own")
+        raise UserError(f"data {name}: this corpus is downloaded, so text files are not accepted; try data own")
     else:
         corpus = dataset(name)
     rules = Rules(max_words, max_ratio, not keep_scripts, not keep_duplicates)

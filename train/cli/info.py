@@ -1,6 +1,5 @@
 """`info`: size and cost of a model compared with the paper's, and the progress of a run."""
 
-import difflib
 from collections.abc import Iterator
 from itertools import chain
 from typing import Annotated, Any
@@ -8,14 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from train.cli.app import Device, app, use_device
-from train.cli.options import VOCABULARY, number_option
+from train.cli.models import resolve_model
+from train.cli.options import VocabSize, number_option
 from train.errors import UserError, plural
 
 N_SPECIAL = 4  # number of special ids, which come before the labels
-VocabSize = Annotated[
-    int | None,
-    number_option(int, VOCABULARY, metavar="V", help="Vocabulary size, for a preset only; default: 37000."),
-]
+LANGUAGES = {"en-de": "English-German", "en-fr": "English-French"}
 
 
 @app.command(
@@ -38,34 +35,17 @@ def info(
     device: Device = "cpu",
 ) -> None:
     """Print a model's parameters, FLOP and memory next to the paper's; for a run, also its validation curve."""
-    from models import PRESETS
-    from train.run.checkpoint import check_tokenizer, find_checkpoint, model_config, read_state, task_of
-    from train.run.config import RunConfig
-    from train.run.folder import RunFolder
+    from train.run.checkpoint import check_tokenizer, find_checkpoint, read_state, task_of
 
-    run = RunFolder(what)
-    is_run = run.path.is_dir()
-    if is_run:
-        if not run.config_file.is_file():
-            raise UserError(
-                f"{what}: expected a run folder; got one without config.toml; try the --out of a training run"
-            )
-        run_config = run.load_config()
+    run, run_config, shape = resolve_model(what, vocab_size)
+    if run and run.tokenizer_file.is_file():
         state = read_state(find_checkpoint(what))
-        shape = model_config(state)
-        if run.tokenizer_file.is_file():
-            check_tokenizer(task_of(state).load_tokenizer(run.tokenizer_file), state, run.tokenizer_file)
-        check_preset_only(vocab_size, what)
-    elif what in PRESETS:
-        run_config = RunConfig.from_dict({"model": {"preset": what}, "data": {"vocab_size": vocab_size or 37000}})
-        shape = run_config.transformer_config(run_config.data.vocab_size)
-    else:
-        raise no_model_error(what)
+        check_tokenizer(task_of(state).load_tokenizer(run.tokenizer_file), state, run.tokenizer_file)
     if config:
         print(run_config.dump(), end="")
         return
     if measure and tokens_per_second:
-        raise UserError("info: expected --measure or --tokens-per-second; got both; try only one of them")
+        raise UserError("info: --measure cannot be combined with --tokens-per-second; try only one of them")
     origin = "as given"
     if measure:
         from train.experiments.speed import measure_speed
@@ -74,9 +54,9 @@ def info(
         use_device(device)
         with Display() as display, display.work("measuring"):
             tokens_per_second, origin = measure_speed(shape, run_config), "measured here"
-    last = last_update(run, run.metrics()) if is_run else None
+    last = last_update(run, run.metrics()) if run else None
     lines = describe(shape, run_config, last["step"] if last else None)
-    for line in chain(lines, describe_run(run, run_config) if is_run else ()):
+    for line in chain(lines, describe_run(run, run_config) if run else ()):
         print(line)
     if tokens_per_second:
         from train.experiments.speed import training_hours
@@ -85,21 +65,6 @@ def info(
         days = f" ({hours / 24:,.1f} days)" if hours >= 48 else ""
         print(f"time         {hours:,.1f} hours{days} for {plural(run_config.train.max_steps, 'update')}"
               f" at {tokens_per_second:,.0f} tokens/s, {origin}")  # fmt: skip
-
-
-def no_model_error(what: str) -> UserError:
-    """Return the error for a name that is neither a run folder nor a preset."""
-    from models import PRESETS
-
-    similar = difflib.get_close_matches(what, PRESETS, n=1)
-    attempt = similar[0] if similar else "the --out of a training run, or a preset such as base"
-    return UserError(f"{what}: expected a run folder or a preset; got neither; try {attempt}")
-
-
-def check_preset_only(vocab_size: int | None, run: str) -> None:
-    """Raise UserError if --vocab-size is given for a run, whose vocabulary already exists."""
-    if vocab_size is not None:
-        raise UserError(f"--vocab-size: expected a preset; got the run {run}, which has its own; try without it")
 
 
 def describe(shape: Any, config: Any, updates: int | None = None) -> Iterator[str]:
@@ -145,9 +110,6 @@ def describe(shape: Any, config: Any, updates: int | None = None) -> Iterator[st
                f" BLEU {paper['bleu']:.1f}")  # fmt: skip
     for pair in pairs:
         yield f"quality      the paper on newstest2014 {LANGUAGES[pair]}: BLEU {tested[pair]}"
-
-
-LANGUAGES = {"en-de": "English-German", "en-fr": "English-French"}
 
 
 def describe_architecture(shape: Any) -> str:

@@ -1,9 +1,11 @@
-"""Loads the model or ensemble that `translate` and `score --pairs` use."""
+"""Loads the models, runs and presets that commands name."""
 
+import difflib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from train.cli.options import PAPER_VOCAB_SIZE
 from train.errors import UserError
 
 
@@ -26,3 +28,34 @@ def load_models(runs: Sequence[Path], on_warning: Callable[[str], object]) -> tu
             )
     model = members[0] if len(members) == 1 else Ensemble(members)
     return model, tokenizers[0], configs[0], ", ".join(origin.path for origin in origins)
+
+
+def resolve_model(what: str, vocab_size: int | None, settings: Sequence[str] = ()) -> tuple[Any, Any, Any]:
+    """Return (run folder, or None for a preset; configuration; model configuration) of a run or preset.
+
+    Args:
+        what: a run folder or the name of a preset.
+        vocab_size: --vocab-size, for a preset only; None means that of the paper.
+        settings: changes to the configuration, as for --set.
+
+    Raises UserError for any other `what`, and for a run with --vocab-size.
+    """
+    from models import PRESETS
+    from train.run.checkpoint import find_checkpoint, model_config, read_state
+    from train.run.config import RunConfig
+    from train.run.folder import RunFolder
+
+    run = RunFolder(what)
+    if run.config_file.is_file():
+        if vocab_size is not None:
+            raise UserError(f"--vocab-size applies only to presets; the run {what} has its own vocabulary; omit it")
+        return run, run.load_config(settings), model_config(read_state(find_checkpoint(what)))
+    if run.path.is_dir():
+        raise UserError(f"{what}: expected a run folder; got one without config.toml; try the --out of a training run")
+    if what not in PRESETS:
+        similar = difflib.get_close_matches(what, PRESETS, n=1)
+        attempt = similar[0] if similar else "the --out of a training run, or a preset such as base"
+        raise UserError(f"{what}: expected a run folder or a preset; got neither; try {attempt}")
+    tables = {"model": {"preset": what}, "data": {"vocab_size": vocab_size or PAPER_VOCAB_SIZE}}
+    config = RunConfig.from_dict(tables, settings)
+    return None, config, config.transformer_config(config.data.vocab_size)

@@ -17,6 +17,7 @@ from npx.ranges import Range
 from train.errors import UserError, nearest
 
 SEEDS, VOCABULARY = "[0, 4294967295]", "[5, 16777216]"
+PAPER_VOCAB_SIZE = 37_000  # section 5.1, English-German
 
 
 def number_option(kind: type, interval: str, **settings: Any) -> Any:
@@ -91,6 +92,12 @@ NBest = Annotated[
     int, search_option("beam", metavar="K", help="Print the K best outputs as 'index ||| text ||| score'.")
 ]
 BatchTokens = Annotated[int | None, search_option("batch_tokens", help="Source tokens per batch; default: the run's.")]
+VocabSize = Annotated[
+    int | None,
+    number_option(
+        int, VOCABULARY, metavar="V", help=f"Vocabulary size, for a preset only; default: {PAPER_VOCAB_SIZE}."
+    ),
+]
 
 
 def search_options(run_search: dict[str, Any], n_best: int, **overrides: Any) -> dict[str, Any]:
@@ -109,7 +116,7 @@ def search_options(run_search: dict[str, Any], n_best: int, **overrides: Any) ->
 def check_single_input(input: Path | None, gold: Path | None) -> None:
     """Raise UserError if a command receives both --input and --gold."""
     if input is not None and gold is not None:
-        raise UserError(f"--gold: expected --input or --gold; got both ({input}, {gold}); try only one")
+        raise UserError(f"--gold {gold} cannot be combined with --input {input}; try only one of them")
 
 
 def ignore_warning(text: str) -> None:

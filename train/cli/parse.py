@@ -70,7 +70,7 @@ def parse(
     use_device(device)
     check_single_input(input, gold)
     if lexicon is not None and free:
-        raise UserError("--lexicon: expected a constrained search; got --free too; try only one of them")
+        raise UserError("--lexicon constrains the search, but --free removes the constraints; try only one of them")
     if svg is not None:
         check_path(svg, (".svg",))
     trees = list(read_clean_trees(gold)) if gold is not None else []

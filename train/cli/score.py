@@ -73,18 +73,18 @@ def score(
             "--metric": metric,
         }
         if conflicts := [name for name, value in options.items() if value]:
-            raise UserError(f"score: expected --pairs without {conflicts[0]}; got both; try only one of them")
+            raise UserError(f"score: --pairs cannot be combined with {conflicts[0]}; try only one of them")
         if not model:
-            raise UserError("score: expected --pairs and --model together; got --pairs alone; try --model RUN")
+            raise UserError("score: --pairs needs a model; try --model RUN")
         use_device(device)
         return score_given_pairs(model, pairs, as_json)
     if ref is None or hyp is None:
         missing = "--ref" if ref is None else "--hyp"
         raise UserError(f"score: missing {missing}; try {missing} F, or --pairs SRC TGT --model RUN")
     if device != "cpu" and not model:
-        raise UserError(f"--device: expected --model as well; got only --device {device}; try without --device")
+        raise UserError("--device has no effect without --model; omit it")
     if bool(model) != (src is not None):
-        raise UserError("score: expected --model and --src together; got one of them; try both, or neither")
+        raise UserError("score: --model and --src must be given together; try both, or neither")
     if model and len(model) > 1:
         raise UserError(f"score: expected one --model; got {len(model)}; try --pairs, which scores with an ensemble")
     for name in metric or ():

@@ -106,7 +106,7 @@ def train(
     changes = [*(settings or ()), *(f"data.{name}={to_toml(path)}" for name, path in paths.items())]
     if init is not None:
         if resume:
-            raise UserError("--init: expected a new run; got --resume; try --resume without --init")
+            raise UserError("--init applies only to a new run; try --resume without --init")
         changes = [f"train.init={to_toml(str(init))}", *changes]
     if init_only is not None:
         changes.append(f"train.init_only={to_toml(init_only)}")
@@ -168,7 +168,7 @@ def use_data_folder(
     for name in texts:
         if name in keys:
             option = f"--{name.replace('_', '-')}"
-            raise UserError(f"--data: expected {folder} or {option}; got both; try only one of them")
+            raise UserError(f"--data {folder} cannot be combined with {option}; try only one of them")
     original = read({}).data
     if original.task != "translation":
         raise UserError(f"--data: expected the task translation; got {original.task}; try the options of that task")

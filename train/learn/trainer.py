@@ -92,6 +92,7 @@ class Trainer:
         self.stream = Stream(task.training_batches(corpora["train"], config, tokenizer, self.state.batch_order))
         self.checkpoints.check_position(self.state, self.stream)
         self.longest_update = 0.0  # seconds
+        self.lr = self.norm = math.nan  # learning rate and gradient norm of the last update
 
     def run(self) -> Summary:
         """Train to train.max_steps, or until early stopping or the deadline, and return a summary.

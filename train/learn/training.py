@@ -79,7 +79,7 @@ def train(
     check_model(config, task)
     texts = task.texts(config.data)
     kind = config.data.tokenizer
-    check_selection(config, task, texts)
+    check_best_metric(config, task, texts)
     if t.tensorboard and world.rank == 0:
         check_tensorboard()
     has_own = resume and run.tokenizer_file.exists()
@@ -97,14 +97,7 @@ def train(
                 write_text(run.config_file, config.dump())
             tokenizer = prepare_tokenizer(run, config, texts, existing, reuse, display)
             corpora = prepare_corpora(run, config, texts, tokenizer, display)
-        special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
-        if tokenizer.n_outputs < tokenizer.vocab_size:
-            special["n_outputs"] = tokenizer.n_outputs
-        if (src_vocab_size := tokenizer.src_vocab_size) is not None:
-            special["src_vocab_size"] = src_vocab_size
-        if config.transformer_config(tokenizer.vocab_size).word_dropout:
-            special["unk_id"] = tokenizer.special.unk_id
-        shape = config.transformer_config(tokenizer.vocab_size, **special)
+        shape = config.transformer_config(tokenizer.vocab_size, **tokenizer_fields(tokenizer, config))
         check_memory(shape, t, precision)
         model = shape.build(t.seed, precision.weight_dtype)
         if t.init and not (resume and run.steps()):
@@ -115,6 +108,18 @@ def train(
         return trainer.run()
 
 
+def tokenizer_fields(tokenizer: TextTokenizer, config: RunConfig) -> dict[str, int]:
+    """Return the fields of the model's configuration that the tokenizer determines, except vocab_size."""
+    result = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
+    if tokenizer.n_outputs < tokenizer.vocab_size:
+        result["n_outputs"] = tokenizer.n_outputs
+    if tokenizer.src_vocab_size is not None:
+        result["src_vocab_size"] = tokenizer.src_vocab_size
+    if config.transformer_config(tokenizer.vocab_size).word_dropout:
+        result["unk_id"] = tokenizer.special.unk_id
+    return result
+
+
 def prepare_tokenizer(
     run: RunFolder,
     config: RunConfig,
@@ -123,8 +128,10 @@ def prepare_tokenizer(
     reuse: bool,
     display: Display,
 ) -> TextTokenizer:
-    """Return the run's tokenizer: with `reuse`, the one in its folder, if it exists; else `existing`; else a newly
-    trained one."""
+    """Return the run's tokenizer.
+
+    With `reuse`, it is the one in the run folder, if there is one; otherwise `existing`, or a newly trained one.
+    """
     data, task = config.data, TASKS[config.data.task]
     if existing is not None:
         existing = task.fit_tokenizer(existing, data, texts["train"])
@@ -174,8 +181,7 @@ def prepare_corpora(
 
 
 def check_shared_arrays(folder: Path, tokenizer: TextTokenizer) -> None:
-    """Raise UserError if a shared folder has token arrays of a different tokenizer, because other runs may need
-    them."""
+    """Raise UserError if a shared folder has token arrays of a different tokenizer, which other runs may need."""
     meta = read_sealed(folder / "meta.json")
     if isinstance(meta, dict) and meta.get("tokenizer") != tokenizer.digest:
         raise UserError(
@@ -185,9 +191,8 @@ def check_shared_arrays(folder: Path, tokenizer: TextTokenizer) -> None:
         )
 
 
-def check_selection(config: RunConfig, task: Task, texts: Texts) -> None:
-    """Raise UserError if the validations of this run do not measure train.best_metric, or if train.patience has no
-    metric."""
+def check_best_metric(config: RunConfig, task: Task, texts: Texts) -> None:
+    """Raise UserError if this run's validations do not measure the metric of train.best_metric or train.patience."""
     metric = config.train.best_metric or task.selection_metric
     metrics = [name for name in METRICS if name in ("loss", *task.scores)]
     if config.train.keep_best > 1 and not metric:
@@ -237,8 +242,7 @@ def check_model(config: RunConfig, task: Task) -> None:
     for name in ("token_types", "embedding_norm", "pooler", "output_transform"):
         if getattr(shape, name) and shape.architecture != "encoder":
             raise UserError(
-                f"model.{name}: expected the architecture encoder for this key; got {shape.architecture}; try "
-                f"leaving {name} out"
+                f"model.{name} applies only to the architecture encoder, not to {shape.architecture}; omit {name}"
             )
     check_regularization(config, task, shape)
     if config.train.recompute and shape.n_experts:
@@ -248,7 +252,7 @@ def check_model(config: RunConfig, task: Task) -> None:
     for name in ("freeze", "init_only"):
         select(f"train.{name}", getattr(config.train, name), names)
     if config.train.init_only and not config.train.init:
-        raise UserError("train.init_only: expected train.init as well; got only train.init_only; try --init RUN")
+        raise UserError("train.init_only has no effect without train.init; try --init RUN")
     longest = outline.max_length
     if longest is not None and config.data.max_length > longest:
         raise UserError(

@@ -134,8 +134,8 @@ def check_same_inputs(out: Path, dataset: Dataset, settings: Settings, user_path
         changes.append(f"{others[0]} text")
     if changes:
         raise UserError(
-            f"{out}: expected the texts and settings with which it was prepared, because runs may use it; got "
-            f"another {' and another '.join(changes)}; try the command in {file}, another --out, or deleting {out}"
+            f"{out} was prepared with a different {' and a different '.join(changes)}, and runs may use it; "
+            f"repeat the command in {file}, choose another --out, or delete {out}"
         )
 
 
