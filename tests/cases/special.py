@@ -247,6 +247,12 @@ def top_k(d):
     late = constant(d, 0, 3, 9)
     late[0, 8], late[1, 4:7], late[2, ::2] = 1, 1, 1
     yield Call((late, 2, ()))
+    last = d.values(3, 100)  # six groups of 16 columns and four columns that belong to no group
+    last[:, 97:] += 5
+    yield Call((last, 4, (98,)))
+    high = d.values(3, 9)
+    high[:, 4] = overflow_size(d)
+    yield Call((high, 2, (4,)))
     few = d.values(5, 7)
     few[:, 2:], few[3] = -np.inf, 0
     yield Call((few, 4, (0,)))

@@ -99,7 +99,7 @@ def load_for_search(run: Path, overrides: dict[str, Any]) -> tuple[Any, Any, str
     model, tokenizer, config, origin = load_with_origin(run, "", warn)
     s = config.search
     search = {"beam": s.beam, "alpha": s.alpha, "penalty": s.penalty, "max_extra": s.max_extra}
-    search |= {"full_beam": s.full_beam, "finish_in_beam": s.finish_in_beam}
+    search |= {name: getattr(s, name) for name in ("full_beam", "finish_in_beam", "stop_at_beam")}
     return model, tokenizer, origin.caption, search | overrides
 
 

@@ -348,6 +348,12 @@ class SearchSection:
         " transformers, CTranslate2). Otherwise all hypotheses that end among the 2 x beam best are.",
         may_change=True,
     )
+    stop_at_beam: bool = key(
+        False,
+        "With full_beam, stop a sentence when `beam` hypotheses have finished (fairseq, CTranslate2). Otherwise it"
+        " stops when no hypothesis can improve the result.",
+        may_change=True,
+    )
     max_extra: int = key(
         50,
         "Maximum length of an output: the length of its source plus this many tokens.",
