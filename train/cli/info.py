@@ -8,7 +8,7 @@ import typer
 
 from train.cli.app import Device, app, use_device
 from train.cli.models import resolve_model
-from train.cli.options import VocabSize, number_option
+from train.cli.options import VocabSize, number_option, warn
 from train.errors import UserError, plural
 
 N_SPECIAL = 4  # number of special ids, which come before the labels
@@ -20,7 +20,12 @@ LANGUAGES = {"en-de": "English-German", "en-fr": "English-French"}
     " 9.5 TFLOP/s."
 )
 def info(
-    what: Annotated[str, typer.Argument(metavar="RUN|PRESET", help="Run folder or preset.", show_default=False)],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|CONFIG.toml|PRESET", help="Run folder, configuration file or preset.", show_default=False
+        ),
+    ],
     vocab_size: VocabSize = None,
     config: Annotated[bool, typer.Option("--config", help="Print the complete configuration with comments.")] = False,
     measure: Annotated[
@@ -32,15 +37,24 @@ def info(
             float, "(0, 1e12]", metavar="X", help="Estimate the training time from this speed (source + target tokens)."
         ),
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key of CONFIG or PRESET; may be repeated."),
+    ] = None,
     device: Device = "cpu",
 ) -> None:
     """Print a model's parameters, FLOP and memory next to the paper's; for a run, also its validation curve."""
-    from train.run.checkpoint import check_tokenizer, find_checkpoint, read_state, task_of
+    from train.run.checkpoint import check_tokenizer, find_checkpoint, read_state, task_of, warn_of_old_average
 
-    run, run_config, shape = resolve_model(what, vocab_size)
-    if run and run.tokenizer_file.is_file():
-        state = read_state(find_checkpoint(what))
-        check_tokenizer(task_of(state).load_tokenizer(run.tokenizer_file), state, run.tokenizer_file)
+    run, run_config, shape = resolve_model(what, vocab_size, settings or ())
+    if run:
+        if settings:
+            raise UserError(f"--set applies only to presets and configuration files; {what} is a run; omit it")
+        loaded = find_checkpoint(what)
+        state = read_state(loaded)
+        warn_of_old_average(what, loaded, state, warn)
+        if run.tokenizer_file.is_file():
+            check_tokenizer(task_of(state).load_tokenizer(run.tokenizer_file), state, run.tokenizer_file)
     if config:
         print(run_config.dump(), end="")
         return
@@ -52,7 +66,8 @@ def info(
         from train.progress import Display
 
         use_device(device)
-        with Display() as display, display.work("measuring"):
+        with Display() as display, display.work("measuring the speed of a few updates"):
+            display.write("measuring the speed of a few updates")
             tokens_per_second, origin = measure_speed(shape, run_config), "measured here"
     last = last_update(run, run.metrics()) if run else None
     lines = describe(shape, run_config, last["step"] if last else None)
@@ -159,14 +174,14 @@ def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | Non
 
 def describe_run(run: Any, config: Any) -> Iterator[str]:
     """Yield lines about a run's checkpoints, tokenizer, progress and validation curve."""
-    from train.run.checkpoint import read_state
+    from train.run.checkpoint import find_checkpoint, read_state
     from train.tasks import TASKS
 
     task = TASKS[config.data.task]
     steps = [path.name.removeprefix("step-") for path in run.steps()]
     others = [run.averaged, run.best, *run.best_steps()]
     names = "".join(f", {path.name}" for path in others if path.is_dir())
-    yield f"checkpoints  steps {', '.join(steps) or 'none'}{names}"
+    yield f"checkpoints  steps {', '.join(steps) or 'none'}{names}; commands load {find_checkpoint(run.path).name}"
     if run.tokenizer_file.is_file():
         tokenizer = task.load_tokenizer(run.tokenizer_file)
         source = f"{tokenizer.src_vocab_size:,} source and " if tokenizer.src_vocab_size else ""

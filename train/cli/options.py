@@ -17,7 +17,6 @@ from npx.ranges import Range
 from train.errors import UserError, nearest
 
 SEEDS, VOCABULARY = "[0, 4294967295]", "[5, 16777216]"
-PAPER_VOCAB_SIZE = 37_000  # section 5.1, English-German
 
 
 def number_option(kind: type, interval: str, **settings: Any) -> Any:
@@ -94,9 +93,7 @@ NBest = Annotated[
 BatchTokens = Annotated[int | None, search_option("batch_tokens", help="Source tokens per batch; default: the run's.")]
 VocabSize = Annotated[
     int | None,
-    number_option(
-        int, VOCABULARY, metavar="V", help=f"Vocabulary size, for a preset only; default: {PAPER_VOCAB_SIZE}."
-    ),
+    number_option(int, VOCABULARY, metavar="V", help="Vocabulary size, not for a run; default: the configuration's."),
 ]
 
 

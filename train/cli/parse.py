@@ -61,6 +61,7 @@ def parse(
     from dataclasses import asdict
 
     from train.run.checkpoint import load_with_origin
+    from train.tasks.pairs import trained_length
     from train.tasks.parsing.commands import summarize, write_parses
     from train.tasks.parsing.lexicon import Lexicon
     from train.tasks.parsing.pictures import attention_over_words, draw_tree
@@ -84,7 +85,7 @@ def parse(
             )
         overrides = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra}
         search = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)
-        search |= {"free": free, "lexicon": tags}
+        search |= {"free": free, "lexicon": tags, "trained_length": trained_length(config)}
         with line_progress("parsed", gold or input, output, not quiet) as work:
             search["on_progress"] = work.advance
             if gold is not None:

@@ -44,7 +44,9 @@ def score(
     ] = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Compute only this score, such as bleu_13a, chrf or ter; may be repeated."),
+        typer.Option(
+            metavar="NAME", help="Compute only this score, such as bleu (bleu_13a), chrf or ter; may be repeated."
+        ),
     ] = None,
     src: Annotated[Path | None, typer.Option(metavar="F", help="Source text of --ref, with --model.")] = None,
     pairs: Annotated[
@@ -57,7 +59,7 @@ def score(
     device: Device = "cpu",
 ) -> None:
     """Score a translation with BLEU, chrF and TER, or, with --pairs, print log-probabilities under a model."""
-    from train.metrics.bleu import SCORES, WITHOUT_TER, print_report, score_report
+    from train.metrics.bleu import SCORES, SHORT_NAMES, WITHOUT_TER, print_report, score_report
     from train.metrics.limits import check_lengths
     from train.progress import Display
     from train.text.lines import read_all_lines
@@ -87,7 +89,8 @@ def score(
         raise UserError("score: --model and --src must be given together; try both, or neither")
     if model and len(model) > 1:
         raise UserError(f"score: expected one --model; got {len(model)}; try --pairs, which scores with an ensemble")
-    for name in metric or ():
+    metric = [SHORT_NAMES.get(name, name) for name in metric or ()]
+    for name in metric:
         check_choice("--metric", name, SCORES)
     if bootstrap == 1:
         raise UserError("--bootstrap: expected 0, or at least 2 resamples; got 1; try 1000")
@@ -108,7 +111,7 @@ def score(
         from train.learn.validation import perplexity
 
         use_device(device)
-        report["scores"]["perplexity"] = perplexity(model[0], src, ref, progress=True)
+        report["scores"]["perplexity"] = perplexity(model[0], src, ref, progress=True, on_warning=warn)
     if as_json:
         print(json.dumps(report, ensure_ascii=False, indent=2))
     else:
@@ -123,7 +126,7 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool)
 
     check_parallel(*pairs)
     model, tokenizer, config, _ = load_models(runs, warn)
-    total, n_tokens, n_pairs = 0.0, 0, 0
+    total, n_tokens, n_pairs, n_empty = 0.0, 0, 0, 0
     options = {"batch_tokens": config.search.batch_tokens, "on_warning": warn}
     for index, t in enumerate(decoding.score_pairs(model, tokenizer, read_parallel(*pairs), **options)):
         if as_json:
@@ -131,8 +134,11 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool)
             print(json.dumps(fields, ensure_ascii=False))
         else:
             print(" ||| ".join([t.text, *decoding.format_fields(t, tokenizer, scores=True, alignments=False)]))
+        n_empty += not (t.source_ids and t.hypothesis.tokens)
         terms = t.hypothesis.token_log_probabilities
         total, n_tokens, n_pairs = total + sum(terms), n_tokens + len(terms), n_pairs + 1
+    if n_empty:
+        warn(f"{plural(n_empty, 'pair')} with an empty side, which training leaves out")
     perplexity = math.exp(min(-total / max(1, n_tokens), 700.0))
     counts = f"{plural(n_pairs, 'pair')}, {plural(n_tokens, 'token')}"
     warn(f"{counts}: log-probability {total:.4f}, perplexity {perplexity:.4f}")

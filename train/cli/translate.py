@@ -85,7 +85,7 @@ def translate(
     from train.cli.models import load_models
     from train.learn.parallel.join import join_ranks
     from train.tasks import decoding
-    from train.tasks.pairs import format_hypotheses
+    from train.tasks.pairs import format_hypotheses, trained_length
     from train.text.lines import read_all_lines
 
     sampling = without_none(samples=samples, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
@@ -116,6 +116,7 @@ def translate(
             overrides = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra}
             options = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)
         options |= {"prefixes": prefixes, "alignments": alignments, "on_warning": on_warning, "world": world}
+        options |= {"prefixes_name": f"--constrain {constrain}", "trained_length": trained_length(config)}
         work = stack.enter_context(line_progress("translated", input, output, not quiet and world.rank == 0))
         options["on_progress"] = lambda n_lines: work.advance(n_lines * world.size)  # other ranks progress at this rate
         index = -1

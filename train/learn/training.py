@@ -29,6 +29,7 @@ from train.run.metric_files import check_tensorboard
 from train.run.state import Summary
 from train.tasks import TASKS, Task
 from train.tasks.protocols import Corpus, TextTokenizer
+from train.text.lines import count_shared_lines
 
 Texts = Mapping[str, tuple[str, ...]]
 
@@ -97,13 +98,15 @@ def train(
                 write_text(run.config_file, config.dump())
             tokenizer = prepare_tokenizer(run, config, texts, existing, reuse, display)
             corpora = prepare_corpora(run, config, texts, tokenizer, display)
+            warnings = check_held_out(texts) if world.rank == 0 and not resume else []
         shape = config.transformer_config(tokenizer.vocab_size, **tokenizer_fields(tokenizer, config))
         check_memory(shape, t, precision)
         model = shape.build(t.seed, precision.weight_dtype)
         if t.init and not (resume and run.steps()):
-            display.write(initialize(model, t.init, t.init_only, tokenizer))
+            display.write(initialize(model, t.init, t.init_only, tokenizer, warnings.append))
         deadline = start + 3600 * max_hours if max_hours else None
         trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress, deadline, debug)
+        trainer.checkpoints.warnings += warnings
         run.commit()
         return trainer.run()
 
@@ -189,6 +192,19 @@ def check_shared_arrays(folder: Path, tokenizer: TextTokenizer) -> None:
             "different one, for another run or another text; "
             "try --set data.prepared=, which stores the arrays of the current text in the run folder"
         )
+
+
+def check_held_out(texts: Texts) -> list[str]:
+    """Return a warning if sources of the validation text also occur in the training text."""
+    if "valid" not in texts or len(texts["valid"]) < 2:  # not a text of pairs
+        return []
+    n, total = count_shared_lines(texts["valid"][0], texts["train"][0])
+    if not n:
+        return []
+    return [
+        f"warning: {n:,} of {total:,} validation sources also occur in the training text, so the validation scores are "
+        "too good for new text; `data own --hold-out N` makes a validation text without them"
+    ]
 
 
 def check_best_metric(config: RunConfig, task: Task, texts: Texts) -> None:
