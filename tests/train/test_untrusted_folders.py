@@ -107,7 +107,7 @@ def test_a_training_whose_lock_was_removed_stops_without_writing(text, tmp_path,
     monkeypatch.setattr(Trainer, "_after_update", remove_lock)
     with pytest.raises(UserError) as error:
         run(text, out)
-    assert f"{out / 'lock'}: expected the lock of this program; got a removed one" in one_line(error)
+    assert f"{out / 'lock'}: this program's lock was removed" in one_line(error)
     assert len(errors) == 1 and (RunFolder(out).steps()[-1].name, (out / "lock").exists()) == ("step-12", False)
 
 
@@ -122,7 +122,7 @@ def test_a_removed_lock_stops_an_average(copied, monkeypatch):
         return read(*arguments)
 
     monkeypatch.setattr(average, "read_arrays", remove_lock)
-    with pytest.raises(UserError, match="expected the lock of this program; got that of another program"):
+    with pytest.raises(UserError, match="this program's lock was replaced by that of another"):
         average_checkpoints(copied, 2)
     assert not (copied / "checkpoints/averaged").exists() and (copied / "lock").exists()
 
