@@ -217,7 +217,6 @@ class SequenceModel(Module):
     """
 
     examples: str
-    causal_kinds: tuple[str, ...] = ()  # the kinds of `attentions` that are causal
     build: Callable[[TransformerConfig], None]
     hidden_states: Callable[[npx.Array, Any], Tensor]
 

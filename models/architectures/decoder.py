@@ -27,7 +27,7 @@ class LanguageModel(SequenceModel):
     """Causal self-attention and feed-forward layers (Radford et al., 2018). `model(ids)`: (B, T) -> (B, T, V)."""
 
     examples = "text"
-    causal_kinds = ("text",)
+    causal_kinds: tuple[str, ...] = ("text",)  # the kinds of `attentions` that are causal
 
     def build(self, c: TransformerConfig) -> None:
         self.text_positions = self.make_positions()

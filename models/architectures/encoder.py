@@ -66,6 +66,7 @@ class Encoder(SequenceModel):
     """
 
     examples = "labels"
+    causal_kinds: tuple[str, ...] = ()  # no attention is causal
 
     def build(self, c: TransformerConfig) -> None:
         if c.src_vocab_size is not None:  # the text and the labels have different vocabularies

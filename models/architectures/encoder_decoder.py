@@ -63,7 +63,7 @@ class EncoderDecoder(SequenceModel):
     """
 
     examples = "pairs"
-    causal_kinds = ("decoder",)
+    causal_kinds: tuple[str, ...] = ("decoder",)  # the kinds of `attentions` that are causal
     expansion = 1.0  # positions that the encoder computes for each source token
     make_encoder: Callable[[TransformerConfig], list[Any]]
     make_decoder: Callable[[TransformerConfig], list[Any]]

@@ -398,7 +398,7 @@ def test_labels_of_a_picture_neither_overlap_nor_leave_it(tmp_path, monkeypatch)
         renderer = FigureCanvasAgg(figure).get_renderer()
         figure.draw(renderer)
         for axis in figure.axes:
-            ticks = [*axis.yaxis.get_ticklabels("both")]
+            ticks = [*axis.yaxis.get_ticklabels(which="both")]
             boxes = sorted((t.get_window_extent(renderer) for t in ticks if t.get_text()), key=lambda box: box.y0)
             assert all(low.y1 <= high.y0 + 1 for low, high in zip(boxes, boxes[1:], strict=False))
             for title in (axis.title, axis._left_title, axis._right_title):

@@ -67,7 +67,7 @@ def test_masked_weights_of_the_grid_are_hatched(tab, address):
         const solid = Array.from({ length: width * height }, (_, i) => 4 * i).filter((i) => data[i + 3] === 255);
         return [solid.length / (width * height), new Set(solid.map((i) => data.slice(i, i + 3).join())).size];
     }""")
-    assert covered == pytest.approx(6 / 25, rel=0.1) and n_colors > 1  # of the cells and gaps of a head
+    assert covered == pytest.approx(6 / 25, rel=0.1) and n_colors > 1  # 6 of 5 x 5 cells and gaps
     pixel = "canvas => [...canvas.getContext('2d').getImageData(1, 0, 1, 1).data]"
     assert tab.locator("[data-kind=decoder] canvas:not(.hatched)").evaluate(pixel)[3] == 0
     assert tab.locator("[data-kind=cross] canvas").count() == 1
