@@ -24,6 +24,8 @@ def test_presenting_enlarges_the_text_and_shows_the_figure_or_the_block(tab, add
     tab.keyboard.press("f")
     until(tab, f"Math.abs({SIZE} - 1.4 * {normal}) < 0.1")
     until(tab, "document.fullscreenElement")
+    small = "parseFloat(getComputedStyle(document.querySelector('#model .what small')).fontSize)"
+    assert tab.evaluate(small) >= 24  # readable from the last row
     assert not tab.is_visible("#ask") and not tab.is_visible("nav") and not tab.is_visible("#model .opened")
     tops = tab.locator("#model .controls button").evaluate_all(
         "all => all.map((one) => one.getBoundingClientRect().top)"
