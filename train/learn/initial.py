@@ -14,7 +14,7 @@ from models.architectures.blocks import SequenceModel
 from models.config import TransformerConfig
 from models.layers.positions import resolve_rates
 from train.errors import UserError, nearest
-from train.run.checkpoint import MODEL, find_checkpoint, load_checkpoint, model_config, run_files, task_of
+from train.run.checkpoint import MODEL, check_peer, find_checkpoint, load_checkpoint, model_config, run_files, task_of
 from train.run.config import to_toml
 from train.tasks.protocols import TextTokenizer
 
@@ -73,6 +73,7 @@ def initialize(model: SequenceModel, source: str, patterns: str, tokenizer: Text
     """
     folder = find_checkpoint(source)
     checkpoint = load_checkpoint(folder, optimizer=False)
+    check_peer(folder, checkpoint.state)
     parameters, weights = dict(model.named_parameters()), checkpoint.model
     is_same_tokenizer = checkpoint.state["tokenizer_digest"] == tokenizer.digest
     if not patterns and not is_same_tokenizer and (of_labels := model.label_parameters()):
