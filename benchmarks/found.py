@@ -4,9 +4,10 @@
     python -m benchmarks.found --torch --only torch.hypot --report
 
 Each line of found_torch.txt and found_jax.txt is an expression in the inputs below, from which `check_operation`
-derives further inputs. The levels are `right`; `convention`, where several gradients are defensible; `wrong`, with the
-broken rule; `not checked`, with the reason: the framework has no gradient, the check took more than --limit seconds, or
-the framework crashed.
+derives further inputs. A comment at the end of a line declares what the documentation excludes: the expression then
+raises an error outside the function's domain, as any user's function may, or takes float32 inputs. The levels are
+`right`; `convention`, where several gradients are defensible; `wrong`, with the broken rule; `not checked`, with the
+reason: the framework has no gradient, the check took more than --limit seconds, or the framework crashed.
 """
 
 import argparse
@@ -52,13 +53,21 @@ def inputs() -> dict[str, Any]:
         **{"i": rng.normal(size=(1, 2, 6, 6)), "c": rng.normal(size=(2, 2, 3, 3))},  # an image and its kernel
         "g": rng.uniform(-0.9, 0.9, size=(1, 3, 3, 2)),  # a grid of points in an image
         "n": rng.integers(0, 6, size=4),  # indices
+        "f": rng.normal(size=(2, 3, 8)).astype("float32"),
     }
+
+
+def require(x: Any, condition: Any) -> Any:
+    """Return x. Raises ValueError unless the condition holds: inputs that raise an error are outside the domain."""
+    if not condition:
+        raise ValueError("expected an input inside the domain; got one outside it")
+    return x
 
 
 def namespace(framework: str) -> dict[str, Any]:
     """Return the modules that the expressions of a framework use."""
     if framework == "torch":
-        return {"torch": import_module("torch"), "F": import_module("torch.nn.functional")}
+        return {"torch": import_module("torch"), "F": import_module("torch.nn.functional"), "require": require}
     modules = {"jax": "jax", "jnp": "jax.numpy", "nn": "jax.nn", "jsp": "jax.scipy"}
     for name in ("linalg", "special", "signal", "ndimage", "stats"):
         import_module(f"jax.scipy.{name}")
@@ -88,6 +97,7 @@ class Outcome:
     """The check of one function.
 
     Attributes:
+        declared: what its line declares about the documentation.
         rule: the broken rule, or why it is not checked.
         report: the checker's report.
     """
@@ -101,6 +111,7 @@ class Outcome:
     conventions: int = 0
     inconclusive: int = 0
     report: str = ""
+    declared: str = ""
 
 
 class TimeLimit(BaseException):
@@ -128,7 +139,8 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 def check(expression: str, framework: str, limit: float, seed: int) -> Outcome:
     """Check one function."""
-    outcome, start = Outcome(framework, expression), time.perf_counter()
+    expression, _, declared = expression.partition("  # ")
+    outcome, start = Outcome(framework, expression, declared=declared), time.perf_counter()
     names = names_in(expression)
     given = {name: x for name, x in inputs().items() if name in names}
     try:
@@ -169,7 +181,8 @@ def new_executor() -> ProcessPoolExecutor:
 def row(outcome: Outcome) -> str:
     """Return a line of the table."""
     function = outcome.function if len(outcome.function) <= WIDTH else outcome.function[: WIDTH - 3] + "..."
-    return f"{function:{WIDTH}}  {outcome.level:11}  {outcome.seconds:6.2f} s  {outcome.rule}".rstrip()
+    remark = f"{outcome.rule}; declared: {outcome.declared}".strip("; ") if outcome.declared else outcome.rule
+    return f"{function:{WIDTH}}  {outcome.level:11}  {outcome.seconds:6.2f} s  {remark}".rstrip()
 
 
 def summary(framework: str, outcomes: list[Outcome]) -> str:
@@ -178,10 +191,11 @@ def summary(framework: str, outcomes: list[Outcome]) -> str:
     levels = Counter(outcome.level for outcome in outcomes)
     inconclusive = sum(outcome.inconclusive > 0 for outcome in outcomes)
     counts = ", ".join(f"{levels[level]} {level}" for level in LEVELS)
+    declared = sum(outcome.declared != "" for outcome in outcomes)
     seconds = sum(outcome.seconds for outcome in outcomes)
     return (
-        f"{framework} {version}: {len(outcomes)} functions: {counts}; {inconclusive} with inconclusive entries; "
-        f"{seconds:.0f} s"
+        f"{framework} {version}: {len(outcomes)} functions: {counts}; {declared} with a declaration; "
+        f"{inconclusive} with inconclusive entries; {seconds:.0f} s"
     )
 
 

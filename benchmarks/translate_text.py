@@ -4,8 +4,8 @@
 
 The run is exported by `npx-transformer export`. Every command reads the text, loads model and tokenizer, translates
 with the same beam and batch size, and writes the translations. The commands run in turn. All engines search in the same
-way: with the length penalty |Y|^alpha, and with finished hypotheses only among the `beam` most probable continuations.
-Lines that differ from ours are counted; CTranslate2 may end a search earlier. Processor time is user plus system time.
+way: with the length penalty |Y|^alpha, with finished hypotheses only among the `beam` most probable continuations, and
+until `beam` hypotheses have finished. Lines that differ from ours are counted. Processor time is user plus system time.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def copy_run(a: argparse.Namespace, folder: Path) -> None:
     ignored = shutil.ignore_patterns("data", "optimizer.safetensors")
     shutil.copytree(a.run, folder, ignore=ignored)
     config = RunConfig.load(folder / "config.toml")
-    search = {"beam": a.beam, "alpha": a.alpha, "penalty": "length", "full_beam": True, "finish_in_beam": True}
+    search = {"beam": a.beam, "alpha": a.alpha, "penalty": "length"}
+    search |= dict.fromkeys(("full_beam", "finish_in_beam", "stop_at_beam"), True)
     search["batch_tokens"] = a.batch_tokens
     config = dataclasses.replace(config, search=dataclasses.replace(config.search, **search))
     (folder / "config.toml").write_text(config.dump(), encoding="utf-8")
@@ -180,7 +181,7 @@ def transformers(a: argparse.Namespace, model: Path, output: Path) -> None:
         source = tokenizer([lines[j] for j in batch], return_tensors="pt", padding=True)
         with torch.inference_mode():
             ids = network.generate(
-                **source, num_beams=a.beam, length_penalty=a.alpha, early_stopping="never", do_sample=False,
+                **source, num_beams=a.beam, length_penalty=a.alpha, early_stopping=True, do_sample=False,
                 max_new_tokens=LENGTH,
             )  # fmt: skip
         for j, text in zip(batch, tokenizer.batch_decode(ids, skip_special_tokens=True), strict=True):

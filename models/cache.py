@@ -14,7 +14,13 @@ class DecodingState:
     """Base class of decoding states.
 
     A state may contain other states, as attributes or in lists with one state per layer.
+
+    Attributes:
+        projection: the output projection (D, V), copied once for all steps, because a GEMM with few rows reads the
+            columns of a transposed matrix slowly; None before the first step.
     """
+
+    projection: npx.Array | None = None
 
     def select(self, rows: npx.Array) -> None:
         """Keep, repeat or reorder rows in place.
@@ -116,11 +122,12 @@ class SharedState(DecodingState):
         self.sources = host.arange(n_sources)
 
     def select(self, rows: npx.Array) -> None:
-        self.sources = self.sources[rows]
-        selected, sources = host.unique(self.sources, return_inverse=True)
-        rows_each = len(sources) // max(1, len(selected))
-        if not host.array_equal(sources, host.repeat(host.arange(len(selected)), rows_each)):
-            selected, sources = self.sources, host.arange(len(rows))
+        sources = self.sources[rows]
+        n_distinct = len(host.unique(sources))
+        rows_each = len(sources) // max(1, n_distinct)
+        selected = sources[:: max(1, rows_each)]
+        if len(selected) != n_distinct or not host.array_equal(sources, host.repeat(selected, rows_each)):
+            selected, rows_each = sources, 1
         if not host.array_equal(selected, host.arange(self.n_sources)):
             super().select(selected)
-        self.sources, self.n_sources = sources, len(selected)
+        self.sources, self.n_sources = host.repeat(host.arange(len(selected)), rows_each), len(selected)

@@ -11,30 +11,56 @@ VOCABULARY = Range(int, "[1, 16777216]")
 
 def check_config(c: Any) -> None:
     """Raise ValueError, naming the field, for the TransformerConfig of a model that cannot be built."""
-    v = c.vocab_size
-    if not VOCABULARY.fits(v):
-        raise ValueError(f"vocab_size: expected {VOCABULARY.words()}; got {v!r}")
-    special = {name: getattr(c, name) for name in ("pad_id", "bos_id", "eos_id")}
+    if not VOCABULARY.fits(c.vocab_size):
+        raise ValueError(f"vocab_size: expected {VOCABULARY.words()}; got {c.vocab_size!r}")
+    check_special_ids(c)
+    check(c)
+    if c.src_vocab_size is not None:
+        check_source_vocabulary(c)
+    check_unknown_id(c)
+    check_widths(c)
+    if c.positions == "t5":
+        check_buckets(c)
+    check_architecture(c)
+    check_window(c)
+
+
+def special_ids(c: Any) -> dict[str, Any]:
+    """Return the ids of the special tokens that every model has, by field."""
+    return {name: getattr(c, name) for name in ("pad_id", "bos_id", "eos_id")}
+
+
+def check_special_ids(c: Any) -> None:
+    """Raise ValueError for special ids outside the vocabulary or the outputs, or for equal ones."""
+    vocab_size, n_outputs, special = c.vocab_size, c.n_outputs, special_ids(c)
     for name, value in special.items():
-        if not (type(value) is int and 0 <= value < v):
-            raise ValueError(f"{name}: expected a whole number below vocab_size = {v}; got {value!r}")
+        if not (type(value) is int and 0 <= value < vocab_size):
+            raise ValueError(f"{name}: expected a whole number below vocab_size = {vocab_size}; got {value!r}")
     names, ids = ", ".join(special), special.values()
     needed = {name: i for name, i in special.items() if (name, c.decoder_start) != ("bos_id", "pad")}
     if len({*needed.values()}) < len(needed):  # search must tell them apart
         raise ValueError(f"{names}: expected different ids; got {', '.join(map(str, ids))}")
-    n = c.n_outputs
-    if n is not None and not (type(n) is int and max(ids) < n <= v):
+    if n_outputs is not None and not (type(n_outputs) is int and max(ids) < n_outputs <= vocab_size):
         lowest = f"{max(ids) + 1} (above {names})"
-        raise ValueError(f"n_outputs: expected a whole number from {lowest} to {v}; got {n!r}")
+        raise ValueError(f"n_outputs: expected a whole number from {lowest} to {vocab_size}; got {n_outputs!r}")
     for i in c.suppressed_ids:
-        if not (type(i) is int and 0 <= i < v and i != c.eos_id):
-            raise ValueError(f"suppressed_ids: expected ids below vocab_size = {v} other than eos_id; got {i!r}")
-    check(c)
-    if c.src_vocab_size is not None:
-        check_source_vocabulary(c, max(ids))
-    unk = c.unk_id
-    if c.word_dropout and not (type(unk) is int and 0 <= unk < v and unk not in ids):
-        raise ValueError(f"unk_id: expected an id below vocab_size = {v} other than {names}; got {unk!r}")
+        if not (type(i) is int and 0 <= i < vocab_size and i != c.eos_id):
+            raise ValueError(
+                f"suppressed_ids: expected ids below vocab_size = {vocab_size} other than eos_id; got {i!r}"
+            )
+
+
+def check_unknown_id(c: Any) -> None:
+    """Raise ValueError if word dropout has no id for dropped words."""
+    unk_id, special = c.unk_id, special_ids(c)
+    if c.word_dropout and not (type(unk_id) is int and 0 <= unk_id < c.vocab_size and unk_id not in special.values()):
+        raise ValueError(
+            f"unk_id: expected an id below vocab_size = {c.vocab_size} other than {', '.join(special)}; got {unk_id!r}"
+        )
+
+
+def check_widths(c: Any) -> None:
+    """Raise ValueError for sizes that the heads, the positions or the architecture cannot divide."""
     if c.d_model % c.n_heads and None in (c.d_k, c.d_v):
         raise ValueError(
             f"d_model: expected a multiple of n_heads = {c.n_heads}; got {c.d_model}; "
@@ -54,9 +80,10 @@ def check_config(c: Any) -> None:
         raise ValueError(
             f"n_kv_heads: expected a divisor of n_heads = {c.n_heads}; got {c.n_kv_heads}; try {divisors[-1]}"
         )
-    if c.positions == "t5":
-        check_buckets(c)
-    check_architecture(c)
+
+
+def check_window(c: Any) -> None:
+    """Raise ValueError for a window combined with a kind of attention that has none."""
     relative = c.positions if c.positions in ("alibi", "shaw", "t5") else ""
     others = {"n_kv_heads": c.n_kv_heads, "qk_norm": c.qk_norm, f"positions = {relative}": relative}
     if c.attention_window is not None and (given := [name for name, value in others.items() if value]):
@@ -93,9 +120,9 @@ def check_buckets(c: Any) -> None:
         )
 
 
-def check_source_vocabulary(c: Any, highest_special: int) -> None:
+def check_source_vocabulary(c: Any) -> None:
     """Raise ValueError if a separate source vocabulary is inconsistent with the other fields."""
-    if not VOCABULARY.fits(c.src_vocab_size) or c.src_vocab_size <= highest_special:
+    if not VOCABULARY.fits(c.src_vocab_size) or c.src_vocab_size <= max(special_ids(c).values()):
         raise ValueError(
             f"src_vocab_size: expected {VOCABULARY.words()}, above the special ids; got {c.src_vocab_size!r}"
         )

@@ -34,6 +34,7 @@ from npx.kernels.dropout_residual_norm import dropout_residual_norm, dropout_res
 from npx.kernels.embedding import embedding, embedding_grad
 from npx.kernels.layer_norm import layer_norm, layer_norm_grad
 from npx.kernels.linear import linear, linear_grad
+from npx.kernels.recurrent import gru, gru_grad, lstm, lstm_grad
 from npx.kernels.softmax import softmax, softmax_grad
 from npx.kernels.top_k import top_k
 from npx.kernels.packing import Packing, pack, pad_packed, pack_padded

@@ -13,7 +13,7 @@ from models import PRESETS
 from models.fields import keys_of, range_of
 from npx.settings import SETTINGS
 from train.run.config import default_of, preset_values, to_toml
-from train.run.keys import SECTIONS, TRAINING, VARIANTS
+from train.run.keys import PRESET_DATA, SECTIONS, TRAINING, VARIANTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 INTRODUCTION = """# Configuration
@@ -45,8 +45,9 @@ TABLES = {
 }
 PRESETS_TEXT = """## Presets
 
-A preset sets the keys of `[model]` that differ from `base`, and sometimes keys of `[train]`. `base` and `big` are the
-models of the paper's Table 3, and names such as `C-d256` are its other rows: a letter for the group, then what differs.
+A preset sets the keys of `[model]` that differ from `base`, and sometimes keys of `[train]` and `[data]`. `base` and
+`big` are the models of the paper's Table 3, and names such as `C-d256` are its other rows: a letter for the group, then
+what differs. `tiny` is not in the paper; it trains on a CPU without further settings.
 `npx-transformer info NAME` prints parameters, FLOPs and memory.
 """
 VARIANTS_TEXT = """## Variants
@@ -155,7 +156,12 @@ def variants_table() -> str:
 def page() -> str:
     """Return the text of docs/configuration.md."""
     presets = [
-        (f"`{name}`", assignments(keys) or "none", assignments(TRAINING.get(name, {})))
+        (
+            f"`{name}`",
+            assignments(keys) or "none",
+            assignments(TRAINING.get(name, {})),
+            assignments(PRESET_DATA.get(name, {})),
+        )
         for name, keys in PRESETS.items()
     ]
     declared = {name: (values(s.range), f"`{s.default}`") for name, s in SETTINGS.items()} | OTHERS
@@ -167,7 +173,7 @@ def page() -> str:
             INTRODUCTION,
             *(section_table(name) for name in SECTIONS),
             PRESETS_TEXT,
-            table("preset | differs from base in | [train]", presets),
+            table("preset | differs from base in | [train] | [data]", presets),
             VARIANTS_TEXT,
             variants_table(),
             VARIABLES_TEXT,

@@ -38,9 +38,19 @@ class Work:
     """
 
     def __init__(self, name: str, unit: str = "", total: int | None = None, done: int = 0) -> None:
-        self.name, self.unit, self.total, self.done = name, unit, total, done
+        self.name, self.unit, self.total = name, unit, total
         self.first, self.start, self.details = done, time.perf_counter(), ""
+        self.done = done
         self.end: float | None = None
+
+    @property
+    def done(self) -> int:
+        """The count of completed items. The time at which it changes is recorded, for `time_left`."""
+        return self._done
+
+    @done.setter
+    def done(self, count: int) -> None:
+        self._done, self._counted_at = count, time.perf_counter()
 
     def advance(self, count: int = 1) -> None:
         """Count work that has been done."""
@@ -61,10 +71,15 @@ class Work:
         return (self.done - self.first) / max(self.seconds, 1e-9)
 
     def time_left(self) -> str:
-        """Return the remaining time at the current rate, "1:02:03 left", or "" if it is unknown."""
+        """Return the remaining time, "1:02:03 left", or "" if it is unknown.
+
+        It is estimated from the rate when an item was last completed, and counted down until the next one is.
+        """
         if self.total is None or self.done == self.first < self.total:
             return ""
-        return f"{format_duration(max(0, self.total - self.done) / max(self.rate, 1e-9))} left"
+        rate = (self.done - self.first) / max(self._counted_at - self.start, 1e-9)
+        waited = (self.end or time.perf_counter()) - self._counted_at
+        return f"{format_duration(max(0, (self.total - self.done) / max(rate, 1e-9) - waited))} left"
 
     def describe(self) -> str:
         """Return the current state as one line."""

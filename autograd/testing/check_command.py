@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +18,7 @@ from autograd.testing.adapters.guess import guess_inputs
 from autograd.testing.expectation import Expectation
 from autograd.testing.mutate import Parser
 from autograd.testing.mutation.runner import UsageError
+from autograd.testing.progress import progress_line
 from autograd.testing.report import CheckError, GradientError
 
 RIGHT, WRONG, UNCHECKED = "right", "wrong", "not checked"
@@ -167,9 +169,16 @@ def check_all(
         task = progress.add_task("checking", total=len(gradients))
         for gradient in gradients:
             progress.update(task, description=f"checking {gradient.name}")
-            outcomes.append(check_one(gradient, shapes, seed, expectations.get(gradient.name)))
+            with progress_line(partial(show_in_bar, progress, task)):
+                outcomes.append(check_one(gradient, shapes, seed, expectations.get(gradient.name)))
             progress.advance(task)
     return outcomes
+
+
+def show_in_bar(progress: Any, task: Any, text: str) -> None:
+    """Show the progress of a check in place of the description of the bar."""
+    if text:
+        progress.update(task, description=text)
 
 
 def print_table(outcomes: list[Outcome]) -> None:

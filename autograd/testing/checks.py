@@ -23,6 +23,7 @@ from autograd.testing.hidden_state import buffer_state, cast_buffers, hold_state
 from autograd.testing.out_of_contract import note_strays, out_of_contract, require_registered
 from autograd.testing.problem import Problem, is_float, quiet, require_floats
 from autograd.testing.problem_check import ProblemCheck
+from autograd.testing.progress import progress_line
 from autograd.testing.reference import Reference, compare_value, unwritten_recognized
 from autograd.testing.report import Report
 from autograd.testing.reproduction import Named, literal, reproduction
@@ -36,6 +37,7 @@ def overflow_ignored() -> Iterator[None]:
         yield
 
 
+@progress_line()
 @overflow_ignored()
 def check_operation(
     operation: Callable[..., Tensor],
@@ -138,6 +140,7 @@ def operation_problem(operation: Callable[..., Tensor], arguments: Arguments, se
     return problem
 
 
+@progress_line()
 @overflow_ignored()
 def check_layer(
     layer: Any,
@@ -202,7 +205,7 @@ def check_layer(
             check = ProblemCheck(report, directions, float32, domain, None, seed)
             check.save_buffers = partial(buffer_state, layer)
             check.warm_up(problem)
-            expected = check.at_given_inputs(problem)
+            expected = check.at_given_inputs(problem, first)
             require_registered(expected.problem, layer, options, report.notes)
             mode_rules.backward_in_other_mode(expected, leave, enter)
             if mode == "eval" and len(modes) > 1:

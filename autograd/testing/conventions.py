@@ -18,6 +18,7 @@ from npx import Array
 MAX_NEIGHBORS = 36  # enough for each of up to 36 tied entries to take every rank
 DISTANCE = 1e-6  # distance of the farthest neighbor, relative to the largest magnitude of each array
 JUMPS = 1e-3, 1e-5, 1e-7  # distances at which a jump of the function must persist
+ROUNDING = 1e-10  # relative to the largest output; smaller jumps may be rounding errors
 WIDE = 1e-2  # derivatives that differ by more than this fraction indicate a jump, not curvature
 
 Moves = dict[int, Array]  # a direction: the position of an array -> how far each of its entries moves
@@ -59,6 +60,10 @@ class Neighborhood:
             is_jump = high - low > WIDE * size and (is_certain or self.has_slopes(moves, points, (low, high)))
             if is_jump or self.confirms(moves, points, analytic, numerical):
                 return f"neighboring points have derivatives from {low:.3g} to {high:.3g}; got {analytic:.3g}"
+        return self.discontinuity(moves)
+
+    def discontinuity(self, moves: Moves) -> str:
+        """Return that the function is discontinuous here, if it is, else ""."""
         return "the function is discontinuous here" if self.has_jump(moves) else ""
 
     def confirms(self, moves: Moves, points: Points, analytic: float, numerical: float) -> bool:
@@ -160,8 +165,13 @@ class Neighborhood:
         return arrays
 
     def has_jump(self, moves: Moves) -> bool:
-        """Return whether any output that depends on the moved entries (or any at all, if none does) jumps here."""
+        """Return whether any output that depends on the moved entries (or any at all, if none does) jumps here.
+
+        Tries the direction itself, an outward one through all arrays, and the latter for each array alone: along most
+        lines through (0, 0), x ** y is continuous, but 0 ** y jumps.
+        """
         here = self.values({}, 0.0)
+        least = ROUNDING * float(abs(here[npx.isfinite(here)]).max(initial=0.0))
         depends = (self.values(moves, -JUMPS[0]) != here) | (self.values(moves, JUMPS[0]) != here)
         depends |= not depends.any()
         for sign in (1.0, -1.0):
@@ -170,9 +180,10 @@ class Neighborhood:
                 i: sign * (b - a) / (DISTANCE * size)
                 for i, (a, b, size) in enumerate(zip(self.arrays, neighbor, self.sizes, strict=True))
             }
-            for direction in (moves, outward):
+            alone = [{i: move} for i, move in outward.items()] if len(outward) > 1 else []
+            for direction in (moves, outward, *alone):
                 jumps = [abs(self.values(direction, sign * t) - here) for t in JUMPS]
-                is_jump = (jumps[2] > 0.5 * jumps[0]) & (jumps[1] > 0.5 * jumps[0]) & (jumps[2] > 0)
+                is_jump = (jumps[2] > 0.5 * npx.maximum(jumps[0], jumps[1])) & (jumps[2] > least)
                 if (is_jump & depends & npx.isfinite(jumps[2])).any():
                     return True
         return False

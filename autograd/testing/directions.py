@@ -138,21 +138,24 @@ class Directions:
         slack += 4e3 * EPS[self.scale.dtype] * max(self.sizes) * float(abs(self.weights).max(initial=0.0))
         return analytic, replace(self.scale, slack=slack)
 
-    def is_right_along(self, moves: Moves) -> bool:
-        """Return whether one short step shows that the gradient is right along a direction, assuming minimal noise.
+    def quick_verdict(self, moves: Moves) -> Verdict | None:
+        """Return the verdict that the gradient is right along a direction if one short step shows this, else None.
 
-        More noise would widen the accepted range. Returns False where the function is not smooth.
+        The rounding error is assumed to be minimal, because more noise would widen the accepted range. The errors of
+        the outputs are added like independent ones, because the weights are random. Where the function is not smooth,
+        the result is None.
         """
         analytic, scale = self.judged_along(moves)
         changed = npx.zeros_like(scale.here, dtype="bool")
         derivatives = richardson(self.outputs(moves), scale, STEP[scale.dtype] / REFINEMENT, changed)
-        numerical, bound = total(self.weights, derivatives.central), total(abs(self.weights), derivatives.bound)
+        numerical, bounds = total(self.weights, derivatives.central), abs(self.weights) * derivatives.bound
+        bound = min(float(npx.sum(bounds)), 4 * float(npx.host.linalg.norm(bounds)))
         allowed = scale.tolerance(self.weights, analytic, numerical)
-        is_right = bound <= allowed and abs(analytic - numerical) <= allowed
-        if is_right:
-            self.report.compared += 1
-            self.note_difference(analytic, numerical)
-        return is_right
+        if not (bound <= allowed and abs(analytic - numerical) <= allowed):
+            return None
+        self.report.compared += 1
+        self.note_difference(analytic, numerical)
+        return Verdict("right", numerical, bound, numerical, numerical)
 
     def along(self, moves: Moves, step: float = 0.0, levels: int = LEVELS) -> tuple[float, Verdict]:
         """Return the analytic derivative along a direction, and the verdict on it."""
@@ -222,7 +225,7 @@ class Directions:
         operation with a single vjp, or to a composition that has a derivative at this point.
         """
         if not npx.isfinite(analytic):
-            return ""
+            return self.neighborhood.discontinuity(moves)
         if reason := self.neighborhood.convention(moves, analytic, verdict.numerical):
             return reason
         if not (self.is_composed and verdict.is_kink):

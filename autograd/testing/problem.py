@@ -7,6 +7,7 @@ from typing import Any
 
 import npx
 from autograd.engine import Node, Tensor, is_floating, no_grad
+from autograd.testing import progress
 from autograd.testing.report import REJECTIONS, CheckError, GradientError, explain
 from npx import Array
 
@@ -92,6 +93,7 @@ class Problem:
         for i, (leaf, a) in enumerate(zip(leaves, arrays, strict=True)):
             leaf.data, leaf.node, leaf.grad = a, None, None
             leaf.requires_grad = require is None or i in require
+        progress.step(self.name)
         return self.output(leaves), leaves
 
     def apply(self, tensors: Sequence[Tensor]) -> Tensor:
@@ -180,7 +182,7 @@ class Problem:
 
 def is_array(x: Any) -> bool:
     """Return whether x is a NumPy or CuPy array."""
-    return hasattr(x, "dtype") and hasattr(x, "shape")
+    return isinstance(x, npx.ndarray) or (hasattr(x, "dtype") and hasattr(x, "shape"))
 
 
 def is_float(x: Any) -> bool:

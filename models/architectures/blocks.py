@@ -304,16 +304,23 @@ class SequenceModel(Module):
         is_special = (ids == c.pad_id) | (ids == c.bos_id) | (ids == c.eos_id)
         return npx.where(is_special | (mask > 0), ids, npx.full(ids.shape, c.unk_id, ids.dtype))
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Project (..., D) to logits (..., V)."""
+    def logits(self, hidden: Tensor, projection: Tensor | None = None) -> Tensor:
+        """Project (..., D) to logits (..., V).
+
+        Args:
+            projection: a copy of the transposed `output_embedding` (D, V).
+        """
         bias = None if self.output_bias is None else self.output_bias[: self.config.n_outputs]
-        return neural.linear(hidden, self.output_embedding.transpose(), bias)
+        return neural.linear(hidden, self.output_embedding.transpose() if projection is None else projection, bias)
 
     def step(self, tokens: npx.Array, state: Any) -> npx.Array:
         """Return the array of logits (R, V) of the token after `tokens` (R,), and advance the state by one position."""
         ids = npx.from_host(self.check_ids("last ids", tokens[:, None]))
+        if state.projection is None:
+            state.projection = self.output_embedding.data.T.copy()
         with no_grad():
-            return self.logits(Tensor(self.hidden_states(ids, state).data[:, -1])).data
+            hidden = Tensor(self.hidden_states(ids, state).data[:, -1])
+            return self.logits(hidden, Tensor(state.projection)).data
 
     def cross_entropy(
         self, hidden: Tensor, tgt_ids: npx.Array, label_smoothing: float, smoothing_classes: str, loss_normalizer: float

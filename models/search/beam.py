@@ -71,6 +71,7 @@ def beam_search(
     early_stopping: bool = True,
     full_beam: bool = False,
     finish_in_beam: bool = False,
+    stop_at_beam: bool = False,
     observe: Callable[[SearchStep], object] | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the `n_best` hypotheses with the highest scores for each sentence, best first (section 6.1).
@@ -90,6 +91,8 @@ def beam_search(
         full_beam: keep `beam` live hypotheses, as tensor2tensor does. Default False (see below).
         finish_in_beam: with `full_beam`, rank only hypotheses that end among the `beam` most probable continuations, as
             fairseq, transformers and CTranslate2 do. Default False.
+        stop_at_beam: with `full_beam`, stop a sentence when `beam` hypotheses have finished, as fairseq, CTranslate2
+            and transformers (early_stopping=True) do; a better one that would finish later is missed. Default False.
         observe: called with each step; may raise to end the search. Default None.
 
     Each step keeps the `beam` most probable continuations of a sentence. Continuations that end in EOS are ranked by
@@ -107,6 +110,7 @@ def beam_search(
     best = _BestHypotheses(len(src_ids), n_best)
     # The prefix tree, one array per step: parents, tokens and their log-probabilities. The root is -1.
     parents, symbols, node_values, n_nodes = [], [], [], 0
+    n_finished = host.zeros(len(src_ids), host.int64)
     active = host.arange(len(src_ids))  # (n,) sentences whose search has not ended
     # Each active sentence has the same number of adjacent rows, best first, so a state can share its source among them:
     # R = n * rows_each. A row with log-probability -inf is unused.
@@ -131,6 +135,7 @@ def beam_search(
                 ended[:, beam:] = False
             live = open_ended & (open_ended.cumsum(axis=1) <= beam)
 
+            n_finished[active] += ended.sum(axis=1)
             has_ended, divisor = ended.any(axis=1), length_penalty(length, alpha, penalty)
             if has_ended.any():
                 finished = {"log_probability": total, "end": value, "node": node[row], "depth": length - 1}
@@ -151,6 +156,8 @@ def beam_search(
             done = at_limit | (top == -host.inf)
             next_penalty, last_penalty = (length_penalty(end, alpha, penalty) for end in (length + 1, limit))
             bound = host.maximum(top / next_penalty, top / last_penalty)
+            if stop_at_beam:
+                done |= n_finished[active] >= beam
             if early_stopping:
                 done |= best.score[active, -1] >= bound
             if at_limit.any():
@@ -170,13 +177,26 @@ def beam_search(
                 of_beam = [host.take_along_axis(x, columns, axis=1) for x in (live, total, row, token, new_node)]
                 live, total, row, token, new_node = of_beam
             # Rows of ended hypotheses become copies of a live one, with log-probability -inf.
-            source = host.where(live, host.arange(live.shape[1]), live.argmax(axis=1)[:, None])[~done]  # (n, K)
-            total = host.where(live, total, -host.inf)[~done]
-            row, tokens, node = (host.take_along_axis(x[~done], source, axis=1).ravel() for x in (row, token, new_node))
-            log_p, active = total.ravel(), active[~done]
+            kept = _remaining(done)
+            source = host.where(live, host.arange(live.shape[1]), live.argmax(axis=1)[:, None])[kept]  # (n, K)
+            total = host.where(live, total, -host.inf)[kept]
+            row, tokens, node = (host.take_along_axis(x[kept], source, axis=1).ravel() for x in (row, token, new_node))
+            log_p, active = total.ravel(), active[kept]
             if len(row) != len(logits) or (row != host.arange(len(row))).any():
                 state.select(row)
     return _read_hypotheses(best, *map(host.concatenate, (parents, symbols, node_values)))
+
+
+def _remaining(done: Any) -> Any:
+    """Return the indices of the sentences that are not done: the last of them take the places of those that are.
+
+    All others keep their places, so the states of their rows need not be copied.
+    """
+    (remaining,) = host.nonzero(~done)
+    n = len(remaining)
+    places = host.arange(n)
+    places[done[:n]] = remaining[remaining >= n]
+    return places
 
 
 def _read_hypotheses(best: _BestHypotheses, parent: Any, symbol: Any, value: Any) -> list[list[Hypothesis]]:

@@ -75,6 +75,7 @@ def check_search(
     n_best: int = 1,
     full_beam: bool = False,
     finish_in_beam: bool = False,
+    stop_at_beam: bool = False,
 ) -> None:
     """Raise ValueError, naming the option, for invalid options of a search."""
     for name, value in (("beam", beam), ("max_extra", max_extra), ("n_best", n_best)):
@@ -85,7 +86,8 @@ def check_search(
         raise ValueError(f"alpha: expected a number between -10 and 10; got {alpha}; try 0.6, as in the paper")
     if penalty not in PENALTIES:
         raise ValueError(f"penalty: expected one of {', '.join(PENALTIES)}; got {penalty!r}")
-    for name, value in (("full_beam", full_beam), ("finish_in_beam", finish_in_beam)):
+    switches = {"full_beam": full_beam, "finish_in_beam": finish_in_beam, "stop_at_beam": stop_at_beam}
+    for name, value in switches.items():
         if not isinstance(value, bool):
             raise ValueError(f"{name}: expected True or False; got {value!r}")
 

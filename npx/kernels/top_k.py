@@ -3,7 +3,7 @@
 import numpy as np
 
 from npx.array import Array, array_module
-from npx.cpu.row_blocks import map_blocks
+from npx.cpu.row_blocks import block_size, map_blocks
 from npx.dispatch import kernel
 
 
@@ -24,29 +24,79 @@ def top_k(logits: Array, k: int, never: tuple[int, ...] = ()) -> tuple[Array, Ar
     return values - xp.log(total), xp.where(values > -xp.inf, columns, 0)
 
 
+GROUP_COLUMNS = 16  # columns of a group in `top_k_numpy`
+LARGEST_EXPONENT = 50.0  # rows whose maximum has at most this magnitude are exponentiated without subtracting it
+
+
 @top_k.fast("numpy", "float32", "float64")
 def top_k_numpy(logits: Array, k: int, never: tuple[int, ...] = ()) -> tuple[Array, Array]:
-    """Compute one block of rows at a time: in cache, k passes of argmax take less time than the exponentials."""
-    if not len(logits):
+    """Read the logits twice: for the exponentials, and for the maxima of groups of columns.
+
+    Group g of G has the columns g, g + G, g + 2 G, ... The k largest logits are in the k groups with the largest
+    maxima, or in the last columns, which belong to no group. Rows in which groups tie for place k are computed by
+    `top_k_of_rows`, because the columns of a group are not adjacent.
+    """
+    (n, n_columns), size = logits.shape, block_size(GROUP_COLUMNS)
+    n_groups = n_columns // size
+    n_grouped = size * n_groups
+    if not n or n_groups <= k:
         return top_k_of_rows(logits, k, never)
-    parts = map_blocks(lambda i, j: top_k_of_rows(logits[i:j], k, never), len(logits), logits[:1].nbytes)
-    values, columns = zip(*parts, strict=True)
-    return np.concatenate(values), np.concatenate(columns)
+    maxima, log_total = np.empty((n, n_groups), logits.dtype), np.empty((n, 1), logits.dtype)
+
+    def body(i: int, j: int) -> None:
+        z, ones = logits[i:j], np.ones((n_columns, 1), logits.dtype)
+        with np.errstate(over="ignore"):
+            total = np.exp(z) @ ones
+        np.max(z[:, :n_grouped].reshape(j - i, size, n_groups), axis=1, out=maxima[i:j])
+        peak = z[:, n_grouped:].max(axis=1, keepdims=True, initial=-np.inf)
+        np.maximum(peak, maxima[i:j].max(axis=1, keepdims=True), out=peak)
+        if (np.abs(peak) <= LARGEST_EXPONENT).all():
+            np.log(total, out=log_total[i:j])
+        else:
+            np.add(np.log(np.exp(z - peak) @ ones), peak, out=log_total[i:j])
+
+    map_blocks(body, n, logits[:1].nbytes)
+    for g in {column % n_groups for column in never}:
+        allowed = [column for column in range(g, n_grouped, n_groups) if column not in never]
+        maxima[:, g] = logits[:, allowed].max(axis=1, initial=-np.inf)
+    best, groups = first_maxima(maxima, k + 1)
+    groups = np.sort(groups[:, :k], axis=1)
+    members = (groups[:, None] + n_groups * np.arange(size)[:, None]).reshape(n, size * k)  # ascending in each row
+    rest = np.broadcast_to(np.arange(n_grouped, n_columns), (n, n_columns - n_grouped))
+    candidates = np.concatenate([members, rest], axis=1)
+    z = logits.ravel().take(candidates + n_columns * np.arange(n)[:, None])
+    for column in never:
+        z[candidates == column] = -np.inf
+    values, index = first_maxima(z, k)
+    columns = np.where(values > -np.inf, np.take_along_axis(candidates, index, axis=1), 0)
+    values -= log_total
+    if (ties := best[:, k - 1] == best[:, k]).any():
+        values[ties], columns[ties] = top_k_of_rows(logits[ties], k, never)
+    return values, columns
 
 
 @top_k.fast("cupy", "float32")
 def top_k_of_rows(logits: Array, k: int, never: tuple[int, ...] = ()) -> tuple[Array, Array]:
-    """Find the largest logits of each row without sorting it: k times the first maximum, overwritten with -inf."""
+    """Find the largest logits of each row without sorting it."""
     xp = array_module(logits)
     z = logits - logits.max(axis=1, keepdims=True)
     log_total = xp.log(xp.exp(z).sum(axis=1, keepdims=True))  # at least 0 despite rounding: the sum contains exp(0)
     z[:, list(never)] = -xp.inf
-    rows, k = xp.arange(len(z)), min(k, z.shape[1])
-    values, columns = xp.empty((len(z), k), z.dtype), xp.empty((len(z), k), xp.int64)
+    values, columns = first_maxima(z, min(k, z.shape[1]))
+    values -= log_total
+    columns[values == -xp.inf] = 0
+    return values, columns
+
+
+def first_maxima(z: Array, k: int) -> tuple[Array, Array]:
+    """Return the k largest values (n, k) of each row of z and their columns; overwrite them in z with -inf.
+
+    Of equal values, the first counts as larger.
+    """
+    xp = array_module(z)
+    rows, values, columns = xp.arange(len(z)), xp.empty((len(z), k), z.dtype), xp.empty((len(z), k), xp.int64)
     for i in range(k):
         columns[:, i] = column = z.argmax(axis=1)
         values[:, i] = z[rows, column]
         z[rows, column] = -xp.inf
-    values -= log_total
-    columns[values == -xp.inf] = 0
     return values, columns

@@ -367,3 +367,26 @@ def top_k(d):
         lambda large: (128, large.vocab, 4, (0, 1)),
     )
     return Call((d.values(n, columns, styles=s.STYLES), k, excluded))
+
+
+def recurrent_inputs(d, n_gates, n_states):
+    """Return z, w and, for a GRU, b; and the state."""
+    steps, batch, width = d.pick(
+        st.tuples(size(3, 0), size(3, 0), size(3)),
+        ((3, 2, 5), (1, 1, 1), (4, 9, 40), (0, 2, 3), (2, 0, 3)),
+        lambda large: (large.length, large.batch, large.d_model),
+    )
+    z, w = d.values(steps, batch, n_gates * width), d.values(width, n_gates * width)
+    w = (w / width).astype(d.dtype)  # larger weights would amplify rounding errors from step to step
+    b = () if n_gates == 4 else (d.values(width),)
+    return z, w, *b, d.writable(n_states, batch, width)
+
+
+@kernel_case
+def lstm(d):
+    return Call(recurrent_inputs(d, 4, 2))
+
+
+@kernel_case
+def gru(d):
+    return Call(recurrent_inputs(d, 3, 1))

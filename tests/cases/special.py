@@ -247,6 +247,12 @@ def top_k(d):
     late = constant(d, 0, 3, 9)
     late[0, 8], late[1, 4:7], late[2, ::2] = 1, 1, 1
     yield Call((late, 2, ()))
+    last = d.values(3, 100)  # six groups of 16 columns and four columns that belong to no group
+    last[:, 97:] += 5
+    yield Call((last, 4, (98,)))
+    high = d.values(3, 9)
+    high[:, 4] = overflow_size(d)
+    yield Call((high, 2, (4,)))
     few = d.values(5, 7)
     few[:, 2:], few[3] = -np.inf, 0
     yield Call((few, 4, (0,)))
@@ -254,3 +260,24 @@ def top_k(d):
     for scale in (overflow_size(d), 1e-6):
         yield Call((d.values(5, 7, scale=scale), 3, (2,)))
     yield Call((d.values(5, 7, shift=overflow_size(d)), 3, (2,)))
+
+
+def recurrent_calls(d, n_gates, n_states):
+    """Yield calls with gates of 0 and 1 in the first sentence, without z or w, and with a large state."""
+    b = () if n_gates == 4 else (d.values(2),)
+    z, w = d.values(3, 2, n_gates * 2), d.values(2, n_gates * 2)
+    saturated = z.copy()
+    saturated[:, 0] *= 50
+    for inputs in ((saturated, w), (0 * z, w), (z, 0 * w)):
+        yield Call((*inputs, *b, d.writable(n_states, 2, 2)))
+    yield Call((z, w, *b, constant(d, 30, n_states, 2, 2)))
+
+
+@special
+def lstm(d):
+    return recurrent_calls(d, 4, 2)
+
+
+@special
+def gru(d):
+    return recurrent_calls(d, 3, 1)

@@ -92,7 +92,8 @@ def rewrite(path, change):
 def one_line(error):
     """Return the message of a UserError after checking that it is one line with the problem and what to try."""
     text = str(error.value)
-    assert "\n" not in text and ("expected" in text or "is not installed" in text) and "; try " in text
+    plain = "is not installed", " is in use by ", "lock was removed"  # sentences about an event
+    assert "\n" not in text and any(words in text for words in ("expected", *plain)) and "; try " in text
     return text
 
 

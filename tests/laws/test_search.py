@@ -112,11 +112,12 @@ def test_a_beam_as_wide_as_the_search_space_finds_the_optimum(seed, alpha, penal
         np.testing.assert_allclose([h.score for h in hypotheses], [score[t] for t in best], rtol=1e-5, atol=1e-5)
 
 
-def full_beam_search(model, row, beam, alpha, penalty, limit, finish_in_beam):
+def full_beam_search(model, row, beam, alpha, penalty, limit, finish_in_beam, stop_at_beam):
     """Return the best tokens by the rule of tensor2tensor's beam_search, using lists, up to the limit.
 
     Args:
         finish_in_beam: use the rule of transformers: only hypotheses that end among the `beam` best are finished.
+        stop_at_beam: stop when `beam` hypotheses have finished.
     """
     live, finished = [([], 0.0)], []
     for length in range(1, limit + 1):
@@ -131,22 +132,24 @@ def full_beam_search(model, row, beam, alpha, penalty, limit, finish_in_beam):
         ranked = grown[:beam] if finish_in_beam else grown
         finished += [(tokens[:-1], total / divisor) for tokens, total in ranked if tokens[-1] == EOS]
         live = [pair for pair in grown if pair[0][-1] != EOS][:beam]
+        if stop_at_beam and len(finished) >= beam:
+            break
     return max(finished, key=lambda pair: pair[1])[0] if finished else live[0][0]
 
 
-@given(seeds, alphas, penalties, st.integers(1, 4), st.sampled_from([-1.0, 0.0, 3.0]), st.booleans())
-@settings(max_examples=30, deadline=None)
-def test_a_full_beam_equals_a_plain_loop(seed, alpha, penalty, beam, end_bias, finish_in_beam):
+@given(seeds, alphas, penalties, st.integers(1, 4), st.sampled_from([-1.0, 0.0, 3.0]), st.booleans(), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_a_full_beam_equals_a_plain_loop(seed, alpha, penalty, beam, end_bias, finish_in_beam, stop_at_beam):
     rng = np.random.default_rng(seed)
     model = MarkovModel(7, seed, end_bias=end_bias)
     src = sources(rng, 3, 2, 7)
     options = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": 3, "full_beam": True}
-    options["finish_in_beam"] = finish_in_beam
+    rules = {"finish_in_beam": finish_in_beam, "stop_at_beam": stop_at_beam}
     for early_stopping in (True, False):
-        results = beam_search(model, src, early_stopping=early_stopping, **options)
+        results = beam_search(model, src, early_stopping=early_stopping, **options, **rules)
         for row, (best, *_) in zip(src, results, strict=True):
             limit = source_length(row) + 3
-            assert best.tokens == full_beam_search(model, row, beam, alpha, penalty, limit, finish_in_beam)
+            assert best.tokens == full_beam_search(model, row, beam, alpha, penalty, limit, **rules)
 
 
 def test_a_full_beam_keeps_its_size_and_the_tree_says_what_was_dropped():

@@ -1,5 +1,7 @@
 """Recurrent layers, convolutions and restricted attention, compared with their definitions and with PyTorch's."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -106,8 +108,10 @@ def test_steps_with_a_cache_equal_one_pass(layer_class, sizes, options, definiti
         parts = [layer(Tensor(x[:, a:b]), cache=cache).data for a, b in ((0, 1), (1, 4))]
         np.testing.assert_allclose(np.concatenate(parts, axis=1), full[:, :4], rtol=0, atol=1e-12)
         cache.select(rows)
+        array, before = cache.array, cache.array.copy()
         rest = layer(Tensor(x[rows, 4:]), cache=cache).data
     np.testing.assert_allclose(rest, full[rows, 4:], rtol=0, atol=1e-12)
+    assert np.array_equal(array, before)  # another cache may share it
 
 
 @pytest.mark.parametrize("window", [1, 2, 3, 5, 40])
@@ -136,6 +140,39 @@ def test_lstm_equals_its_composition():
         results.append([y.data, *(x.grad for x in inputs)])
     for ours, composed in zip(*results, strict=True):
         np.testing.assert_allclose(ours, composed, rtol=0, atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator needs g++; none found")
+@pytest.mark.parametrize(
+    ("layer_class", "sizes", "options"),
+    [
+        (models.LSTM, (3, 4), {"reverse": True}),
+        (models.GRU, (3, 4), {}),
+        (models.Bidirectional, (models.GRU, 3, 2), {}),
+        (models.Convolution, (3, 4, 3), {"causal": True, "separable": True}),
+        (models.RestrictedSelfAttention, (3, 1), {"window": 3}),
+    ],
+)
+def test_emulated_cuda_kernels_give_the_same_gradients(layer_class, sizes, options):
+    layer, packing = make_layer(layer_class, *sizes, **options), npx.pack(LENGTHS)
+    for p in layer.parameters():
+        p.data = p.data.astype("float32")
+    data = RNG.normal(size=(sum(LENGTHS), 3)).astype("float32")
+    attends = layer_class is models.RestrictedSelfAttention
+    where = npx.AttentionSpec(q_packing=packing, kv_packing=packing) if attends else packing
+    results = []
+    for mode in ("reference", "check", "emulate+check"):
+        x = Tensor(data, requires_grad=True)
+        for p in layer.parameters():
+            p.grad = None
+        with npx.kernel_mode(mode):
+            y = layer(x, where)
+            y.backward(npx.ones(y.shape, y.dtype))
+        results.append([y.data, x.grad, *(p.grad for p in layer.parameters())])
+    for expected, *others in zip(*results, strict=True):
+        for result in others:
+            np.testing.assert_allclose(result, expected, rtol=0, atol=2e-5 * max(1, abs(expected).max()))
 
 
 def test_memory_of_restricted_attention_is_linear_in_the_length():

@@ -211,25 +211,25 @@ source_mutant(
 
 # Top k
 
-ROWS = top_k.top_k_of_rows
+ROWS, MAXIMA = top_k.top_k_of_rows, top_k.first_maxima
 source_mutant(
     "top_k",
     "blocks",
-    "blocks of rows in reversed order",
+    "groups with equal maxima chosen in any order",
     top_k.top_k_numpy,
-    "np.concatenate(values)",
-    "np.concatenate(values[::-1])",
+    "if (ties := best[:, k - 1] == best[:, k]).any():",
+    "if (ties := best[:, k - 1] > best[:, k] + 1).any():",
 )
 source_mutant(
     "top_k",
     "blocks",
-    "columns counted from the last block on",
+    "last columns, which belong to no group, never found",
     top_k.top_k_numpy,
-    "np.concatenate(columns)",
-    "np.concatenate(columns[::-1])",
+    "np.concatenate([members, rest], axis=1)",
+    "members",
 )
-source_mutant("top_k", "formula", "last column never found", ROWS, "z.argmax(axis=1)", "z[:, :-1].argmax(axis=1)")
-source_mutant("top_k", "formula", "largest value found k times", ROWS, "        z[rows, column] = -xp.inf\n", "")
+source_mutant("top_k", "formula", "last column never found", MAXIMA, "z.argmax(axis=1)", "z[:, :-1].argmax(axis=1)")
+source_mutant("top_k", "formula", "largest value found k times", MAXIMA, "        z[rows, column] = -xp.inf\n", "")
 source_mutant("top_k", "formula", "probabilities not normalized", ROWS, "    values -= log_total\n", "")
 source_mutant(
     "top_k",
@@ -259,7 +259,7 @@ source_mutant(
     "top_k",
     "special value",
     "last of equal values chosen",
-    ROWS,
+    MAXIMA,
     "z.argmax(axis=1)",
     "z.shape[1] - 1 - z[:, ::-1].argmax(axis=1)",
 )

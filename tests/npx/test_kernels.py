@@ -25,7 +25,11 @@ from tests import ROOT
 from tests.cases.kernels import KERNEL_CASES, Hypothesis, Large
 
 DTYPES = ("float32", "float64")
-WRITTEN = {"adam": ("p", "m", "v", "low")}  # arguments that a kernel writes in place
+WRITTEN = {
+    "lstm": ("state",),
+    "gru": ("state",),
+    "adam": ("p", "m", "v", "low"),
+}  # arguments that a kernel writes in place
 
 
 def draw_call(name, dtype, data):
@@ -46,8 +50,9 @@ def run(name, call):
     first, *others = given  # the first argument, which selects the version, is positional
     result = kernel(given[first], **{key: given[key] for key in others})
     compare(f"{name}, arguments after the call", before, given)
+    arrays = tuple(given[key] for key in written if key in given)
     if kernel.grad is None:
-        return result, tuple(given[key] for key in written if key in given)
+        return result, arrays
     y, saved = result
     if saved.values is None:
         return y
@@ -55,7 +60,7 @@ def run(name, call):
     y, g_before, gradient = y.copy(), g.copy(), copy_arrays(call.gradient)
     gradients = kernel.grad(g, saved, **gradient)
     compare(f"{name}, gradient of the output after the call", g_before, g)
-    return y, gradients, tuple(gradient.values())
+    return y, gradients, (*gradient.values(), *arrays)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

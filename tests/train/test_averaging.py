@@ -89,5 +89,5 @@ def test_averaging_requires_the_lock_of_the_run(run):
         thread = threading.Thread(target=lambda: caught.append(pytest.raises(UserError, average_checkpoints, run, 2)))
         thread.start()
         thread.join()
-    assert "got one in use by train (process" in str(caught[0].value)
+    assert "is in use by train (process" in str(caught[0].value)
     average_checkpoints(run, 2)

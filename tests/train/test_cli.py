@@ -20,10 +20,11 @@ from train.cli import app, info, main
 from train.errors import UserError
 from train.experiments import demo
 from train.experiments.paper import FIGURES, TESTED
-from train.run.checkpoint import read_state
+from train.run.checkpoint import load_model, read_state
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.tasks import decoding
+from train.text.pair_tokenizer import load_tokenizer
 
 WORDS = "red green blue big small old new cat dog bird house tree".split()
 SIZES = [
@@ -110,6 +111,19 @@ def test_translate_score_and_info_of_a_run(run, texts, tmp_path, capfd):
     assert "  best" not in text and "digest" in text  # the run keeps no best checkpoint
 
 
+def test_score_accepts_the_names_of_best_metric(texts, tmp_path, capfd):
+    """`bleu` is the BLEU that validations measure."""
+    ref, hyp = texts / "valid.tgt", tmp_path / "hyp"
+    hyp.write_text("".join(f"{line} x\n" for line in sentences(8)), encoding="utf-8")
+    scores = []
+    for name in ("bleu", "bleu_13a"):
+        assert (
+            main(["score", "--ref", str(ref), "--hyp", str(hyp), "--json", "--metric", name, "--metric", "chrf"]) == 0
+        )
+        scores.append(json.loads(capfd.readouterr().out)["scores"])
+    assert scores[0] == scores[1] and set(scores[0]) == {"bleu_13a", "chrf"}
+
+
 def test_score_with_bootstrap_baseline_and_model(run, texts, tmp_path, capfd):
     ref, src, hyp = texts / "valid.tgt", texts / "valid.src", tmp_path / "hyp"
     hyp.write_text("".join(f"{line[::-1]} x\n" for line in sentences(8)), encoding="utf-8")
@@ -124,7 +138,7 @@ def test_score_with_bootstrap_baseline_and_model(run, texts, tmp_path, capfd):
     assert main(arguments) == 0
     shown = capfd.readouterr().out
     assert f"{scores['perplexity']['score']:.2f}" in shown and "|seed:12345|" in shown
-    assert_rejected(capfd, ["score", "--ref", ref, "--hyp", hyp, "--model", run], "--model and --src together")
+    assert_rejected(capfd, ["score", "--ref", ref, "--hyp", hyp, "--model", run], "must be given together")
     assert_rejected(capfd, ["score", "--ref", ref, "--hyp", hyp, "--bootstrap", "1"], "got 1", "try 1000")
 
 
@@ -163,7 +177,7 @@ def test_info_of_a_preset_prints_the_papers_figures(preset, capsys):
     assert main(["info", preset]) == 0
     text = capsys.readouterr().out
     config = RunConfig.from_dict({"model": {"preset": preset}})
-    assert f"{config.transformer_config(37000).n_parameters():,}" in text
+    assert f"{config.transformer_config(config.data.vocab_size).n_parameters():,}" in text
     if preset in FIGURES:
         assert f"the paper: {FIGURES[preset]['params_millions']:g} million" in text
 
@@ -215,6 +229,36 @@ def test_the_output_of_info_config_is_a_valid_configuration(texts, tmp_path, cap
     out = tmp_path / "run"
     assert main(["train", str(file), *data_options(texts), "--out", str(out), "--quiet", *settings]) == 0
     assert RunConfig.load(out / "config.toml").train.precision == "float64"
+
+
+def test_info_sizes_the_model_that_train_would_build(texts, tmp_path, capsys):
+    """`info` accepts the same configurations and --set options as `train`."""
+    file = tmp_path / "my.toml"
+    file.write_text('[model]\npreset = "tiny"\nn_layers = 1\n[data]\nvocabularies = "separate"\n', encoding="utf-8")
+    settings = [*SET, "--set", "data.vocab_size=270", "--set", "train.max_steps=1"]
+    for config in ("tiny", str(file)):
+        out = tmp_path / f"run-{len(config)}"
+        assert main(["train", config, *data_options(texts), "--out", str(out), "--quiet", *settings]) == 0
+        n = load_model(out)[0].n_parameters()
+        sizes = load_tokenizer(out / "tokenizer.json")
+        capsys.readouterr()
+        assert sizes.vocab_size == (sizes.src_vocab_size or 270) == 270
+        assert main(["info", config, *settings]) == 0
+        assert f"parameters   {n:,}\n" in capsys.readouterr().out
+    assert main(["info", "tiny", "--vocab-size", "300", "--config"]) == 0
+    assert "\nvocab_size = 300\n" in capsys.readouterr().out
+
+
+def test_the_preset_tiny_fits_a_cpu():
+    """With two cores, an update takes seconds."""
+    tiny, base = (RunConfig.from_dict({"model": {"preset": preset}}) for preset in ("tiny", "base"))
+    assert (tiny.data.vocab_size, tiny.train.batch_tokens, tiny.train.warmup_steps) == (8000, 4096, 1000)
+    assert (base.data.vocab_size, base.train.batch_tokens, base.train.warmup_steps) == (37000, 25000, 4000)
+    changed = RunConfig.from_dict({"model": {"preset": "tiny"}}, ["model.preset=base"])
+    assert changed == base
+    given = {"model": {"preset": "tiny"}, "data": {"vocab_size": 9712}, "train": {"batch_tokens": 2048}}
+    kept = RunConfig.from_dict(given)
+    assert (kept.data.vocab_size, kept.train.batch_tokens) == (9712, 2048)
 
 
 def test_the_demo_writes_all_its_files(tmp_path, capfd):

@@ -38,8 +38,7 @@ def test_the_command_that_data_prints_trains_with_its_tokens(own, text, tmp_path
     printed = capfd.readouterr().out
     command = shlex.split(next(line for line in printed.splitlines() if "npx-transformer train" in line))
     start = command.index("train", command.index("npx-transformer"))
-    small = ["--set", "train.batch_tokens=4096", "--set", "train.warmup_steps=1000"]
-    assert command[start:-1] == ["train", "tiny", *small, "--data", str(own), "--out"]
+    assert command[start:-1] == ["train", "tiny", "--data", str(own), "--out"]
     assert main([*command[start:-1], str(tmp_path / "run"), *SMALL, *SHORT]) == 0
     err = capfd.readouterr().err
     assert err.count("up to date") == 2 and not (tmp_path / "run" / "data").exists()
@@ -158,7 +157,7 @@ def edit_tokenizer(folder):
         (lambda folder: change_letter(folder / "train.src"), [], "got a changed file; try the `data` command again"),
         (lambda folder: change_letter(folder / "valid.tgt"), [], "valid.tgt: expected the text of"),
         (edit_tokenizer, [], "tokenizer.json: expected the tokenizer of"),
-        (lambda folder: None, ["--train-src=x"], "--data: expected"),
+        (lambda folder: None, ["--train-src=x"], "cannot be combined with"),
         (lambda folder: None, ["--set=data.task=language"], "expected the task translation; got language"),
     ],
 )
@@ -204,22 +203,24 @@ def test_a_complete_folder_is_not_replaced_by_other_texts_or_settings(text, tmp_
     out = tmp_path / "out"
     assert prepare(text, out) == 0
     before = contents(out)
-    for options, got in (
-        ({"part": "valid"}, "another train text"),
-        ({"valid": "train"}, "another valid text"),
-        ({"valid": ""}, "another valid text"),
+    for options, change in (
+        ({"part": "valid"}, "train text"),
+        ({"valid": "train"}, "valid text"),
+        ({"valid": ""}, "valid text"),
     ):
         assert prepare(text, out, **options) == 2
-        assert f"got {got}; try the command in {out / 'manifest.json'}, another --out, or" in capfd.readouterr().err
-    for option, got in (
-        ("--vocab-size=266", "another --vocab-size"),
-        ("--max-length=20", "another --max-length"),
-        ("--max-ratio=2", "another --max-ratio"),
-        ("--keep-scripts", "another --keep-scripts"),
+        err = capfd.readouterr().err
+        assert f"with a different {change}, and runs" in err
+        assert f"; repeat the command in {out / 'manifest.json'}, choose another --out, or" in err
+    for option, change in (
+        ("--vocab-size=266", "--vocab-size"),
+        ("--max-length=20", "--max-length"),
+        ("--max-ratio=2", "--max-ratio"),
+        ("--keep-scripts", "--keep-scripts"),
     ):
         assert prepare(text, out, option) == 2
         err = capfd.readouterr().err
-        assert f"{out}: expected the texts and settings" in err and f"got {got}; try" in err and err.count("\n") == 1
+        assert f"{out} was prepared with a different {change}, and runs" in err and err.count("\n") == 1
     assert contents(out) == before
     (out / "manifest.json").unlink()  # as after an interruption: nothing trains on it
     assert prepare(text, out, "--vocab-size=266") == 0
@@ -316,3 +317,66 @@ def test_values_that_the_folder_replaces_are_named(own, tmp_path, capfd):
     assert f"data.vocab_size: expected 270, the size of the tokenizer in {own}; got 300; try" in capfd.readouterr().err
     assert main(["train", str(tmp_path / "my.toml"), "--resume", "--out", str(tmp_path / "run")]) == 2
     assert f"--resume: expected the run's text files; got {tmp_path / 'my.toml'}" in capfd.readouterr().err
+
+
+# ---- held-out text
+
+
+def write_lines(path, lines):
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_validation_sources_in_the_training_text_are_counted(own, text, tmp_path, capfd):
+    """`data own` and `train` count them; `train` gives a warning, also in the log."""
+    words = [f"w{i} w{i % 7}" for i in range(60)]
+    train_text = [write_lines(tmp_path / f"train.{side}", words) for side in ("en", "de")]
+    for n, valid in ((3, [*words[:3], "new", "other new"]), (0, ["new", "other new"])):
+        valid_text = [write_lines(tmp_path / f"valid.{side}", valid) for side in ("en", "de")]
+        options = [
+            f"--{part}-{side}={path}"
+            for part, paths in (("train", train_text), ("valid", valid_text))
+            for side, path in zip(("src", "tgt"), paths, strict=True)
+        ]
+        assert main(["data", "own", *options, "--vocab-size=265", f"--out={tmp_path / f'data{n}'}", "--quiet"]) == 0
+        said = f"valid: {n} of {len(valid)} sources also occur in the training text"
+        more = ", so validation scores will be too good; try --hold-out" if n else ""
+        assert f"{said}{more}\n" in capfd.readouterr().out
+        out = tmp_path / f"run{n}"
+        sizes = [*SMALL, *SHORT, "--set=data.vocab_size=290"]
+        assert main(["train", "tiny", *options, "--out", str(out), "--quiet", *sizes]) == 0
+        warning = f"warning: {n} of {len(valid)} validation sources also occur in the training text"
+        assert (warning in capfd.readouterr().err) == (warning in (out / "log.txt").read_text()) == bool(n)
+
+
+def test_hold_out_takes_distinct_sources_out_of_the_training_text(tmp_path, capfd):
+    sources = [f"word{i % 50} of {i % 50}" for i in range(120)]  # each occurs two or three times
+    targets = [f"Wort{i} von {i}" for i in range(120)]
+    outputs = []
+    for order in (1, -1):
+        options = [
+            f"--train-{side}={write_lines(tmp_path / f'{side}{order}', lines[::order])}"
+            for side, lines in (("src", sources), ("tgt", targets))
+        ]
+        out = tmp_path / f"data{order}"
+        command = ["data", "own", *options, "--vocab-size=270", f"--out={out}", "--quiet"]
+        assert main([*command, "--hold-out", "10"]) == 0
+        printed = capfd.readouterr().out
+        valid, train_lines = ((out / f"{part}.src").read_text().splitlines() for part in ("valid", "train"))
+        assert len(valid) == len(set(valid)) == 10 and not set(valid) & set(train_lines)
+        assert len(set(train_lines)) == 40 and len(train_lines) == sum(source not in valid for source in sources)
+        assert f"120 kept ({120 - len(train_lines)} of them held out)" in printed
+        assert "valid: 0 of 10 sources also occur in the training text\n" in printed
+        outputs.append(set(valid))
+        assert main([*command, "--hold-out", "10"]) == 0  # up to date
+        assert main([*command, "--hold-out", "11"]) == 2 and "different --hold-out" in capfd.readouterr().err
+        assert main([*command]) == 2 and "different --hold-out" in capfd.readouterr().err
+    assert outputs[0] == outputs[1]
+    other = [*command[:-2], f"--out={tmp_path / 'other'}", "--quiet"]
+    assert main([*other, "--hold-out", "50"]) == 2
+    assert "got 50 of 50 distinct sources; try --hold-out 5\n" in capfd.readouterr().err
+    valid = [f"--valid-src={out / 'valid.src'}", f"--valid-tgt={out / 'valid.tgt'}"]
+    assert main([*other, *valid, "--hold-out", "5"]) == 2
+    assert "--hold-out cannot be combined with --valid-src; try" in capfd.readouterr().err
+    assert main(["data", "multi30k", "--out", str(tmp_path / "m"), "--hold-out", "5"]) == 2
+    assert "data multi30k: --hold-out applies only to data own" in capfd.readouterr().err

@@ -13,7 +13,9 @@ from tests.train.test_translate import EchoModel, LetterTokenizer
 from train.cli import main
 from train.errors import UserError
 from train.run.checkpoint import load_model
+from train.run.config import RunConfig
 from train.tasks.decoding import decode_stream, score_pairs, to_json, word_indices
+from train.tasks.pairs import trained_length
 from train.text.tokenizer import Tokenizer
 
 LINES = ["one two three", "", "zero", "nine nine", "four"]
@@ -114,8 +116,39 @@ def test_translations_begin_with_their_prefixes(loaded, uninterrupted, source, t
         arguments = ["--input", str(source), "--constrain", str(file), "--output", str(output)]
         assert main(["translate", "--model", str(uninterrupted), *arguments]) == 2
         error = capfd.readouterr().err
-        assert f"expected one for each line of the input; {got}; try" in error and error.count("\n") == 1
+        assert (
+            f"--constrain {file}: expected one for each line of the input; {got}; try" in error
+            and error.count("\n") == 1
+        )
         assert not output.exists()
+
+
+def test_a_line_longer_than_those_in_training_is_reported(loaded, uninterrupted, tmp_path, capfd):
+    model, tokenizer = loaded
+    file, said = tmp_path / "input", []
+    lines = [" ".join(["one two three"] * 40), "one"]
+    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    n = len(tokenizer.encode(lines[0]))
+    assert n > 255
+    list(decode_stream(model, tokenizer, lines, beam=1, trained_length=n + 1, on_warning=said.append))
+    assert not said
+    warning = (
+        f"line 1: the model was trained on at most 255 tokens, and this line has {n}, so its output may be incomplete"
+    )
+    assert main(["translate", "--model", str(uninterrupted), "--input", str(file), "--beam", "1", "--quiet"]) == 0
+    assert capfd.readouterr().err == f"{warning}; try splitting the line\n"
+    imported = RunConfig()  # has no training text
+    assert trained_length(imported) is None
+
+
+def test_pairs_with_an_empty_side_are_counted(uninterrupted, tmp_path, capfd):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_text("one\n\n\ntwo\n", encoding="utf-8")
+    target.write_text("eins\ny\n\n\n", encoding="utf-8")
+    pairs = ["score", "--model", str(uninterrupted), "--pairs", str(source), str(target)]
+    assert main(pairs) == 0
+    assert "3 pairs with an empty side, which training leaves out\n" in capfd.readouterr().err
+    assert main([*pairs[:-1], str(source)]) == 0 and "1 pair" not in capfd.readouterr().err.replace("4 pairs", "")
 
 
 def test_sequences_beyond_the_models_limit_are_named():
@@ -130,9 +163,9 @@ def test_sequences_beyond_the_models_limit_are_named():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--top-k", "3"], "--top-k: expected --samples as well; got only --top-k; try adding --samples 1"),
-        (["--samples", "2", "--beam", "3"], "--beam: expected beam search; got --samples, to which it does"),
-        (["--samples", "2", "--n-best", "3"], "--n-best: expected beam search; got --samples"),
+        (["--top-k", "3"], "--top-k has no effect without --samples; try adding --samples 1"),
+        (["--samples", "2", "--beam", "3"], "--beam applies to beam search, not to --samples"),
+        (["--samples", "2", "--n-best", "3"], "--n-best applies to beam search, not to --samples"),
         (["--samples", "0"], "--samples: expected"),
         (["--constrain", "none"], "none: expected a text file"),
     ],
@@ -146,8 +179,8 @@ def test_invalid_options_of_translate(uninterrupted, source, capfd, arguments, m
 def test_invalid_options_of_score(uninterrupted, source, capfd):
     model, pairs = ["--model", str(uninterrupted)], ["--pairs", str(source), str(source)]
     for arguments, message in (
-        (pairs, "expected --pairs and --model together; got --pairs alone; try --model RUN"),
-        ([*pairs, *model, "--ref", str(source)], "expected --pairs without --ref"),
+        (pairs, "--pairs needs a model; try --model RUN"),
+        ([*pairs, *model, "--ref", str(source)], "--pairs cannot be combined with --ref"),
         (["--ref", str(source)], "missing --hyp; try --hyp F"),
         (
             ["--ref", str(source), "--hyp", str(source), "--src", str(source), *model, *model],

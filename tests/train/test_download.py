@@ -302,7 +302,10 @@ def change(dataset_, **changes):
     ("changes", "message"),
     [
         ({"train": (Pair("one.tgz", "x/train.en", "x/nothing"),)}, "one.tgz: expected it to contain x/nothing"),
-        ({"vocab_size": 9000}, r"expected enough text for 9,000 tokens; got enough for \d+ .*; try --vocab-size \d+"),
+        (
+            {"vocab_size": 9000},
+            r"expected enough text for 9,000 tokens; got enough for \d+ .*; try --vocab-size \d+, because",
+        ),
         ({"train": (Pair("odd.tgz", "a", "b"),)}, "a, b: expected equal numbers of lines.*; got 3 and 1"),
         ({"train": (Pair("odd.tgz", "b", "a"),)}, "b, a: expected equal numbers of lines.*; got 1 and 3"),
         ({"train": (Pair("odd.tgz", "latin", "b"),)}, "odd.tgz:latin, line 2: expected UTF-8 text; got byte 0xe4"),

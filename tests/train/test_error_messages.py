@@ -52,14 +52,19 @@ def copy(uninterrupted, tmp_path):
         (["translate", "--model", "--help"], "--model: expected RUN; got no value before --help; try --model RUN"),
         (["translate", "--input", "--model", "RUN"], "--input: expected F; got no value before --model; try --input F"),
         (["info", "base", "--device", "x"], '--device: expected one of "cpu", "cuda"; got x; try c'),
-        (["info", "RUN", "--vocab-size", "5"], "--vocab-size: expected a preset; got the run "),
-        (["plan", "RUN", "--vocab-size", "5"], "--vocab-size: expected a preset; got the run "),
+        (["info", "RUN", "--vocab-size", "5"], "--vocab-size applies only to presets and configuration files; "),
+        (["plan", "RUN", "--vocab-size", "5"], "--vocab-size applies only to presets and configuration files; "),
         (["data", "own", "--out", "D", "--train-src=x", "--train-tgt=x", "--mirror=b"], "--mirror b has no effect"),
         (["data", "ownn", "--out", "D"], "got 'ownn'; try own"),
-        (["info", "runs/x"], "got neither; try the --out of a training"),
-        (["plan", "runs/x"], "got neither; try the --out of a training"),
+        (["info", "RUN", "--set", "model.n_layers=2"], "--set applies only to presets and configuration files; "),
+        (
+            ["info", "tiny", "--set", "model.n_layer=2"],
+            "--set: model.n_layer: expected a key of [model]; got an unknown",
+        ),
+        (["info", "runs/x"], "got no such file or preset; try the --out of a training"),
+        (["plan", "runs/x"], "got no such file or preset; try the --out of a training"),
         (["average", "runs/x"], "runs/x: expected a run folder; got nothing; try the --out of a training"),
-        (["info", "tine"], "got neither; try tiny"),
+        (["info", "tine"], "got no such file or preset; try tiny"),
         (["draw", "curves", "runs/a", "--out", "a.svg"], "got 'runs/a'; try draw runs/a curves"),
         (["prepare", "own"], "prepare: expected a command; got an unknown one; try npx-transformer data"),
         (["train", "tiny", "--lr", "0.1", "--out", "D"], "--lr: expected an option of this command; got a key; try "),
@@ -82,6 +87,16 @@ def copy(uninterrupted, tmp_path):
         (["generate", "--model", "RUN", "--prompt", "a\udcff"], "--prompt: expected UTF-8; got invalid bytes"),
         (["translate", "--model", "TEXT"], "expected a run or a checkpoint; got another folder; try the --out"),
         (["parse", "--model", "RUN", "--svg", "tree.png"], "tree.png: expected a file name ending in .svg; got '.png'"),
+        (["train", "tiny", "--set", "train.max_steps=5,000", "--out", "D"], 'got "5,000"; try max_steps = 5000\n'),
+        (["train", "tiny", "--set", "train.max_steps=x", "--out", "D"], "try max_steps = 100000 (the default of base)"),
+        (["train", "tiny", "--set", "train.log_every=x", "--out", "D"], "try log_every = 50 (the default)"),
+        (["draw", "RUN", "attention", "--out", "a.svg"], "got 'attention'; try heads\n"),
+        (["draw", "RUN", "loss", "--out", "a.svg"], "got 'loss'; try curves\n"),
+        (["draw", "RUN", "confusio", "--out", "a.svg"], "got 'confusio'; try confusion\n"),
+        (["train", "--resume", "--out", "TEXT"], "expected a run folder to resume; got a folder with other files; try"),
+        (["translate", "--model", "RUN", "x.en"], "extra argument(s) (x.en); try --input x.en\n"),
+        (["translate", "--model", "RUN", "x.en", "y.en"], "try --input x.en\n"),
+        (["info", "base", "x.en"], "extra argument(s) (x.en); try npx-transformer info --help\n"),
         (["parse", "--model", "RUN", "--svg", "no/tree.svg"], "expected a file to write; got no folder no; try"),
     ],
 )
@@ -96,8 +111,20 @@ def test_a_usage_error_names_its_option_and_writes_nothing(
             arguments = [*arguments[:at], *values, *arguments[at + 1 :]]
     capfd.readouterr()
     assert main([*map(str, arguments)]) == 2
-    assert said in capfd.readouterr().err.splitlines()[-1]
+    assert said in capfd.readouterr().err.splitlines(keepends=True)[-1]
     assert not any(tmp_path.iterdir())
+
+
+def test_a_folder_of_runs_is_answered_with_their_names(uninterrupted, tmp_path, capfd):
+    for name in "ba":
+        shutil.copytree(uninterrupted, tmp_path / name)
+    said = f"{tmp_path}: expected a run or a checkpoint; got a folder with 2 runs; try {tmp_path}/a or {tmp_path}/b\n"
+    assert error_line(capfd, "translate", "--model", tmp_path).endswith(said)
+
+
+def test_a_run_that_has_lost_its_configuration_is_still_a_run(copy, capfd):
+    (copy / "config.toml").unlink()
+    assert "missing config.toml; try giving CONFIG.toml" in error_line(capfd, "train", "--resume", "--out", copy)
 
 
 @pytest.mark.parametrize("command", ["data", "data valid", "score", "train"])

@@ -318,7 +318,7 @@ def test_results_do_not_depend_on_the_batch(runs):
 @pytest.mark.parametrize(
     "task, command, message",
     [
-        ("tagging", "classify --top 2", "--top: expected a classifier; got a tagger; try --json"),
+        ("tagging", "classify --top 2", "--top applies only to classifiers; for a tagger, try --json"),
         ("masking", "classify", "expected a model of the task classification or tagging; got one of masking; try"),
         ("masking", "embed --pooling max", '--pooling: expected one of "mean", "first"; got max; try mean'),
         ("tagging", "classify", "line 2: expected text; got an empty line; try removing the line"),
@@ -387,7 +387,7 @@ def test_a_tagger_learns_from_a_file_of_words_and_a_file_of_tags(folder, runs, t
             f"short: expected {n} lines, one for each sentence of {folder}/valid.txt; got 1;",
         ),
         (f"--valid-tags={tmp_path}/valid", f"line 1: expected 5 tags, one for each word of {folder}/valid.txt; got 1;"),
-        ("--valid-tagged=", "data.valid_tags: expected data.valid_tagged, with the words, too; got"),
+        ("--valid-tagged=", "data.valid_tags needs data.valid_tagged, the file with the words; got"),
     ):
         assert main([*command, str(tmp_path / "other"), *files, changed]) == 2
         assert message in capfd.readouterr().err and not (tmp_path / "other").exists()

@@ -90,7 +90,10 @@ def test_hours_and_cost_of_a_training(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bas", "--tokens-per-second", "1"], "expected a run folder or a preset; got neither; try base"),
+        (
+            ["bas", "--tokens-per-second", "1"],
+            "expected a run folder, CONFIG.toml or a preset; got no such file or preset; try base",
+        ),
         (["base"], "measured on one GPU, is missing"),
         (["base", "--gpus", "0,x", "--tokens-per-second", "1"], "--gpus: expected numbers from 1"),
         (["base", "--set", "model.n_layers=12"], "--set: expected a key of [train]; got model.n_layers=12; try "),

@@ -15,6 +15,14 @@ from train.progress import Display, Work, format_duration
 from train.text.lines import count_lines, read_all_lines
 
 
+class Clock:
+    """Replaces time.perf_counter while `patch` is in effect."""
+
+    def __init__(self, patch):
+        self.now = 100.0
+        patch.setattr(progress.time, "perf_counter", lambda: self.now)
+
+
 class Terminal(io.StringIO):
     """A terminal that records what is written to it."""
 
@@ -64,9 +72,12 @@ def test_a_disabled_display_writes_nothing(capsys):
 
 @given(st.integers(0, 10**9), st.integers(0, 10**9), st.one_of(st.none(), st.integers(1, 10**9)))
 def test_any_counts_have_a_description(first, count, total):
-    work = Work("translated", "lines", total, first)
-    work.advance(count)
-    work.end = work.start + 2.0
+    with pytest.MonkeyPatch.context() as patch:
+        clock = Clock(patch)
+        work = Work("translated", "lines", total, first)
+        clock.now += 2.0
+        work.advance(count)
+        work.end = clock.now
     text = work.describe()
     assert text.startswith("translated ") and "\n" not in text
     assert work.result().startswith(f"{first + count:,} line") and "in 2.0 s" in work.result()
@@ -75,6 +86,39 @@ def test_any_counts_have_a_description(first, count, total):
     else:
         left = max(0, total - first - count) / (max(1, count) / 2.0)
         assert work.time_left() == f"{format_duration(left)} left"
+
+
+def test_the_time_left_is_counted_down_until_the_next_item_is_completed(monkeypatch):
+    clock = Clock(monkeypatch)
+    work = Work("step", total=100)
+    clock.now += 40  # seconds for the first item
+    work.advance()
+    shown = []
+    for _ in range(5):
+        shown.append(work.time_left())
+        clock.now += 10
+    assert shown == [f"1:0{left} left" for left in ("6:00", "5:50", "5:40", "5:30", "5:20")]
+    work.advance()  # 90 s for two items
+    assert work.time_left() == "1:13:30 left"
+    clock.now += 10_000
+    assert work.time_left() == "0:00:00 left"
+
+
+def test_pictures_and_measurements_say_what_they_do_meanwhile(uninterrupted, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    names, work = [], Display.work
+
+    def record(self, name, *arguments):
+        names.append(name)
+        return work(self, name, *arguments)
+
+    monkeypatch.setattr(Display, "work", record)
+    assert main(["draw", str(uninterrupted), "curves", "--out", str(tmp_path / "curves.svg")]) == 0
+    assert main(["draw", str(uninterrupted), "roles", "--sentences", "1", "--out", str(tmp_path / "roles.svg")]) == 0
+    sizes = ["--set", "model.d_model=8", "--set", "model.d_ff=8", "--set", "model.n_heads=1", "--vocab-size", "300"]
+    assert main(["info", "tiny", *sizes, "--set", "train.batch_tokens=60", "--measure"]) == 0
+    assert names == ["drawing curves", "drawing roles", "measuring the speed of a few updates"]
+    assert "measuring the speed of a few updates\n" in capsys.readouterr().err
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=3), min_size=1))

@@ -358,7 +358,7 @@ def test_training_time_from_a_given_speed(capfd):
     assert main(["info", "base", "--tokens-per-second", "1e5"]) == 0
     assert "time         13.9 hours for 100,000 updates at 100,000 tokens/s, as given" in capfd.readouterr().out
     both = ["--measure", "--tokens-per-second", "9"]
-    for arguments, message in ((["--tokens-per-second", "0"], "above 0"), (both, "both")):
+    for arguments, message in ((["--tokens-per-second", "0"], "above 0"), (both, "cannot be combined")):
         assert main(["info", "base", *arguments]) == 2 and message in capfd.readouterr().err
 
 

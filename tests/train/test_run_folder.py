@@ -118,7 +118,7 @@ def test_a_moved_run_folder_is_an_error_and_not_recreated(text, tmp_path, monkey
         after(self)
 
     monkeypatch.setattr(Trainer, "_after_update", move)
-    with pytest.raises(UserError, match="got a moved or deleted one"):
+    with pytest.raises(UserError, match="was moved or deleted while"):
         run(text, out)
     monkeypatch.undo()
     assert not out.exists()

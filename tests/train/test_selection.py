@@ -1,5 +1,6 @@
 """The weights that a training selects: best checkpoints by any metric, early stopping, and the moving average."""
 
+import csv
 from dataclasses import asdict
 
 import numpy as np
@@ -9,12 +10,12 @@ from hypothesis import strategies as st
 from sacrebleu.metrics import CHRF
 
 from models import Transformer, TransformerConfig
-from tests.helpers.trainings import metrics, one_line, outcome, run, tables
+from tests.helpers.trainings import metrics, one_line, outcome, rewrite, run, tables
 from train import RunConfig, UserError, load_model, train
 from train.cli import main
 from train.errors import plural
 from train.learn.signals import Signals
-from train.learn.training import check_selection
+from train.learn.training import check_best_metric
 from train.learn.update import Update
 from train.learn.validation import Validation
 from train.run.average import average_checkpoints
@@ -102,7 +103,9 @@ def test_a_last_validation_that_is_best_but_not_saved_is_reported(text, tmp_path
     scripted(monkeypatch, [(5.0, 10.0), (last, 10.0)])
     run(text, tmp_path / "run", validate_every=2, max_steps=3, best_metric="loss")
     line = "the validation after step 3 has the best loss, but checkpoints/best keeps step 2"
-    assert (line in capsys.readouterr().err) == (last < 5)
+    hint = f"to use step 3, name {tmp_path / 'run' / 'checkpoints' / 'step-3'} instead of the run"
+    shown = capsys.readouterr().err
+    assert (line in shown) == (hint in shown) == (last < 5)
 
 
 def test_the_best_checkpoints_are_averaged(text, tmp_path, monkeypatch, capsys, recwarn):
@@ -111,7 +114,7 @@ def test_the_best_checkpoints_are_averaged(text, tmp_path, monkeypatch, capsys, 
     run(text, out, validate_every=1, max_steps=6, best_metric="bleu", keep_best=2)
     parts = [load_checkpoint(path).model for path in RunFolder(out).best_steps()]
     assert main(["average", str(out), "--best", "--last", "2"]) == 2
-    assert "--last: expected the newest or the best checkpoints; got --best too; try" in capsys.readouterr().err
+    assert "--last cannot be combined with --best; try" in capsys.readouterr().err
     assert main(["average", str(out), "--best"]) == 0
     mean = load_checkpoint(RunFolder(out).averaged)
     assert mean.state["averaged_steps"] == [2, 4]
@@ -122,11 +125,11 @@ def test_the_best_checkpoints_are_averaged(text, tmp_path, monkeypatch, capsys, 
     capsys.readouterr()
     assert main(["info", str(out)]) == 0
     shown = capsys.readouterr().out
-    assert "averaged, best, best-2, best-4" in shown and "30.00  checkpoints/best" in shown
+    assert "averaged, best, best-2, best-4; commands load averaged\n" in shown and "30.00  checkpoints/best" in shown
 
 
-def test_chrf_is_measured_where_it_selects(text, uninterrupted, tmp_path, capfd):
-    summary = run(text, tmp_path / "run", validate_every=4, best_metric="chrf")
+def test_every_validation_measures_bleu_and_chrf_and_either_selects(text, uninterrupted, tmp_path, capfd):
+    summary = run(text, tmp_path / "run", validate_every=4, best_metric="chrf", csv=True)
     validations = [entry for entry in metrics(tmp_path / "run") if entry["kind"] == "valid"]
     best = max(validations, key=lambda entry: (entry["chrf"], -entry["step"]))
     assert 0 < best["chrf"] <= 100 and summary.best_step == best["step"]
@@ -135,9 +138,41 @@ def test_chrf_is_measured_where_it_selects(text, uninterrupted, tmp_path, capfd)
     lines = (text / "valid.en").read_text(encoding="utf-8").splitlines()
     hypotheses = best_translations(model, tokenizer, lines, beam=1, max_extra=10)
     assert CHRF().corpus_score(hypotheses, [references]).score == pytest.approx(best["chrf"], abs=1e-9)
-    for out, is_measured in ((tmp_path / "run", True), (uninterrupted, False)):
-        assert any("chrf" in entry for entry in metrics(out)) == is_measured
-        assert main(["info", str(out)]) == 0 and ("chrF" in capfd.readouterr().out) == is_measured
+    for out in (tmp_path / "run", uninterrupted):
+        assert all("chrf" in entry and "bleu" in entry for entry in metrics(out) if entry["kind"] == "valid")
+        assert main(["info", str(out)]) == 0 and "BLEU   chrF" in capfd.readouterr().out
+        assert all(name in (out / "log.txt").read_text(encoding="utf-8") for name in ("  BLEU ", "  chrF "))
+    rows = [*csv.DictReader((tmp_path / "run" / "metrics.csv").read_text(encoding="utf-8").splitlines())]
+    assert [float(row["chrf"]) for row in rows if row["kind"] == "valid"] == [entry["chrf"] for entry in validations]
+
+
+@pytest.mark.parametrize("is_earlier_version", [False, True])
+def test_a_resumed_run_may_select_by_another_metric(text, tmp_path, monkeypatch, is_earlier_version):
+    """The best weights stay until a validation is better by the new metric, also in a run of an earlier version."""
+    out, keys = tmp_path / "run", {"validate_every": 1, "keep_best": 2, "patience": 2}
+    scripted(monkeypatch, [(5.0, 10.0), (4.0, 30.0), (3.0, 20.0), (3.5, 25.0), (3.2, 5.0), (2.5, 1.0)])
+    assert run(text, out, **keys, max_steps=6, best_metric="bleu").step == 4  # early stopping
+    if is_earlier_version:
+        rewrite(
+            RunFolder(out).steps()[-1],
+            lambda state: (state.pop("best_metric"), state["config"].update({"train.best_metric": "bleu"})),
+        )
+    assert run(text, out, resume=True, **keys, max_steps=6, best_metric="loss").best_step == 6
+    change = (
+        "warning: train.best_metric is now loss instead of bleu: checkpoints/best keeps step 2, loss 4, until a "
+        "validation is better; train.patience counts from here"
+    )
+    assert change in (out / "log.txt").read_text(encoding="utf-8")
+    assert load_checkpoint(RunFolder(out).best).state["step"] == 6
+    assert [path.name for path in RunFolder(out).best_steps()] == ["best-5", "best-6"]
+
+
+def test_of_two_scores_of_zero_the_lower_loss_is_better():
+    state, better = RunState(), []
+    for loss, score in ((6.0, 0.0), (5.9, 0.0), (5.9, 0.0), (5.8, 0.1), (5.7, 0.1)):
+        state.step += 1
+        better.append(state.add_validation(loss, score))
+    assert better == [True, True, False, True, False] and state.best_step == 4
 
 
 def test_averaging_the_best_needs_two(uninterrupted):
@@ -184,7 +219,7 @@ def test_a_missing_validation_text_is_named_by_the_option_of_the_task():
     ):
         config = RunConfig.from_dict({"data": {"task": task}, "train": {"best_metric": "loss"}})
         with pytest.raises(UserError, match=f"try {option}$"):
-            check_selection(config, TASKS[task], {"train": ()})
+            check_best_metric(config, TASKS[task], {"train": ()})
 
 
 @given(st.lists(st.sampled_from([1.0, 2.0, 3.0]), max_size=9), st.integers(1, 4), st.booleans())
@@ -250,6 +285,8 @@ def shapes(out):
 
 def test_validations_and_commands_use_the_average(averaged):
     out, _ = averaged
+    log = (out / "log.txt").read_text(encoding="utf-8")
+    assert f"validations and checkpoints use the moving average of the weights (train.ema_decay = {DECAY})" in log
     model, tokenizer, config = load_model(out)
     corpus = Corpus.open(out / "data" / "valid")
     measured = Validation(TASKS["translation"], model, tokenizer, corpus, config).measure(Signals())
@@ -280,11 +317,9 @@ def test_a_moving_average_resumes_bit_for_bit(averaged, text, tmp_path, stop):
     assert outcome(tmp_path / "run", stop) == outcome(averaged[0])
 
 
-def test_a_resumed_run_keeps_its_decay_and_metric(averaged, text):
+def test_a_resumed_run_keeps_its_decay(averaged, text):
     with pytest.raises(UserError, match="resume: train.ema_decay: expected 0.6"):
         run(text, averaged[0], resume=True)
-    with pytest.raises(UserError, match="resume: train.best_metric: expected no value .* try leaving best_metric out"):
-        run(text, averaged[0], resume=True, ema_decay=DECAY, best_metric="bleu")
 
 
 def test_info_counts_the_memory_of_the_average(averaged, uninterrupted, capsys):

@@ -159,12 +159,37 @@ def test_linked_checkpoint_folders_and_their_paths_are_accepted(model, text, tmp
         assert capfd.readouterr().out == expected
 
 
-def test_an_outdated_average_gives_a_warning(model, text, tmp_path, capfd):
-    shutil.copytree(model, tmp_path / "run")
-    RunFolder(tmp_path / "run").step(9).rename(tmp_path / "run" / "checkpoints" / "old")
-    trainings.run(text, tmp_path / "run", resume=True, max_steps=13)
-    assert main(["translate", "--model", str(tmp_path / "run"), "--input", str(text / "valid.en")]) == 0
-    assert "older than step-13; try npx-transformer average again" in capfd.readouterr().err
+def test_every_command_that_loads_an_outdated_average_says_so(model, text, tmp_path, capfd):
+    run, source, target = tmp_path / "run", text / "valid.en", text / "valid.de"
+    shutil.copytree(model, run)
+    RunFolder(run).step(9).rename(run / "checkpoints" / "old")
+    trainings.run(text, run, resume=True, max_steps=13)
+    averaged, newest = run / "checkpoints" / "averaged", run / "checkpoints" / "step-13"
+    log = (run / "log.txt").read_text(encoding="utf-8")
+    assert f"until `average` runs again or {averaged} is deleted" in log
+    warning = (
+        f"{averaged}, which is loaded, is older than step-13; try npx-transformer average again, {newest} instead of "
+        f"{run}, or deleting {averaged}\n"
+    )
+    new = tmp_path / "new"
+    for command in (
+        ["translate", "--model", run, "--input", source],
+        ["score", "--model", run, "--pairs", source, target],
+        ["score", "--model", run, "--src", source, "--ref", target, "--hyp", target],
+        ["info", run],
+        ["draw", run, "heads", "--input", "one two", "--out", tmp_path / "heads.svg"],
+        ["export", run, "--to", "safetensors", "--out", tmp_path / "exported"],
+        ["train", "--init", run, "--out", new, "--set", "train.max_steps=1", "--set", "train.validate_bleu=false"],
+    ):
+        assert main([*map(str, command)]) == 0
+        assert capfd.readouterr().err.count(warning) == 1, command
+    assert main(["translate", "--model", str(newest), "--input", str(source)]) == 0
+    assert "older than" not in capfd.readouterr().err
+    assert warning.strip() in (new / "log.txt").read_text(encoding="utf-8")
+    shutil.rmtree(averaged)
+    assert main(["info", str(run)]) == 0
+    shown = capfd.readouterr()
+    assert "; commands load step-13\n" in shown.out and not shown.err
 
 
 @pytest.mark.parametrize("slow", [0, 0.1])

@@ -91,7 +91,7 @@ def test_a_backup_of_hard_links_stays_unaltered_and_can_continue(copied, text):
     backup = copied.parent / "backup"
     with RunFolder(copied).lock("train"):
         shutil.copytree(copied, backup, copy_function=os.link)
-        with pytest.raises(UserError, match=r"expected an unlocked run folder; got one in use by train"):
+        with pytest.raises(UserError, match="backup is in use by train"):
             run(text, backup, resume=True)
         run(text, copied, resume=True, max_steps=13)
     before = {path: path.read_bytes() for path in backup.rglob("*") if path.is_file()}
@@ -222,7 +222,7 @@ def test_a_training_whose_lock_was_removed_stops_without_writing(text, tmp_path,
     monkeypatch.setattr(Trainer, "_after_update", remove_lock)
     with pytest.raises(UserError) as error:
         run(text, out)
-    assert f"{out / 'lock'}: expected the lock of this program; got a removed one" in one_line(error)
+    assert f"{out / 'lock'}: this program's lock was removed" in one_line(error)
     assert len(errors) == 1 and (RunFolder(out).steps()[-1].name, (out / "lock").exists()) == ("step-12", False)
 
 
@@ -235,7 +235,7 @@ def test_a_removed_lock_stops_an_average(copied, monkeypatch):
         return read(*arguments)
 
     monkeypatch.setattr(average, "read_arrays", remove_lock)
-    with pytest.raises(UserError, match="expected the lock of this program; got that of another program"):
+    with pytest.raises(UserError, match="this program's lock was replaced by that of another"):
         average_checkpoints(copied, 2)
     assert not (copied / "checkpoints/averaged").exists() and (copied / "lock").exists()
 
@@ -251,7 +251,7 @@ def test_a_run_folder_that_vanishes_during_a_save_gives_one_line(copied, text, e
         raise SafetensorError(error) if isinstance(error, str) else error(error().errno or 2, "gone", "state.json")
 
     monkeypatch.setattr(storage, "save_file", vanish)
-    with pytest.raises(UserError, match="expected the run folder of this program; got a moved or deleted one"):
+    with pytest.raises(UserError, match="was moved or deleted while this program was using it"):
         run(text, copied, resume=True, max_steps=15)
     assert not copied.exists()
 

@@ -25,7 +25,7 @@ def average(
     from train.run.checkpoint import read_state
 
     if best and last is not None:
-        raise UserError("--last: expected the newest or the best checkpoints; got --best too; try only one of them")
+        raise UserError("--last cannot be combined with --best; try only one of them")
     path = average_checkpoints(run, last or 5, best)
     steps = ", ".join(f"{step:,}" for step in read_state(path)["averaged_steps"])
     print(f"averaged the weights after steps {steps}", file=sys.stderr)

@@ -66,11 +66,11 @@ def classify(
             f"{model}: expected a model of the task {' or '.join(TASKS)}; got one of {task.name}; try another run"
         )
     if top is not None and task.name == "tagging":
-        raise UserError("--top: expected a classifier; got a tagger; try --json, which prints probabilities")
+        raise UserError("--top applies only to classifiers; for a tagger, try --json, which prints probabilities")
     if gold_tags is not None and task.name != "tagging":
-        raise UserError("--gold-tags: expected a tagger; got a classifier; try without --gold-tags")
+        raise UserError("--gold-tags applies only to taggers, and the model is a classifier; omit it")
     if gold_tags is not None and gold is None:
-        raise UserError("--gold-tags: expected --gold, with the words, too; got only --gold-tags; try adding --gold F")
+        raise UserError("--gold-tags needs --gold, the file with the words; try adding --gold F")
     gold_files = [str(path) for path in (gold, gold_tags) if path is not None]
     if gold is not None and gold_tags is not None:
         check_tag_lines(str(gold), str(gold_tags))

@@ -29,6 +29,15 @@ def data(
     train_tgt: Annotated[str, typer.Option(metavar="F", help="own: target training text.")] = "",
     valid_src: Annotated[str, typer.Option(metavar="F", help="own: source validation text.")] = "",
     valid_tgt: Annotated[str, typer.Option(metavar="F", help="own: target validation text.")] = "",
+    hold_out: Annotated[
+        int,
+        number_option(
+            int,
+            "[0, 1e9]",
+            metavar="N",
+            help="own: without a validation text, take N distinct sources out of the training text for validation.",
+        ),
+    ] = 0,
     tokenizer: Annotated[
         str | None, typer.Option(metavar="bpe|wordpiece", help="Subword algorithm; default: the paper's.")
     ] = None,
@@ -80,18 +89,22 @@ def data(
         valid = (Pair("", valid_src, valid_tgt),) if valid_src else ()
         if mirror:
             raise UserError(f"data own: --mirror {mirror} has no effect, because nothing is downloaded; try without it")
+        if hold_out and valid_src:
+            raise UserError("data own: --hold-out cannot be combined with --valid-src; try only one of them")
         corpus = Dataset("src", "tgt", (), (Pair("", train_src, train_tgt),), valid)
+    elif hold_out:
+        raise UserError(f"data {name}: --hold-out applies only to data own; omit it")
     elif any(files):
-        raise UserError(f"data {name}: text files are not accepted, because it downloads its own; try data own")
+        raise UserError(f"data {name}: this corpus is downloaded, so text files are not accepted; try data own")
     else:
         corpus = dataset(name)
     rules = Rules(max_words, max_ratio, not keep_scripts, not keep_duplicates)
-    settings = Settings(rules, tokenizer, vocab_size, learn_from, max_length)
+    settings = Settings(rules, tokenizer, vocab_size, learn_from, max_length, hold_out)
     command = shlex.join(["npx-transformer", *sys.argv[1:]])
     manifest = prepare_dataset(corpus, out, settings, mirror, command, progress=not quiet)
     pairs, clean = manifest["pairs"], manifest["texts"]["train"]["counts"]["kept"]
     removed = ", ".join(f"{pairs[reason]:,} {words}" for reason, words in REASONS.items())
-    held_out = f" ({pairs['held_out']:,} of them for validation)" if pairs["held_out"] else ""
+    held_out = f" ({pairs['held_out']:,} of them held out)" if pairs["held_out"] else ""
     print(f"{plural(pairs['read'], 'pair')} read, {clean:,} kept{held_out}; removed: {removed}")
     for part, array in manifest["arrays"].items():
         src, tgt = (array["tokens"][side] + array["kept"] for side in ("src", "tgt"))  # including EOS tokens
@@ -99,12 +112,12 @@ def data(
         left_out = ", ".join(f"{number:,} {words}" for number, words in outcomes if number)
         line = f"{part}: {plural(array['kept'], 'pair')}, {src:,} source and {tgt:,} target tokens"
         print(f"{line}; left out: {left_out}" if left_out else line)
+    if "valid" in manifest["arrays"]:
+        n, total = manifest["shared_sources"], manifest["texts"]["valid"]["lines"]
+        attempt = ", so validation scores will be too good; try --hold-out" if n and not hold_out else ""
+        print(f"valid: {n:,} of {total:,} sources also occur in the training text{attempt}")
     print(f"{out / 'manifest.json'} records the sources and settings")
-    # The defaults are the paper's, 25,000 tokens per update and 4,000 warmup updates, which is too much for a small
-    # corpus.
-    small = ["tiny", "--set", "train.batch_tokens=4096", "--set", "train.warmup_steps=1000"]
-    paths = ["--data", str(out), "--out", f"runs/{out.absolute().name}"]
-    options = [*(["base"] if clean >= LARGE else small), *paths]
+    options = ["base" if clean >= LARGE else "tiny", "--data", str(out), "--out", f"runs/{out.absolute().name}"]
     print(f"train a model on it: {shlex.join(['npx-transformer', 'train', *options])}")
 
 

@@ -1,6 +1,5 @@
 """`draw`: a picture of a run as PNG or SVG, with its alternative text in a second file."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +10,13 @@ from train.cli.options import number_option, search_option, text_option, warn
 from train.errors import UserError, nearest
 
 PICTURES = ("heads", "beam", "curves", "memory", "roles", "confusion")
+PICTURE_SYNONYMS = {  # maps what users may call a picture to its name
+    **dict.fromkeys(("attention", "attn", "attentions", "head"), "heads"),
+    **dict.fromkeys(("search", "tree", "hypotheses"), "beam"),
+    **dict.fromkeys(("loss", "metrics", "learning", "bleu", "plot"), "curves"),
+    **dict.fromkeys(("ablation", "importance"), "roles"),
+    **dict.fromkeys(("errors", "matrix"), "confusion"),
+}  # fmt: skip
 DEFAULT_SENTENCES = 100
 MODELS = {"text": "a language model", "labels": "an encoder"}  # maps `model.examples` to a description of the model
 
@@ -49,10 +55,12 @@ def draw(
     device: Device = "cpu",
 ) -> None:
     """Draw attention, beam search, training curves, memory, the roles of heads or a confusion matrix."""
+    from train.progress import Display
     from train.viewer import picture
 
     if what not in PICTURES:
-        attempt = f"draw {what} {run}" if str(run) in PICTURES else nearest(what, PICTURES)
+        named = PICTURE_SYNONYMS.get(what.lower()) or nearest(what, PICTURES)
+        attempt = f"draw {what} {run}" if str(run) in PICTURES else named
         raise UserError(f"draw: expected RUN and one of {', '.join(PICTURES)}; got '{what}'; try {attempt}")
     picture.check(out)
     picture.check_alt_text(out)
@@ -62,15 +70,20 @@ def draw(
     }.items():  # fmt: skip
         if value not in (None, "") and what not in pictures:
             raise UserError(f"draw: --{name} is only for {' and '.join(pictures)}; got {what}; try without --{name}")
-    if what == "curves":
-        return draw_curves_of([run, *(also or ())], out)
+    if what not in ("heads", "beam"):
+        if what != "curves":
+            use_device(device)
+        with Display() as display, display.work(f"drawing {what}") as work:
+            if what == "curves":
+                draw_curves_of([run, *(also or ())], out)
+            elif what == "memory":
+                draw_memory_of(run, out)
+            elif what == "roles":
+                draw_roles_of(run, out, sentences or DEFAULT_SENTENCES, work)
+            else:
+                draw_confusion_of(run, out)
+        return
     use_device(device)
-    if what == "memory":
-        return draw_memory_of(run, out)
-    if what == "roles":
-        return draw_roles_of(run, out, sentences or DEFAULT_SENTENCES)
-    if what == "confusion":
-        return draw_confusion_of(run, out)
     if not input.strip():
         raise UserError(f'draw: missing sentence for {what}; try --input "A dog runs ."')
     overrides = {name: value for name, value in {"beam": beam, "alpha": alpha}.items() if value is not None}
@@ -86,7 +99,7 @@ def load_for_search(run: Path, overrides: dict[str, Any]) -> tuple[Any, Any, str
     model, tokenizer, config, origin = load_with_origin(run, "", warn)
     s = config.search
     search = {"beam": s.beam, "alpha": s.alpha, "penalty": s.penalty, "max_extra": s.max_extra}
-    search |= {"full_beam": s.full_beam, "finish_in_beam": s.finish_in_beam}
+    search |= {name: getattr(s, name) for name in ("full_beam", "finish_in_beam", "stop_at_beam")}
     return model, tokenizer, origin.caption, search | overrides
 
 
@@ -201,8 +214,8 @@ def draw_confusion_of(run: Path, out: Path) -> None:
     draw_confusion(evaluation.scores(), out, origin.caption)
 
 
-def draw_roles_of(run: Path, out: Path, sentences: int) -> None:
-    """Draw where the heads attend on the validation text, and the effect of ablating each head."""
+def draw_roles_of(run: Path, out: Path, sentences: int, work: Any) -> None:
+    """Draw where the heads attend on the validation text, and the effect of ablating each head; advance `work`."""
     from train.run.checkpoint import load_with_origin
     from train.viewer.inspection import check_heads
     from train.viewer.roles import EvaluationText, draw_roles, measure_roles
@@ -213,9 +226,7 @@ def draw_roles_of(run: Path, out: Path, sentences: int) -> None:
     text = EvaluationText(task, open_corpus(run, "valid", config, tokenizer), config, tokenizer, sentences)
 
     def report(n_done: int, n_heads: int) -> None:
-        if sys.stderr.isatty():
-            end = "" if n_done + 1 < n_heads else "\n"
-            print(f"\rhead {n_done + 1} of {n_heads}", end=end, file=sys.stderr, flush=True)
+        work.unit, work.total, work.done = "heads", n_heads, n_done + 1
 
     full_model, head_roles = measure_roles(model, text, report)
     draw_roles(full_model, head_roles, text, out, origin.caption)

@@ -1,6 +1,5 @@
 """`info`: size and cost of a model compared with the paper's, and the progress of a run."""
 
-import difflib
 from collections.abc import Iterator
 from itertools import chain
 from typing import Annotated, Any
@@ -8,14 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from train.cli.app import Device, app, use_device
-from train.cli.options import VOCABULARY, number_option
+from train.cli.models import resolve_model
+from train.cli.options import VocabSize, number_option, warn
 from train.errors import UserError, plural
 
 N_SPECIAL = 4  # number of special ids, which come before the labels
-VocabSize = Annotated[
-    int | None,
-    number_option(int, VOCABULARY, metavar="V", help="Vocabulary size, for a preset only; default: 37000."),
-]
+LANGUAGES = {"en-de": "English-German", "en-fr": "English-French"}
 
 
 @app.command(
@@ -23,7 +20,12 @@ VocabSize = Annotated[
     " 9.5 TFLOP/s."
 )
 def info(
-    what: Annotated[str, typer.Argument(metavar="RUN|PRESET", help="Run folder or preset.", show_default=False)],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|CONFIG.toml|PRESET", help="Run folder, configuration file or preset.", show_default=False
+        ),
+    ],
     vocab_size: VocabSize = None,
     config: Annotated[bool, typer.Option("--config", help="Print the complete configuration with comments.")] = False,
     measure: Annotated[
@@ -35,48 +37,41 @@ def info(
             float, "(0, 1e12]", metavar="X", help="Estimate the training time from this speed (source + target tokens)."
         ),
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key of CONFIG or PRESET; may be repeated."),
+    ] = None,
     device: Device = "cpu",
 ) -> None:
     """Print a model's parameters, FLOP and memory next to the paper's; for a run, also its validation curve."""
-    from models import PRESETS
-    from train.run.checkpoint import check_tokenizer, find_checkpoint, model_config, read_state, task_of
-    from train.run.config import RunConfig
-    from train.run.folder import RunFolder
+    from train.run.checkpoint import check_tokenizer, find_checkpoint, read_state, task_of, warn_of_old_average
 
-    run = RunFolder(what)
-    is_run = run.path.is_dir()
-    if is_run:
-        if not run.config_file.is_file():
-            raise UserError(
-                f"{what}: expected a run folder; got one without config.toml; try the --out of a training run"
-            )
-        run_config = run.load_config()
-        state = read_state(find_checkpoint(what))
-        shape = model_config(state)
+    run, run_config, shape = resolve_model(what, vocab_size, settings or ())
+    if run:
+        if settings:
+            raise UserError(f"--set applies only to presets and configuration files; {what} is a run; omit it")
+        loaded = find_checkpoint(what)
+        state = read_state(loaded)
+        warn_of_old_average(what, loaded, state, warn)
         if run.tokenizer_file.is_file():
             check_tokenizer(task_of(state).load_tokenizer(run.tokenizer_file), state, run.tokenizer_file)
-        check_preset_only(vocab_size, what)
-    elif what in PRESETS:
-        run_config = RunConfig.from_dict({"model": {"preset": what}, "data": {"vocab_size": vocab_size or 37000}})
-        shape = run_config.transformer_config(run_config.data.vocab_size)
-    else:
-        raise no_model_error(what)
     if config:
         print(run_config.dump(), end="")
         return
     if measure and tokens_per_second:
-        raise UserError("info: expected --measure or --tokens-per-second; got both; try only one of them")
+        raise UserError("info: --measure cannot be combined with --tokens-per-second; try only one of them")
     origin = "as given"
     if measure:
         from train.experiments.speed import measure_speed
         from train.progress import Display
 
         use_device(device)
-        with Display() as display, display.work("measuring"):
+        with Display() as display, display.work("measuring the speed of a few updates"):
+            display.write("measuring the speed of a few updates")
             tokens_per_second, origin = measure_speed(shape, run_config), "measured here"
-    last = last_update(run, run.metrics()) if is_run else None
+    last = last_update(run, run.metrics()) if run else None
     lines = describe(shape, run_config, last["step"] if last else None)
-    for line in chain(lines, describe_run(run, run_config) if is_run else ()):
+    for line in chain(lines, describe_run(run, run_config) if run else ()):
         print(line)
     if tokens_per_second:
         from train.experiments.speed import training_hours
@@ -85,21 +80,6 @@ def info(
         days = f" ({hours / 24:,.1f} days)" if hours >= 48 else ""
         print(f"time         {hours:,.1f} hours{days} for {plural(run_config.train.max_steps, 'update')}"
               f" at {tokens_per_second:,.0f} tokens/s, {origin}")  # fmt: skip
-
-
-def no_model_error(what: str) -> UserError:
-    """Return the error for a name that is neither a run folder nor a preset."""
-    from models import PRESETS
-
-    similar = difflib.get_close_matches(what, PRESETS, n=1)
-    attempt = similar[0] if similar else "the --out of a training run, or a preset such as base"
-    return UserError(f"{what}: expected a run folder or a preset; got neither; try {attempt}")
-
-
-def check_preset_only(vocab_size: int | None, run: str) -> None:
-    """Raise UserError if --vocab-size is given for a run, whose vocabulary already exists."""
-    if vocab_size is not None:
-        raise UserError(f"--vocab-size: expected a preset; got the run {run}, which has its own; try without it")
 
 
 def describe(shape: Any, config: Any, updates: int | None = None) -> Iterator[str]:
@@ -145,9 +125,6 @@ def describe(shape: Any, config: Any, updates: int | None = None) -> Iterator[st
                f" BLEU {paper['bleu']:.1f}")  # fmt: skip
     for pair in pairs:
         yield f"quality      the paper on newstest2014 {LANGUAGES[pair]}: BLEU {tested[pair]}"
-
-
-LANGUAGES = {"en-de": "English-German", "en-fr": "English-French"}
 
 
 def describe_architecture(shape: Any) -> str:
@@ -197,14 +174,14 @@ def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | Non
 
 def describe_run(run: Any, config: Any) -> Iterator[str]:
     """Yield lines about a run's checkpoints, tokenizer, progress and validation curve."""
-    from train.run.checkpoint import read_state
+    from train.run.checkpoint import find_checkpoint, read_state
     from train.tasks import TASKS
 
     task = TASKS[config.data.task]
     steps = [path.name.removeprefix("step-") for path in run.steps()]
     others = [run.averaged, run.best, *run.best_steps()]
     names = "".join(f", {path.name}" for path in others if path.is_dir())
-    yield f"checkpoints  steps {', '.join(steps) or 'none'}{names}"
+    yield f"checkpoints  steps {', '.join(steps) or 'none'}{names}; commands load {find_checkpoint(run.path).name}"
     if run.tokenizer_file.is_file():
         tokenizer = task.load_tokenizer(run.tokenizer_file)
         source = f"{tokenizer.src_vocab_size:,} source and " if tokenizer.src_vocab_size else ""

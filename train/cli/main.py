@@ -6,6 +6,7 @@ Exit status: 0 success, 1 internal error (with a traceback), 2 user error (one l
 
 import errno
 import os
+import re
 import sys
 import time
 import traceback
@@ -71,9 +72,14 @@ def run_command(argv: Sequence[str] | None) -> int:
         return report_user_error(str(error))
     except CLICK_ERROR as error:  # unknown option or value of the wrong type; click's text has several lines
         command = getattr(getattr(error, "ctx", None), "command_path", "npx-transformer")
+        attempt = f"{command} --help"
+        extra = re.search(r"unexpected extra argument\S* \((\S+?)[ )]", error.format_message())
+        params = getattr(getattr(getattr(error, "ctx", None), "command", None), "params", ())
+        if extra and any("--input" in param.opts for param in params):
+            attempt = f"--input {extra[1]}"
         details: Any = getattr(error.__cause__, "errors", list)()  # exists if typer uses pydantic
         got = f"; got {str(details[0]['input'])[:60]!r}" if details else ""
-        return report_user_error(f"{error.format_message().rstrip('.')}{got}; try {command} --help")
+        return report_user_error(f"{error.format_message().rstrip('.')}{got}; try {attempt}")
     except typer.Abort:  # raised by typer for an EOFError
         return report_user_error("unexpected end of file; try a complete copy of the input file")
     except KeyboardInterrupt:

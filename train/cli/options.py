@@ -91,6 +91,10 @@ NBest = Annotated[
     int, search_option("beam", metavar="K", help="Print the K best outputs as 'index ||| text ||| score'.")
 ]
 BatchTokens = Annotated[int | None, search_option("batch_tokens", help="Source tokens per batch; default: the run's.")]
+VocabSize = Annotated[
+    int | None,
+    number_option(int, VOCABULARY, metavar="V", help="Vocabulary size, not for a run; default: the configuration's."),
+]
 
 
 def search_options(run_search: dict[str, Any], n_best: int, **overrides: Any) -> dict[str, Any]:
@@ -109,7 +113,7 @@ def search_options(run_search: dict[str, Any], n_best: int, **overrides: Any) ->
 def check_single_input(input: Path | None, gold: Path | None) -> None:
     """Raise UserError if a command receives both --input and --gold."""
     if input is not None and gold is not None:
-        raise UserError(f"--gold: expected --input or --gold; got both ({input}, {gold}); try only one")
+        raise UserError(f"--gold {gold} cannot be combined with --input {input}; try only one of them")
 
 
 def ignore_warning(text: str) -> None:

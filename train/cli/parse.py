@@ -61,6 +61,7 @@ def parse(
     from dataclasses import asdict
 
     from train.run.checkpoint import load_with_origin
+    from train.tasks.pairs import trained_length
     from train.tasks.parsing.commands import summarize, write_parses
     from train.tasks.parsing.lexicon import Lexicon
     from train.tasks.parsing.pictures import attention_over_words, draw_tree
@@ -70,7 +71,7 @@ def parse(
     use_device(device)
     check_single_input(input, gold)
     if lexicon is not None and free:
-        raise UserError("--lexicon: expected a constrained search; got --free too; try only one of them")
+        raise UserError("--lexicon constrains the search, but --free removes the constraints; try only one of them")
     if svg is not None:
         check_path(svg, (".svg",))
     trees = list(read_clean_trees(gold)) if gold is not None else []
@@ -84,7 +85,7 @@ def parse(
             )
         overrides = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra}
         search = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)
-        search |= {"free": free, "lexicon": tags}
+        search |= {"free": free, "lexicon": tags, "trained_length": trained_length(config)}
         with line_progress("parsed", gold or input, output, not quiet) as work:
             search["on_progress"] = work.advance
             if gold is not None:

@@ -6,8 +6,9 @@ import typer
 
 from npx.ranges import Range
 from train.cli.app import app
-from train.cli.info import VocabSize, check_preset_only, has_metrics, no_model_error
-from train.cli.options import checked_option, number_option
+from train.cli.info import has_metrics
+from train.cli.models import resolve_model
+from train.cli.options import VocabSize, checked_option, number_option
 from train.errors import UserError
 
 LINK_NAMES = ("nvlink", "ib", "ethernet")
@@ -52,15 +53,11 @@ def plan(
     ] = None,
 ) -> None:
     """Estimate the time and cost of training on many GPUs from the speed of one."""
-    from models import PRESETS
     from npx.precision import precision_named
     from train.experiments.plan import LINKS, estimate_step, table, training_table
-    from train.run.checkpoint import find_checkpoint, model_config, read_state
-    from train.run.config import RunConfig
-    from train.run.folder import RunFolder
     from train.tasks import TASKS
 
-    run, counts = RunFolder(what), [k.strip() for k in gpus.split(",")]
+    counts = [k.strip() for k in gpus.split(",")]
     if not all(k.isdecimal() and 1 <= int(k) <= 10**6 for k in counts):
         raise UserError(
             f"--gpus: expected numbers from 1 to 1,000,000, separated by commas; got {gpus[:60]}; try 1,8,64"
@@ -68,45 +65,43 @@ def plan(
     for setting in settings or ():
         if not setting.strip().startswith("train."):
             raise UserError(f"--set: expected a key of [train]; got {setting[:60]}; try --set train.shard=true")
-    if run.path.is_dir() and run.config_file.is_file():
-        check_preset_only(vocab_size, what)
-        config, shape = run.load_config(settings or ()), model_config(read_state(find_checkpoint(what)))
-        updates = [entry for entry in run.metrics() if has_metrics(entry, "train", "tokens_per_second")]
-        if tokens_per_second is None and updates:
-            tokens_per_second = updates[-1]["tokens_per_second"]
-    elif what in PRESETS:
-        data = {"vocab_size": vocab_size or 37000}
-        config = RunConfig.from_dict({"model": {"preset": what}, "data": data}, settings or ())
-        shape = config.transformer_config(data["vocab_size"])
-    else:
-        raise no_model_error(what)
+    run, config, shape = resolve_model(what, vocab_size, settings or ())
+    updates = [entry for entry in run.metrics() if has_metrics(entry, "train", "tokens_per_second")] if run else []
+    if tokens_per_second is None and updates:
+        tokens_per_second = updates[-1]["tokens_per_second"]
     if not tokens_per_second:
         raise UserError(
             "plan: --tokens-per-second, measured on one GPU, is missing; try npx-transformer info PRESET --measure"
         )
     nominal = LINKS[link]
-    used = nominal._replace(
+    link_figures = nominal._replace(
         bandwidth=nominal.bandwidth if bandwidth is None else bandwidth * 1e9,
         latency=nominal.latency if latency is None else latency * 1e-6,
     )
     t, n = config.train, shape.n_parameters()
     precision = precision_named(t.precision)
-    width = precision.weight_dtype.itemsize
-    size = width * n  # bytes of the gradient; sums have the weights' dtype
-    wire = {
-        "wire_fraction": 1.0 if t.reduce_dtype == "float32" else 2 / width,
-        "gathered": t.shard * n * (2 if precision.is_mixed else width),
+    weight_bytes = precision.weight_dtype.itemsize
+    gradient_bytes = weight_bytes * n  # sums have the weights' dtype
+    reduction_costs = {
+        "wire_fraction": 1.0 if t.reduce_dtype == "float32" else 2 / weight_bytes,
+        "gathered": t.shard * n * (2 if precision.is_mixed else weight_bytes),
     }
     tokens = t.batch_tokens * len(TASKS[config.data.task].sides)  # tokens of a micro-batch
-    late = shape.vocab_size * shape.d_model / n
+    last_ready_fraction = shape.vocab_size * shape.d_model / n
     seconds = tokens / tokens_per_second
-    plans = [estimate_step(size, late, seconds, t.accumulate, int(k), used, **wire) for k in counts]
-    print(f"gradient     {size / 2**20:,.0f} MiB, of which {100 * late:.0f} % is ready last (the embedding)")
+    plans = [
+        estimate_step(
+            gradient_bytes, last_ready_fraction, seconds, t.accumulate, int(k), link_figures, **reduction_costs
+        )
+        for k in counts
+    ]
+    print(f"gradient     {gradient_bytes / 2**20:,.0f} MiB, of which {100 * last_ready_fraction:.0f} % is ready last "
+          "(the embedding)")  # fmt: skip
     print(f"one GPU      {tokens:,} tokens per micro-batch, train.accumulate {t.accumulate}, "
           f"{tokens_per_second:,.0f} tokens/s; "
           "a step on k GPUs has k times as many tokens")  # fmt: skip
-    print(f"link         {used.name if bandwidth is latency is None else 'as given'}: "
-          f"{used.bandwidth / 1e9:,.4g} GB/s, {used.latency * 1e6:,.4g} us")  # fmt: skip
+    print(f"link         {link_figures.name if bandwidth is None and latency is None else 'as given'}: "
+          f"{link_figures.bandwidth / 1e9:,.4g} GB/s, {link_figures.latency * 1e6:,.4g} us")  # fmt: skip
     if t.shard or t.reduce_dtype != "float32":
         print(f"ranks        {'each updates its shard (train.shard)' if t.shard else 'each updates all weights'}; "
               f"gradients are sent as {t.reduce_dtype}")  # fmt: skip

@@ -44,7 +44,9 @@ def score(
     ] = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Compute only this score, such as bleu_13a, chrf or ter; may be repeated."),
+        typer.Option(
+            metavar="NAME", help="Compute only this score, such as bleu (bleu_13a), chrf or ter; may be repeated."
+        ),
     ] = None,
     src: Annotated[Path | None, typer.Option(metavar="F", help="Source text of --ref, with --model.")] = None,
     pairs: Annotated[
@@ -57,7 +59,7 @@ def score(
     device: Device = "cpu",
 ) -> None:
     """Score a translation with BLEU, chrF and TER, or, with --pairs, print log-probabilities under a model."""
-    from train.metrics.bleu import SCORES, WITHOUT_TER, print_report, score_report
+    from train.metrics.bleu import SCORES, SHORT_NAMES, WITHOUT_TER, print_report, score_report
     from train.metrics.limits import check_lengths
     from train.progress import Display
     from train.text.lines import read_all_lines
@@ -73,21 +75,22 @@ def score(
             "--metric": metric,
         }
         if conflicts := [name for name, value in options.items() if value]:
-            raise UserError(f"score: expected --pairs without {conflicts[0]}; got both; try only one of them")
+            raise UserError(f"score: --pairs cannot be combined with {conflicts[0]}; try only one of them")
         if not model:
-            raise UserError("score: expected --pairs and --model together; got --pairs alone; try --model RUN")
+            raise UserError("score: --pairs needs a model; try --model RUN")
         use_device(device)
         return score_given_pairs(model, pairs, as_json)
     if ref is None or hyp is None:
         missing = "--ref" if ref is None else "--hyp"
         raise UserError(f"score: missing {missing}; try {missing} F, or --pairs SRC TGT --model RUN")
     if device != "cpu" and not model:
-        raise UserError(f"--device: expected --model as well; got only --device {device}; try without --device")
+        raise UserError("--device has no effect without --model; omit it")
     if bool(model) != (src is not None):
-        raise UserError("score: expected --model and --src together; got one of them; try both, or neither")
+        raise UserError("score: --model and --src must be given together; try both, or neither")
     if model and len(model) > 1:
         raise UserError(f"score: expected one --model; got {len(model)}; try --pairs, which scores with an ensemble")
-    for name in metric or ():
+    metric = [SHORT_NAMES.get(name, name) for name in metric or ()]
+    for name in metric:
         check_choice("--metric", name, SCORES)
     if bootstrap == 1:
         raise UserError("--bootstrap: expected 0, or at least 2 resamples; got 1; try 1000")
@@ -108,7 +111,7 @@ def score(
         from train.learn.validation import perplexity
 
         use_device(device)
-        report["scores"]["perplexity"] = perplexity(model[0], src, ref, progress=True)
+        report["scores"]["perplexity"] = perplexity(model[0], src, ref, progress=True, on_warning=warn)
     if as_json:
         print(json.dumps(report, ensure_ascii=False, indent=2))
     else:
@@ -123,7 +126,7 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool)
 
     check_parallel(*pairs)
     model, tokenizer, config, _ = load_models(runs, warn)
-    total, n_tokens, n_pairs = 0.0, 0, 0
+    total, n_tokens, n_pairs, n_empty = 0.0, 0, 0, 0
     options = {"batch_tokens": config.search.batch_tokens, "on_warning": warn}
     for index, t in enumerate(decoding.score_pairs(model, tokenizer, read_parallel(*pairs), **options)):
         if as_json:
@@ -131,8 +134,11 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool)
             print(json.dumps(fields, ensure_ascii=False))
         else:
             print(" ||| ".join([t.text, *decoding.format_fields(t, tokenizer, scores=True, alignments=False)]))
+        n_empty += not (t.source_ids and t.hypothesis.tokens)
         terms = t.hypothesis.token_log_probabilities
         total, n_tokens, n_pairs = total + sum(terms), n_tokens + len(terms), n_pairs + 1
+    if n_empty:
+        warn(f"{plural(n_empty, 'pair')} with an empty side, which training leaves out")
     perplexity = math.exp(min(-total / max(1, n_tokens), 700.0))
     counts = f"{plural(n_pairs, 'pair')}, {plural(n_tokens, 'token')}"
     warn(f"{counts}: log-probability {total:.4f}, perplexity {perplexity:.4f}")

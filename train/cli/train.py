@@ -106,7 +106,7 @@ def train(
     changes = [*(settings or ()), *(f"data.{name}={to_toml(path)}" for name, path in paths.items())]
     if init is not None:
         if resume:
-            raise UserError("--init: expected a new run; got --resume; try --resume without --init")
+            raise UserError("--init applies only to a new run; try --resume without --init")
         changes = [f"train.init={to_toml(str(init))}", *changes]
     if init_only is not None:
         changes.append(f"train.init_only={to_toml(init_only)}")
@@ -158,7 +158,7 @@ def use_data_folder(
     """
     from train.files import digest
     from train.run.checkpoint import find_checkpoint, run_files
-    from train.run.config import keys_of
+    from train.run.config import keys_of, preset_values
     from train.text.download.manifest import data_keys
 
     keys = data_keys(folder)
@@ -168,8 +168,9 @@ def use_data_folder(
     for name in texts:
         if name in keys:
             option = f"--{name.replace('_', '-')}"
-            raise UserError(f"--data: expected {folder} or {option}; got both; try only one of them")
-    original = read({}).data
+            raise UserError(f"--data {folder} cannot be combined with {option}; try only one of them")
+    base = read({})
+    original, defaults = base.data, preset_values(base.model.preset)["data"]
     if original.task != "translation":
         raise UserError(f"--data: expected the task translation; got {original.task}; try the options of that task")
     unused: set[str] = set()
@@ -182,7 +183,7 @@ def use_data_folder(
     notes = []
     for name in ("vocab_size", "max_length"):
         value, given = getattr(config.data, name), getattr(original, name)
-        if given not in (value, keys_of("data")[name].default):
+        if given not in (value, defaults.get(name, keys_of("data")[name].default)):
             notes.append(f"{folder}: data.{name} is {value:,}, as in this folder, not {given:,} as configured")
     if config.data.tokenizer == keys.get("tokenizer") and config.data.vocab_size != keys["vocab_size"]:
         raise UserError(
@@ -213,6 +214,8 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
     if resume and config is None and not run_file.exists():
         if RunFolder(out).is_new() or not out.is_dir():
             raise UserError(f"{out}: expected a run folder to resume; got {describe_path(out)}; try without --resume")
+        if not RunFolder(out).has_run_files():
+            raise UserError(f"{out}: expected a run folder to resume; got a folder with other files; try another --out")
         raise UserError(f"{out}: missing config.toml; try giving CONFIG.toml as well")
     config_is_of_run = init is not None and config is None
     if init is not None:

@@ -85,7 +85,7 @@ def translate(
     from train.cli.models import load_models
     from train.learn.parallel.join import join_ranks
     from train.tasks import decoding
-    from train.tasks.pairs import format_hypotheses
+    from train.tasks.pairs import format_hypotheses, trained_length
     from train.text.lines import read_all_lines
 
     sampling = without_none(samples=samples, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
@@ -116,8 +116,9 @@ def translate(
             overrides = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra}
             options = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)
         options |= {"prefixes": prefixes, "alignments": alignments, "on_warning": on_warning, "world": world}
+        options |= {"prefixes_name": f"--constrain {constrain}", "trained_length": trained_length(config)}
         work = stack.enter_context(line_progress("translated", input, output, not quiet and world.rank == 0))
-        options["on_progress"] = lambda lines: work.advance(lines * world.size)  # other ranks have done about as much
+        options["on_progress"] = lambda n_lines: work.advance(n_lines * world.size)  # other ranks progress at this rate
         index = -1
         results = decoding.decode_stream(network, tokenizer, lines, **options)
         for index, translations in enumerate(results):
@@ -143,10 +144,10 @@ def check_sampling_options(sampling: dict[str, Any], search: dict[str, Any]) -> 
     """Raise UserError for options of sampling without --samples, or together with options of beam search."""
     if sampling and "samples" not in sampling:
         name = next(iter(sampling)).replace("_", "-")
-        raise UserError(f"--{name}: expected --samples as well; got only --{name}; try adding --samples 1")
+        raise UserError(f"--{name} has no effect without --samples; try adding --samples 1")
     if sampling and search:
         name = next(iter(search)).replace("_", "-")
-        raise UserError(f"--{name}: expected beam search; got --samples, to which it does not apply; try only one")
+        raise UserError(f"--{name} applies to beam search, not to --samples; try only one of them")
 
 
 def without_none(**options: Any) -> dict[str, Any]:

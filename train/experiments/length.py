@@ -18,8 +18,7 @@ import numpy as np
 import npx
 from models import Transformer, TransformerConfig
 from models.search import greedy_search
-from train.errors import UserError, nearest
-from train.experiments.folder import open_table_folder, write_table
+from train.experiments.folder import check_row, open_table_folder, write_table
 from train.experiments.plot import import_pyplot
 from train.json_files import read_sealed, write_json
 from train.learn.optimizer import Adam
@@ -115,7 +114,7 @@ def run_length(
 
     Raises UserError for an unknown row, and for a folder with other settings.
     """
-    rows = [check_row(row) for row in rows] or ROWS
+    rows = [check_row(row, ROWS) for row in rows] or ROWS
     open_table_folder(out, {"steps": steps, "settings": [f"seed={seed}"]})
     (out / "rows").mkdir(exist_ok=True)
     for row in rows:
@@ -123,13 +122,6 @@ def run_length(
             write_json(out / "rows" / f"{row}.json", run_row(row, steps, seed, progress))
             write_length(out, steps)
     return write_length(out, steps)
-
-
-def check_row(row: str) -> str:
-    """Return the row; raise UserError if the table has no such row."""
-    if row not in ROWS:
-        raise UserError(f"--rows: expected rows of {', '.join(ROWS)}; got '{row}'; try {nearest(row, ROWS)}")
-    return row
 
 
 def results(out: Path) -> dict[str, dict[str, Any]]:

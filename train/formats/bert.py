@@ -31,12 +31,12 @@ SIZES = {
     "d_model": "hidden_size", "d_ff": "intermediate_size", "n_layers": "num_hidden_layers",
     "n_heads": "num_attention_heads", "max_positions": "max_position_embeddings",
 }  # fmt: skip
-FRACTIONS = {  # our key -> (BERT's key, its default)
+FLOAT_KEYS = {  # our key -> (BERT's key, its default)
     "layer_norm_eps": ("layer_norm_eps", 1e-12), "dropout": ("hidden_dropout_prob", 0.1),
     "attention_dropout": ("attention_probs_dropout_prob", 0.1),
 }  # fmt: skip
-NAMES = {**SIZES, **{ours: theirs for ours, (theirs, _) in FRACTIONS.items()}, "token_types": "type_vocab_size"}
-OTHER_SETTINGS: Mapping[str, Any] = {
+NAMES = {**SIZES, **{ours: theirs for ours, (theirs, _) in FLOAT_KEYS.items()}, "token_types": "type_vocab_size"}
+REQUIRED_SETTINGS: Mapping[str, Any] = {
     "position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False,
 }  # fmt: skip
 EMBEDDING, OUTPUT = "embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
@@ -77,7 +77,7 @@ def read_bert(
     Raises UserError for unsupported features.
     """
     path = folder / CONFIG
-    check_settings(config, OTHER_SETTINGS, str(path))
+    check_settings(config, REQUIRED_SETTINGS, str(path))
 
     def value(key: str, kind: type = int, default: Any = None) -> Any:
         return read_value(config, key, kind, str(path), default)
@@ -90,7 +90,7 @@ def read_bert(
     has_head = any(name in weights for name in OUTPUT_BIAS)
     is_tied = value("tie_word_embeddings", bool, True) or not has_head
     keys: dict[str, Any] = {ours: value(theirs) for ours, theirs in SIZES.items()}
-    keys |= {ours: value(theirs, float, default) for ours, (theirs, default) in FRACTIONS.items()}
+    keys |= {ours: value(theirs, float, default) for ours, (theirs, default) in FLOAT_KEYS.items()}
     keys |= {
         "architecture": "encoder", "norm": "post", "positions": "learned", "attention_bias": True,
         "scale_embedding": False, "embedding_norm": True, "token_types": value("type_vocab_size", int, 2),
@@ -99,7 +99,7 @@ def read_bert(
     }  # fmt: skip
     if keys["token_types"] < 1:
         raise UserError(f"{path}: type_vocab_size: expected at least 1; got {keys['token_types']}; try another model")
-    tokenizer, order = read_tokenizer(folder)
+    tokenizer, order = read_wordpiece_tokenizer(folder)
     if config.get("vocab_size") != len(order):
         raise UserError(
             f"{folder}: expected a tokenizer of vocab_size = {config.get('vocab_size')} subwords; got {len(order)}; "
@@ -143,9 +143,9 @@ def candidates(name: str) -> tuple[str, ...]:
 # ---- the tokenizer
 
 
-def read_tokenizer(folder: Path) -> tuple[AffixTokenizer, Any]:
+def read_wordpiece_tokenizer(folder: Path) -> tuple[AffixTokenizer, Any]:
     """Return the tokenizer with our ids, and the file's id of each subword. Raises UserError if it cannot be read."""
-    spec = read_spec(folder)
+    spec = read_wordpiece_spec(folder)
     vocabulary = spec["model"]["vocab"]
     for token in (*SPECIALS.values(), UNKNOWN):
         if token not in vocabulary:
@@ -163,7 +163,7 @@ def read_tokenizer(folder: Path) -> tuple[AffixTokenizer, Any]:
     return AffixTokenizer({**content, SPECIAL_IDS: [0, 1, 2, 3]}, str(folder)), order
 
 
-def read_spec(folder: Path) -> dict[str, Any]:
+def read_wordpiece_spec(folder: Path) -> dict[str, Any]:
     """Return the content of tokenizer.json, or of vocab.txt and tokenizer_config.json converted to its layout."""
     if (folder / TOKENIZER).exists():
         spec = read_json(folder / TOKENIZER, "a Hugging Face tokenizer.json", REMEDY)

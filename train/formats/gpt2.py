@@ -39,12 +39,12 @@ SUBLAYERS = {
     "feed_forward.outer": "mlp.c_proj",
 }  # fmt: skip
 SIZES = {"d_model": "n_embd", "n_layers": "n_layer", "n_heads": "n_head", "max_positions": "n_positions"}
-FRACTIONS = {  # our key -> (GPT-2's key, its default)
+FLOAT_KEYS = {  # our key -> (GPT-2's key, its default)
     "layer_norm_eps": ("layer_norm_epsilon", 1e-5), "dropout": ("resid_pdrop", 0.1),
     "attention_dropout": ("attn_pdrop", 0.1),
 }  # fmt: skip
-NAMES = {**SIZES, "d_ff": "n_inner", **{ours: theirs for ours, (theirs, _) in FRACTIONS.items()}}
-OTHER_SETTINGS: Mapping[str, Any] = {
+NAMES = {**SIZES, "d_ff": "n_inner", **{ours: theirs for ours, (theirs, _) in FLOAT_KEYS.items()}}
+REQUIRED_SETTINGS: Mapping[str, Any] = {
     "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False,
 }  # fmt: skip
 BUFFERS = ".attn.bias", ".attn.masked_bias"  # causal masks in older files
@@ -73,20 +73,20 @@ def read_gpt2(
 ) -> Imported:
     """Read a GPT-2 folder. Raises UserError for features that our model does not have."""
     path = folder / CONFIG
-    check_settings(config, OTHER_SETTINGS, str(path))
+    check_settings(config, REQUIRED_SETTINGS, str(path))
 
     def value(key: str, kind: type = int, default: Any = None) -> Any:
         return read_value(config, key, kind, str(path), default)
 
     keys: dict[str, Any] = {ours: value(theirs) for ours, theirs in SIZES.items()}
     keys["d_ff"] = 4 * keys["d_model"] if config.get("n_inner") is None else value("n_inner")
-    keys |= {ours: value(theirs, float, default) for ours, (theirs, default) in FRACTIONS.items()}
+    keys |= {ours: value(theirs, float, default) for ours, (theirs, default) in FLOAT_KEYS.items()}
     keys |= {
         "architecture": "decoder", "norm": "pre", "positions": "learned", "attention_bias": True,
         "scale_embedding": False, "activation": read_activation(config, str(path), "gelu_new"),
         "tying": "all" if value("tie_word_embeddings", bool, True) else "none",
     }  # fmt: skip
-    tokenizer = read_tokenizer(folder, config)
+    tokenizer = read_byte_level_tokenizer(folder, config)
     if config.get("vocab_size") != tokenizer.vocab_size:
         raise UserError(
             f"{folder}: expected a tokenizer of vocab_size = {config.get('vocab_size')} subwords; got "
@@ -115,27 +115,26 @@ def from_gpt2(weights: Mapping[str, Any], c: TransformerConfig, name: str) -> di
     return result
 
 
-def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> PlainTokenizer:
+def read_byte_level_tokenizer(folder: Path, config: Mapping[str, Any]) -> PlainTokenizer:
     """Return the byte-level tokenizer of a folder. Raises UserError for another kind.
 
     GPT-2 has only one special token, the end of a text. Padding, the beginning of a text and the unknown token are
     represented by bytes that never occur in UTF-8, so no new rows are needed.
     """
-    spec = read_spec(folder)
+    spec = read_byte_level_spec(folder)
     names = {token["content"] for token in spec["added_tokens"]}
     if not names.issuperset(SPECIALS):
         vocabulary, eos = spec["model"]["vocab"], config.get("eos_token_id")
         ids = [vocabulary.get(byte) for byte in UNUSED_BYTES]
-        if type(eos) is not int or None in ids:
-            raise UserError(
-                f"{folder}: expected a byte-level tokenizer and an eos_token_id; got eos_token_id = {eos!r}, or a "
-                "tokenizer without some bytes; try another model"
-            )
+        if type(eos) is not int:
+            raise UserError(f"{folder / CONFIG}: eos_token_id: expected a whole number; got {eos!r}; try another model")
+        if None in ids:
+            raise UserError(f"{folder}: the tokenizer does not contain all bytes; try a model with a byte-level one")
         spec = {**spec, SPECIAL_IDS: [*ids[:2], eos, ids[2]]}
     return PlainTokenizer({**spec, "post_processor": None}, str(folder / TOKENIZER))
 
 
-def read_spec(folder: Path) -> dict[str, Any]:
+def read_byte_level_spec(folder: Path) -> dict[str, Any]:
     """Return the content of tokenizer.json, or of vocab.json and merges.txt converted to its layout."""
     if (folder / TOKENIZER).exists():
         spec = read_json(folder / TOKENIZER, "a Hugging Face tokenizer.json", REMEDY)

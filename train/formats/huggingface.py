@@ -199,5 +199,5 @@ def search_settings(settings: Mapping[str, Any], path: Path, on_warning: Callabl
     beam, alpha = settings.get("num_beams") or 1, settings.get("length_penalty")
     return {
         "beam": beam, "alpha": 1.0 if alpha is None else alpha, "penalty": "length", "full_beam": True,
-        "finish_in_beam": True,
+        "finish_in_beam": True, "stop_at_beam": settings.get("early_stopping") is True,
     }  # fmt: skip

@@ -75,7 +75,7 @@ def read_npz(path: Path, on_warning: Callable[[str], object]) -> Imported:
     keys["tying"] = ("all" if is_shared else "output") if is_tied else "none"
     decoder = path.with_name(DECODER)
     settings = read_yaml(decoder.read_text("utf-8", "replace"), str(decoder)) if decoder.exists() else {}
-    tokenizer, n_tokens = read_tokenizer(path.parent, settings, is_shared)
+    tokenizer, n_tokens = read_marian_tokenizer(path.parent, settings, is_shared)
     shape = make_shape(path, tokenizer, keys, {}, NAMES)
     if settings.get("allow-unk", "false") != "true":
         shape = replace(shape, suppressed_ids=(tokenizer.special.unk_id,))
@@ -221,7 +221,9 @@ def read_yaml(text: str, name: str) -> dict[str, Any]:
     return content
 
 
-def read_tokenizer(folder: Path, settings: Mapping[str, Any], is_shared: bool) -> tuple[PairTokenizer, tuple[int, int]]:
+def read_marian_tokenizer(
+    folder: Path, settings: Mapping[str, Any], is_shared: bool
+) -> tuple[PairTokenizer, tuple[int, int]]:
     """Return the tokenizer and the sizes of Marian's two vocabularies. Raises UserError for inconsistent files.
 
     Args:

@@ -21,9 +21,10 @@ from train.run import checkpoint as store
 from train.run.config import RunConfig, keys_of
 from train.run.folder import RunFolder, step_of
 from train.run.keys import TrainSection
-from train.run.replace import remove_folder, remove_partial
+from train.run.replace import existing_folder, remove_folder, remove_partial
 from train.run.report import RunReport
 from train.run.state import COUNT, RunState
+from train.tasks import TASKS
 from train.tasks.protocols import Corpus, TextTokenizer
 from train.text.batches import Stream
 
@@ -31,6 +32,7 @@ RETRY = 60  # seconds until a failed write of a checkpoint is retried
 SCHEMA = {"adam_steps": COUNT, "run": dict}  # keys of state.json, in addition to storage.SCHEMA
 OPTIONAL = {  # missing in files of earlier versions
     "loss_scale": LossScale.SCHEMA, "micro_batches": Range(int, "[1, 1e9]"), "learning_rate": dict,
+    "best_metric": str,
 }  # fmt: skip
 SCHEDULE_KEYS = ("schedule", "peak_lr", "warmup_steps", "lr_scale", "max_steps")
 
@@ -165,9 +167,14 @@ class Checkpointer:
             "loss_scale": self.update.scale.state_dict(),
             "micro_batches": self.micro_batches,
             "learning_rate": {name: getattr(self.config.train, name) for name in SCHEDULE_KEYS},
+            "best_metric": self._metric(self.config.train.best_metric),
             "run": asdict(state),
         }
         store.save_checkpoint(self.folder.path, content, weights, adam, self.config.train.keep_last)
+
+    def _metric(self, best_metric: str | None) -> str:
+        """Return the metric that selects checkpoints; "": the loss, and no best checkpoint is kept."""
+        return best_metric or TASKS[self.config.data.task].selection_metric
 
     # ---- resuming
 
@@ -211,6 +218,37 @@ class Checkpointer:
                 f"warning: {', '.join(words)}: the learning rate of step {step:,} is {rate(t):.3g} instead of "
                 f"{rate(previous):.3g}"
             )
+
+    def _update_metric(self, content: Mapping[str, Any], state: RunState) -> None:
+        """Adapt the selection in `state` to train.best_metric, if it is not the one of the checkpoint, and warn.
+
+        The best weights are kept until a validation is better by the new metric, whose values are in metrics.jsonl.
+        """
+        frozen = content.get("config")  # contains the metric in checkpoints of earlier versions
+        earlier = frozen.get("train.best_metric") if isinstance(frozen, dict) else None
+        previous, metric = (
+            content.get("best_metric", self._metric(earlier)),
+            self._metric(self.config.train.best_metric),
+        )
+        if metric == previous or not state.validated:
+            return
+        name, is_loss = metric or "loss", metric in ("", "loss")
+        entries = {str(entry["step"]): entry.get(name) for entry in self.folder.metrics() if entry["kind"] == "valid"}
+        values = {step: float(value) for step, value in entries.items() if isinstance(value, int | float)}
+        best = values.get(str(state.best_step)) if existing_folder(self.folder.best).is_dir() else None
+        state.worse, state.best_score = 0, None if is_loss else best
+        state.best_loss = None if best is None else state.best_loss
+        ranked = sorted(
+            state.ranking.keys() & values, key=lambda step: (values[step] if is_loss else -values[step], int(step))
+        )
+        state.ranking = {step: values[step] for step in ranked}
+        effect = "the next validation is the best so far"
+        if best is not None:
+            effect = f"checkpoints/best keeps step {state.best_step:,}, {name} {best:.4g}, until a validation is better"
+        self.warnings.append(
+            f"warning: train.best_metric is now {name} instead of {previous or 'unset'}: {effect}; train.patience "
+            "counts from here"
+        )
 
     def check_position(self, state: RunState, stream: Stream) -> None:
         """Check the restored `state` against the batches of `stream`.
@@ -258,6 +296,7 @@ class Checkpointer:
         state = RunState.read(content.get("run"), content["step"])
         keep = self.config.train.keep_best  # may have changed
         state.ranking = dict([*state.ranking.items()][: keep if keep > 1 else 0])
+        self._update_metric(content, state)
         self.update.load_optimizer_state({**checkpoint.optimizer, "step": content["adam_steps"]})
         if "loss_scale" in content:
             self.update.scale.load_state_dict(content["loss_scale"])

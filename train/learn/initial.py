@@ -3,7 +3,8 @@
 Both select parameters by patterns: comma-separated names, in which `*` matches any text, as in "encoder.*, *.bias".
 """
 
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,16 @@ from models.architectures.blocks import SequenceModel
 from models.config import TransformerConfig
 from models.layers.positions import resolve_rates
 from train.errors import UserError, nearest
-from train.run.checkpoint import MODEL, check_peer, find_checkpoint, load_checkpoint, model_config, run_files, task_of
+from train.run.checkpoint import (
+    MODEL,
+    check_peer,
+    find_checkpoint,
+    load_checkpoint,
+    model_config,
+    run_files,
+    task_of,
+    warn_of_old_average,
+)
 from train.run.config import to_toml
 from train.tasks.protocols import TextTokenizer
 
@@ -56,7 +66,13 @@ def freeze(model: Module, patterns: str) -> None:
         parameters[name].requires_grad = False
 
 
-def initialize(model: SequenceModel, source: str, patterns: str, tokenizer: TextTokenizer) -> str:
+def initialize(
+    model: SequenceModel,
+    source: str,
+    patterns: str,
+    tokenizer: TextTokenizer,
+    on_warning: Callable[[str], object] = warnings.warn,
+) -> str:
     """Copy weights of another run into a model, and return a line that describes them.
 
     Args:
@@ -65,6 +81,7 @@ def initialize(model: SequenceModel, source: str, patterns: str, tokenizer: Text
         patterns: the parameters to copy. "" copies all parameters except those that predict different labels
             (`label_parameters`); the source must then have no other parameters, and use its parameters in the same way.
         tokenizer: the tokenizer of the new run.
+        on_warning: called with a message if the source's average is older than its newest checkpoint.
 
     Raises:
         UserError: A parameter is missing or has another shape; the source uses it in a different computation; the
@@ -74,6 +91,7 @@ def initialize(model: SequenceModel, source: str, patterns: str, tokenizer: Text
     folder = find_checkpoint(source)
     checkpoint = load_checkpoint(folder, optimizer=False)
     check_peer(folder, checkpoint.state)
+    warn_of_old_average(source, folder, checkpoint.state, on_warning)
     parameters, weights = dict(model.named_parameters()), checkpoint.model
     is_same_tokenizer = checkpoint.state["tokenizer_digest"] == tokenizer.digest
     if not patterns and not is_same_tokenizer and (of_labels := model.label_parameters()):

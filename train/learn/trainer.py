@@ -92,6 +92,7 @@ class Trainer:
         self.stream = Stream(task.training_batches(corpora["train"], config, tokenizer, self.state.batch_order))
         self.checkpoints.check_position(self.state, self.stream)
         self.longest_update = 0.0  # seconds
+        self.lr = self.norm = math.nan  # learning rate and gradient norm of the last update
 
     def run(self) -> Summary:
         """Train to train.max_steps, or until early stopping or the deadline, and return a summary.
@@ -278,6 +279,10 @@ class Trainer:
         )
         self.report.log_start(s, self.checkpoints.newest, self.corpora, self.checkpoints.warnings, setup)
         self.report.write_line(self.schedule.describe())
+        if t.ema_decay:
+            self.report.write_line(
+                f"validations and checkpoints use the moving average of the weights (train.ema_decay = {t.ema_decay:g})"
+            )
         if warning := self.schedule.warning():
             self.report.write_line(warning, always=True)
         earliest = (t.patience + 1) * t.validate_every  # the first validation is the best so far
@@ -334,7 +339,8 @@ class Trainer:
         if value is not None and copy(s).add_validation(result["loss"], value if metric != "loss" else None):
             self.report.write_line(
                 f"the validation after step {s.step:,} has the best {metric}, but checkpoints/best keeps step "
-                f"{s.best_step:,}: only multiples of train.validate_every count",
+                f"{s.best_step:,}: only multiples of train.validate_every count; to use step {s.step:,}, name "
+                f"{self.checkpoints.newest} instead of the run",
                 always=True,
             )
 

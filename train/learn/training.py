@@ -29,6 +29,7 @@ from train.run.metric_files import check_tensorboard
 from train.run.state import Summary
 from train.tasks import TASKS, Task
 from train.tasks.protocols import Corpus, TextTokenizer
+from train.text.lines import count_shared_lines
 
 Texts = Mapping[str, tuple[str, ...]]
 
@@ -79,7 +80,7 @@ def train(
     check_model(config, task)
     texts = task.texts(config.data)
     kind = config.data.tokenizer
-    check_selection(config, task, texts)
+    check_best_metric(config, task, texts)
     if t.tensorboard and world.rank == 0:
         check_tensorboard()
     has_own = resume and run.tokenizer_file.exists()
@@ -97,22 +98,29 @@ def train(
                 write_text(run.config_file, config.dump())
             tokenizer = prepare_tokenizer(run, config, texts, existing, reuse, display)
             corpora = prepare_corpora(run, config, texts, tokenizer, display)
-        special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
-        if tokenizer.n_outputs < tokenizer.vocab_size:
-            special["n_outputs"] = tokenizer.n_outputs
-        if (src_vocab_size := tokenizer.src_vocab_size) is not None:
-            special["src_vocab_size"] = src_vocab_size
-        if config.transformer_config(tokenizer.vocab_size).word_dropout:
-            special["unk_id"] = tokenizer.special.unk_id
-        shape = config.transformer_config(tokenizer.vocab_size, **special)
+            warnings = check_held_out(texts) if world.rank == 0 and not resume else []
+        shape = config.transformer_config(tokenizer.vocab_size, **tokenizer_fields(tokenizer, config))
         check_memory(shape, t, precision)
         model = shape.build(t.seed, precision.weight_dtype)
         if t.init and not (resume and run.steps()):
-            display.write(initialize(model, t.init, t.init_only, tokenizer))
+            display.write(initialize(model, t.init, t.init_only, tokenizer, warnings.append))
         deadline = start + 3600 * max_hours if max_hours else None
         trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress, deadline, debug)
+        trainer.checkpoints.warnings += warnings
         run.commit()
         return trainer.run()
+
+
+def tokenizer_fields(tokenizer: TextTokenizer, config: RunConfig) -> dict[str, int]:
+    """Return the fields of the model's configuration that the tokenizer determines, except vocab_size."""
+    result = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
+    if tokenizer.n_outputs < tokenizer.vocab_size:
+        result["n_outputs"] = tokenizer.n_outputs
+    if tokenizer.src_vocab_size is not None:
+        result["src_vocab_size"] = tokenizer.src_vocab_size
+    if config.transformer_config(tokenizer.vocab_size).word_dropout:
+        result["unk_id"] = tokenizer.special.unk_id
+    return result
 
 
 def prepare_tokenizer(
@@ -123,8 +131,10 @@ def prepare_tokenizer(
     reuse: bool,
     display: Display,
 ) -> TextTokenizer:
-    """Return the run's tokenizer: with `reuse`, the one in its folder, if it exists; else `existing`; else a newly
-    trained one."""
+    """Return the run's tokenizer.
+
+    With `reuse`, it is the one in the run folder, if there is one; otherwise `existing`, or a newly trained one.
+    """
     data, task = config.data, TASKS[config.data.task]
     if existing is not None:
         existing = task.fit_tokenizer(existing, data, texts["train"])
@@ -189,9 +199,21 @@ def check_shared_arrays(folder: Path, tokenizer: TextTokenizer, paths: Iterable[
         )
 
 
-def check_selection(config: RunConfig, task: Task, texts: Texts) -> None:
-    """Raise UserError if the validations of this run do not measure train.best_metric, or if train.patience has no
-    metric."""
+def check_held_out(texts: Texts) -> list[str]:
+    """Return a warning if sources of the validation text also occur in the training text."""
+    if "valid" not in texts or len(texts["valid"]) < 2:  # not a text of pairs
+        return []
+    n, total = count_shared_lines(texts["valid"][0], texts["train"][0])
+    if not n:
+        return []
+    return [
+        f"warning: {n:,} of {total:,} validation sources also occur in the training text, so the validation scores are "
+        "too good for new text; `data own --hold-out N` makes a validation text without them"
+    ]
+
+
+def check_best_metric(config: RunConfig, task: Task, texts: Texts) -> None:
+    """Raise UserError if this run's validations do not measure the metric of train.best_metric or train.patience."""
     metric = config.train.best_metric or task.selection_metric
     metrics = [name for name in METRICS if name in ("loss", *task.scores)]
     if config.train.keep_best > 1 and not metric:
@@ -241,8 +263,7 @@ def check_model(config: RunConfig, task: Task) -> None:
     for name in ("token_types", "embedding_norm", "pooler", "output_transform"):
         if getattr(shape, name) and shape.architecture != "encoder":
             raise UserError(
-                f"model.{name}: expected the architecture encoder for this key; got {shape.architecture}; try "
-                f"leaving {name} out"
+                f"model.{name} applies only to the architecture encoder, not to {shape.architecture}; omit {name}"
             )
     check_regularization(config, task, shape)
     if config.train.recompute and shape.n_experts:
@@ -252,7 +273,7 @@ def check_model(config: RunConfig, task: Task) -> None:
     for name in ("freeze", "init_only"):
         select(f"train.{name}", getattr(config.train, name), names)
     if config.train.init_only and not config.train.init:
-        raise UserError("train.init_only: expected train.init as well; got only train.init_only; try --init RUN")
+        raise UserError("train.init_only has no effect without train.init; try --init RUN")
     longest = outline.max_length
     if longest is not None and config.data.max_length > longest:
         raise UserError(

@@ -242,13 +242,11 @@ class Update:
         gradients = flat.size * flat.data.itemsize  # bytes for the complete model, even if sharded
         parameters = (sum(a.nbytes for a in arrays if a is not None) + gradients) / 2**20
         saved = "; ".join(map(str, saved_arrays()[:3])) or "nothing yet"
-        recompute = (
-            "" if t.recompute else ", or train.recompute = true, which is slower but gives bitwise identical results"
-        )
+        recompute = "" if t.recompute else ", or train.recompute = true, which is slower but gives identical results"
         gpu = f", {use.used / GIB:.1f} of the GPU's {use.total / GIB:.1f} GiB in arrays" if use else ""
         return (
-            f"step {step:,}: out of memory: expected space for {largest} (train.batch_tokens = {t.batch_tokens}); "
-            f"got too little{gpu}; weights, gradients and moments take {parameters:,.1f} MiB; largest arrays saved for "
-            f"backward: {saved}; try train.batch_tokens = {max(1, t.batch_tokens // 2)} with "
-            f"train.accumulate = {2 * t.accumulate}, updates of the same size with half the activations{recompute}"
+            f"step {step:,}: out of memory with train.batch_tokens = {t.batch_tokens}; "
+            f"try train.batch_tokens = {max(1, t.batch_tokens // 2)} with train.accumulate = {2 * t.accumulate}"
+            f"{recompute} (largest micro-batch: {largest}{gpu}; weights, gradients and moments: "
+            f"{parameters:,.1f} MiB; largest arrays saved for backward: {saved})"
         )

@@ -3,6 +3,8 @@
 import math
 import tempfile
 import time
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -114,15 +116,21 @@ def merge_records(parts: list[Any]) -> Any:
     return [record for part in parts for record in part]
 
 
-def perplexity(run: str | Path, source: str | Path, references: str | Path, progress: bool = False) -> dict[str, Any]:
+def perplexity(
+    run: str | Path,
+    source: str | Path,
+    references: str | Path,
+    progress: bool = False,
+    on_warning: Callable[[str], object] = warnings.warn,
+) -> dict[str, Any]:
     """Return the perplexity of references given their sources under the model of a run, as a row of a score report.
 
     Perplexity is exp(mean loss) without smoothing over the subwords and the end of each sentence, as in the paper. It
     depends on the vocabulary, which the signature identifies. Pairs with an empty side or a side longer than
-    data.max_length are left out and counted. `progress` shows progress on standard error. Raises UserError for bad
-    files or a model of another task.
+    data.max_length are left out and counted. `progress` shows progress on standard error; `on_warning` is that of
+    `load_model`. Raises UserError for bad files or a model of another task.
     """
-    model, tokenizer, config = load_model(run, "translation")
+    model, tokenizer, config = load_model(run, "translation", on_warning)
     task = TASKS["translation"]
     with tempfile.TemporaryDirectory() as folder:
         corpus = task.prepare((str(source), str(references)), tokenizer, Path(folder), config.data.max_length)

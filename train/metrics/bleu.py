@@ -53,6 +53,7 @@ OTHER_METRICS = {
 }
 
 SCORES = (*BLEUS, *OTHER_METRICS)  # the keys of all scores
+SHORT_NAMES = {"bleu": "bleu_13a"}  # names of train.best_metric
 WITHOUT_TER = tuple(key for key in SCORES if key != "ter")
 
 WIDTH = 200  # characters

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import npx
 from models import TransformerConfig
-from train.errors import UserError
+from train.errors import UserError, plural
 from train.files import digest as checksum
 from train.run.config import RunConfig, complete_frozen
 from train.run.folder import RunFolder, step_of
@@ -31,6 +31,7 @@ from train.tasks import TASKS, Task
 from train.tasks.protocols import TextTokenizer
 
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+LISTED = 5  # number of runs that a message lists
 
 
 class Origin(NamedTuple):
@@ -192,12 +193,29 @@ def find_checkpoint(path: str | Path) -> Path:
         if folder.is_dir():
             return folder
     if not steps and not run.config_file.exists():
-        raise UserError(f"{path}: expected a run or a checkpoint; got another folder; try the --out of a training run")
+        runs = [str(child) for child in sorted(path.iterdir()) if child.is_dir() and RunFolder(child).steps()]
+        attempt = " or ".join(runs[:LISTED]) or "the --out of a training run"
+        got = f"a folder with {plural(len(runs), 'run')}" if runs else "another folder"
+        raise UserError(f"{path}: expected a run or a checkpoint; got {got}; try {attempt}")
     if not steps:
         raise UserError(
             f"{path}: no checkpoints in {run.checkpoints}; try --resume with a smaller train.checkpoint_every"
         )
     return steps[-1]
+
+
+def warn_of_old_average(
+    path: str | Path, folder: Path, state: Mapping[str, Any], on_warning: Callable[[str], object]
+) -> None:
+    """Warn if `folder`, which `find_checkpoint` has chosen for the run `path`, is an average that lacks the newest
+    checkpoint. `state` is its state.json."""
+    averaged, steps = state.get("averaged_steps"), owner_of(folder).steps()
+    is_old = isinstance(averaged, list) and steps and step_of(steps[-1]) not in averaged
+    if folder != Path(path) and is_old and not state.get("averaged_best"):
+        on_warning(
+            f"{folder}, which is loaded, is older than {steps[-1].name}; try npx-transformer average again, "
+            f"{folder.with_name(steps[-1].name)} instead of {path}, or deleting {folder}"
+        )
 
 
 def check_is_folder(path: Path, expected: str) -> None:
@@ -272,16 +290,13 @@ def load_with_origin(
     """Return the results of `load_model` and the checkpoint that they come from."""
     given = folder = find_checkpoint(path)
     run = owner_of(folder)
-    steps = run.steps()
     is_step = original_name(folder).startswith("step-")
     if is_step and folder != Path(path) and (newest := load_newest(run, on_warning, False)):
         folder, checkpoint = newest
     else:
         checkpoint = load_checkpoint(folder, optimizer=False)
+    warn_of_old_average(path, folder, checkpoint.state, on_warning)
     averaged = checkpoint.state.get("averaged_steps")
-    is_old = isinstance(averaged, list) and steps and step_of(steps[-1]) not in averaged
-    if folder != Path(path) and is_old and not checkpoint.state.get("averaged_best"):
-        on_warning(f"{folder} is older than {steps[-1].name}; try npx-transformer average again")
     tokenizer_file, config_file = run_files(folder)
     model_task = task_of(checkpoint.state)
     if task not in ("", model_task.name):

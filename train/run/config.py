@@ -28,7 +28,7 @@ from train.files import open_for_reading
 from train.run.keys import (
     DECIDED,
     NAMED,
-    SEARCH_DECIDED,
+    PRESET_DATA,
     SECTIONS,
     TRAINING,
     VARIANTS,
@@ -149,9 +149,8 @@ class RunConfig:
     def from_dict(cls, tables: Mapping[str, Any], settings: Iterable[str] = (), source: str = "config") -> "RunConfig":
         """Return the configuration of `tables`, as tomllib parses them, overridden by `settings`.
 
-        The preset and the variant set the defaults of [model] and of some keys of [train]. If a setting changes the
-        preset or the variant, values that equal the old defaults are replaced by the new ones. `source` names the
-        tables in messages.
+        The preset and the variant set defaults. If a setting changes one of them, values that equal the old defaults
+        are replaced by the new ones. `source` names the tables in messages.
         """
         given: dict[str, dict[str, Any]] = {table: {} for table in SECTIONS}
         for table, entries in tables.items():
@@ -307,14 +306,13 @@ def resolve_name(name: str) -> str | None:
 
 
 def preset_values(preset: str, variant: str = "paper") -> dict[str, dict[str, Any]]:
-    """Return the values that the preset and the variant determine, by table: the architecture and some keys of [train]
-    and [search].
-    """
+    """Return the values that the preset and the variant determine, by table: all of [model] and some other keys."""
     model, changes = TransformerConfig.preset(preset, vocab_size=37000), VARIANTS[variant]
     values = {name: getattr(model, name) for name in keys_of("model") if name not in NAMED}
-    train = {name: getattr(TrainSection, name) for name in DECIDED} | TRAINING.get(preset, {})
-    search = {name: getattr(SearchSection, name) for name in SEARCH_DECIDED}
-    defaults = {"model": {n: v for n, v in values.items() if v is not None}, "train": train, "search": search}
+    defaults = {table: {name: keys_of(table)[name].default for name in names} for table, names in DECIDED.items()}
+    defaults["train"] |= TRAINING.get(preset, {})
+    defaults["data"] |= PRESET_DATA.get(preset, {})
+    defaults["model"] = {n: v for n, v in values.items() if v is not None}
     return {table: keys | changes.get(table, {}) for table, keys in defaults.items()}
 
 
@@ -327,10 +325,12 @@ def check(table: str, f: Field[Any], value: Any, source: str = "config") -> Any:
         return value
     if choices and isinstance(value, str):
         attempt = f'{f.name} = "{SYNONYMS.get(value.lower()) or nearest(value.lower(), choices)}"'
+    elif isinstance(value, str) and (digits := re.fullmatch(r"\d{1,3}(,\d{3})+", value)) and value_type(f) is not str:
+        attempt = f"{f.name} = {digits[0].replace(',', '')}"
     elif f.default is None:
         attempt = f"leaving {f.name} out ({f.metadata['unset']})"
     else:
-        attempt = f"{f.name} = {to_toml(f.default)} (the default)"
+        attempt = f"{f.name} = {to_toml(f.default)} (the default{' of base' * (f.name in DECIDED.get(table, ()))})"
     text = f"expected {describe_range(f)}; got {format_value(value)}; try {attempt}"
     raise UserError(f"{source}: {table}.{f.name}: {text}")
 

@@ -99,6 +99,10 @@ class RunFolder:
         """Return whether the folder is missing or empty."""
         return not os.path.lexists(self.path) or (self.path.is_dir() and not self._names())
 
+    def has_run_files(self) -> bool:
+        """Return whether the folder holds files that a run writes."""
+        return self.path.is_dir() and not CONTENTS.isdisjoint(self._names())
+
     def is_unfinished(self) -> bool:
         """Return whether the folder holds only files that a run writes before its first checkpoint."""
         if not self.path.is_dir() or self.steps() or existing_folder(self.averaged).exists():

@@ -265,10 +265,11 @@ class TrainSection:
     best_metric: str | None = key(
         None,
         "Metric (lowest loss or highest score) that selects checkpoints/best, which commands then load, and that"
-        " patience watches.",
+        " patience watches. An equal score is no improvement, unless both scores are 0 and the loss is lower.",
         choices=METRICS,
         unset="F1 for parsing; accuracy for classification and tagging; otherwise patience watches the loss and no best"
         " checkpoint is kept",
+        may_change=True,
     )
     keep_best: int = key(
         1,
@@ -347,6 +348,12 @@ class SearchSection:
         " transformers, CTranslate2). Otherwise all hypotheses that end among the 2 x beam best are.",
         may_change=True,
     )
+    stop_at_beam: bool = key(
+        False,
+        "With full_beam, stop a sentence when `beam` hypotheses have finished (fairseq, CTranslate2). Otherwise it"
+        " stops when no hypothesis can improve the result.",
+        may_change=True,
+    )
     max_extra: int = key(
         50,
         "Maximum length of an output: the length of its source plus this many tokens.",
@@ -369,9 +376,16 @@ TRAINING: dict[str, dict[str, Any]] = {
     "parsing-wsj": {"max_steps": 40_000},
     "parsing-semi": {"max_steps": 300_000},
     "parsing-small": {"max_steps": 13_000},
-    "tiny": {"max_steps": 8000},
+    "tiny": {"max_steps": 8000, "batch_tokens": 4096, "warmup_steps": 1000},
 }
-# The keys of [train] that a preset or variant determines: the default unless TRAINING or VARIANTS has a value.
-DECIDED = ("label_smoothing", "max_steps", "warmup_steps", "lr_scale", "smoothing_over", "adam_eps_inside")
-SEARCH_DECIDED = ("full_beam",)  # the corresponding keys of [search]
+# The values of [data] that suit a preset: a small model trains on a small text.
+PRESET_DATA: dict[str, dict[str, Any]] = {"tiny": {"vocab_size": 8000}}
+# The keys that a preset or variant determines: the default unless TRAINING, PRESET_DATA or VARIANTS has a value.
+DECIDED: dict[str, tuple[str, ...]] = {
+    "data": ("vocab_size",),
+    "train": (
+        "label_smoothing", "max_steps", "batch_tokens", "warmup_steps", "lr_scale", "smoothing_over", "adam_eps_inside",
+    ),
+    "search": ("full_beam",),
+}  # fmt: skip
 NAMED = ("preset", "variant")  # the keys of [model] that stand for a set of other keys

@@ -18,7 +18,7 @@ from train.files import is_same_file, open_for_reading, open_inside, try_lock
 from train.json_files import parse_json
 
 # Seconds to wait for the lock of a dead process: a child it forked may still hold the descriptor until it calls exec.
-PATIENCE = 5.0
+LOCK_WAIT_SECONDS = 5.0
 
 # Folders inside a run, which this program writes to and removes files from.
 FOLDERS = "checkpoints", "data", "data/train", "data/valid", "tensorboard"
@@ -42,14 +42,11 @@ class FolderLock:
         """
         if not is_same_file(self.descriptor, self.folder):
             raise UserError(
-                f"{self.folder}: expected the run folder of this program; got a moved or deleted one; "
-                "try moving it back, then --resume"
+                f"{self.folder} was moved or deleted while this program was using it; move it back, then --resume"
             )
         if not is_same_file(self.lock_descriptor, lock := self.folder / "lock"):
-            got = "that of another program" if lock.exists() else "a removed one"
-            raise UserError(
-                f"{lock}: expected the lock of this program; got {got}; try --resume when no other program runs"
-            )
+            event = "replaced by that of another program" if lock.exists() else "removed"
+            raise UserError(f"{lock}: this program's lock was {event}; try --resume when no other program runs")
         for path in (self.folder / name for name in FOLDERS):
             if path.is_symlink():
                 raise UserError(
@@ -93,7 +90,7 @@ def lock_folder(folder: Path, program: str) -> Iterator[FolderLock]:
 
 def _acquire(lock: Path) -> int:
     """Return the descriptor of the locked file."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + LOCK_WAIT_SECONDS
     while True:
         descriptor = open_inside(lock, os.O_RDWR)
         try:
@@ -104,8 +101,7 @@ def _acquire(lock: Path) -> int:
                 holder, dead = _describe_holder(lock)
                 if not dead or time.monotonic() > deadline:
                     raise UserError(
-                        f"{lock.parent}: expected an unlocked run folder; got one in use by {holder}; "
-                        "try again when it has finished, or use another folder"
+                        f"{lock.parent} is in use by {holder}; try again when it has finished, or use another folder"
                     )
                 time.sleep(0.02)
         except BaseException:

@@ -194,7 +194,10 @@ class RunReport:
         steps = f"steps {step + 1:,} to {last:,}" if step < last else f"no step left to {last:,}"
         self.write_line(f"{f'resuming from {checkpoint}' if checkpoint else 'training'}: {setup}, {steps}")
         if checkpoint and self.run.averaged.is_dir():
-            self.write_line("models are still loaded from checkpoints/averaged until `average` runs again")
+            self.write_line(
+                "commands load checkpoints/averaged, not the newer checkpoints, until `average` runs again or "
+                f"{self.run.averaged} is deleted"
+            )
 
     def log_end(self, state: RunState, reason: str, checkpoint: Path | None, ranks: int) -> None:
         """Report the end of a run."""

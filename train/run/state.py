@@ -129,10 +129,13 @@ class RunState:
 
     def add_validation(self, loss: float, score: float | None = None) -> bool:
         """Record a validation's loss and, for a task with a selection metric, its score; return whether it is the
-        best."""
+        best.
+
+        Of two scores of 0, as at the start of training, the one with the lower loss is better.
+        """
         self.validated = self.step
         better = loss < (math.inf if self.best_loss is None else self.best_loss)
-        if score is not None:
+        if score is not None and not score == self.best_score == 0.0:
             better = score > (-math.inf if self.best_score is None else self.best_score)
         if better:
             self.best_loss, self.best_score, self.best_step, self.worse = loss, score, self.step, 0

@@ -278,7 +278,7 @@ class Tagging(LabeledTask):
             if tags := getattr(data, f"{part}_tags"):
                 if part not in texts:
                     raise UserError(
-                        f"data.{part}_tags: expected data.{part}_tagged, with the words, too; got only {tags}; "
+                        f"data.{part}_tags needs data.{part}_tagged, the file with the words; got only {tags}; "
                         f"try --{part}-tagged F"
                     )
                 check_tag_lines(texts[part][0], tags)

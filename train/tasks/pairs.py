@@ -15,7 +15,7 @@ import npx
 from models.search import beam_search, check_search
 from npx.distributed import World
 from train.tasks.protocols import BatchSource
-from train.tasks.task import Task
+from train.tasks.task import TASKS, Task
 from train.text.batches import Batch, Batches
 from train.text.bpe_dropout import SegmentedBatches, Segmenter
 from train.text.corpus import Corpus
@@ -85,6 +85,7 @@ def search_lines(
     width: int | None = None,
     batch_tokens: int = 4096,
     max_length: int = 1024,
+    trained_length: int | None = None,
     window: int = WINDOW,
     on_progress: Callable[[int], object] = lambda n_lines: None,
     on_warning: Callable[[str], object] = warnings.warn,
@@ -101,6 +102,7 @@ def search_lines(
         width: number of hypotheses that are decoded at once for each line; default: the beam size.
         batch_tokens: maximum source tokens per batch, padding included; a single sentence may exceed it.
         max_length: maximum tokens per line, EOS included; longer lines are truncated and reported to `on_warning`.
+        trained_length: maximum tokens per line in training, EOS included; longer lines are reported.
         window: maximum number of lines to read before they are sorted by length and searched. A window also ends
             after about four batches and at a pause.
         on_progress: called after every batch with the number of lines it has finished.
@@ -146,12 +148,18 @@ def search_lines(
     def search_windows() -> Iterator[tuple[Line, list[Any]]]:
         remaining, first, n_characters = iter(lines), 1, CHARACTERS_PER_TOKEN * batch_tokens
         while texts := world.broadcast(read_window(remaining, window, n_characters) if world.rank == 0 else None):
-            encoded = encode_lines(tokenizer, texts, first, max_length, on_warning)
+            encoded = encode_lines(tokenizer, texts, first, max_length, on_warning, trained_length)
             batch = [Line(first + i, text, ids) for i, (text, ids) in enumerate(zip(texts, encoded, strict=True))]
             yield from zip(batch, search_window(batch), strict=True)
             first += len(texts)
 
     return search_windows()
+
+
+def trained_length(config: Any) -> int | None:
+    """Return data.max_length of a run's configuration, or None for an imported model, which has no training text."""
+    has_text = any(getattr(config.data, name) for name in TASKS[config.data.task].files["train"])
+    return config.data.max_length if has_text else None
 
 
 def read_window(lines: Iterator[str | None], max_lines: int, max_characters: int) -> list[str]:
@@ -167,15 +175,28 @@ def read_window(lines: Iterator[str | None], max_lines: int, max_characters: int
 
 
 def encode_lines(
-    tokenizer: Any, lines: Sequence[str], first: int, max_length: int, on_warning: Callable[[str], object]
+    tokenizer: Any,
+    lines: Sequence[str],
+    first: int,
+    max_length: int,
+    on_warning: Callable[[str], object],
+    trained_length: int | None = None,
 ) -> list[list[int]]:
-    """Return the token ids of each line, without EOS, truncated to max_length - 1; `first` is the first line number."""
+    """Return the token ids of each line, without EOS, truncated to max_length - 1; `first` is the first line number.
+
+    `on_warning` is called for a line that is truncated, or longer than `trained_length`, the limit in training.
+    """
     sources = tokenizer.encode_batch(lines)
     for number, ids in enumerate(sources, first):
         if len(ids) >= max_length:
             on_warning(
                 f"line {number}: expected at most {max_length - 1} tokens; got {len(ids)}; "
                 f"the model reads the first {max_length - 1}; try splitting the line"
+            )
+        elif trained_length is not None and len(ids) >= trained_length:
+            on_warning(
+                f"line {number}: the model was trained on at most {trained_length - 1} tokens, and this line has "
+                f"{len(ids)}, so its output may be incomplete; try splitting the line"
             )
     return [list(ids[: max_length - 1]) for ids in sources]
 

@@ -1,4 +1,4 @@
-"""Translation of sentences: the task, with BLEU or chrF as validation scores, and the translation of text.
+"""Translation of sentences: the task, with BLEU and chrF as validation scores, and the translation of text.
 
 `translate_lines` translates a list of lines; `translate_stream` translates input of any size as it arrives (see
 decoding.py).
@@ -72,15 +72,14 @@ class Translation(Pairs):
         if not config.train.validate_bleu:
             return None
         tokenize = "none" if config.data.pretokenizer == "whitespace" else "13a"  # "none" because the text is tokenized
-        return GreedyScores(tokenizer, corpus, config.search.max_extra, tokenize, config.train.best_metric == "chrf")
+        return GreedyScores(tokenizer, corpus, config.search.max_extra, tokenize)
 
 
 class GreedyScores:
-    """BLEU of greedy search on the validation text, and with `chrf` its chrF."""
+    """BLEU and chrF of greedy search on the validation text."""
 
-    def __init__(self, tokenizer: Any, corpus: Corpus, max_extra: int, tokenize: str, chrf: bool = False) -> None:
+    def __init__(self, tokenizer: Any, corpus: Corpus, max_extra: int, tokenize: str) -> None:
         self.tokenizer, self.corpus, self.max_extra, self.tokenize = tokenizer, corpus, max_extra, tokenize
-        self.chrf = chrf
         self.records: dict[int, list[int]] = {}  # maps a pair to token ids
 
     def add(self, model: Any, indices: npx.Array, batch: Batch) -> None:
@@ -92,8 +91,8 @@ class GreedyScores:
 
         hypotheses = self.tokenizer.decode_batch(list(self.records.values()))
         references = self.tokenizer.decode_batch([self.corpus.pair(i)[1] for i in self.records])
-        scores = {"bleu": corpus_bleu_for_validation(hypotheses, references, tokenize=self.tokenize)}
-        return scores | ({"chrf": corpus_chrf(hypotheses, references)} if self.chrf else {})
+        score = corpus_bleu_for_validation(hypotheses, references, tokenize=self.tokenize)
+        return {"bleu": score, "chrf": corpus_chrf(hypotheses, references)}
 
 
 # ---- translation of text

@@ -145,6 +145,15 @@ def read_all_lines(path: str | PathLike[str], allow_pipe: bool = False) -> list[
     return list(chain.from_iterable(read_lines(path, allow_pipe=allow_pipe)))
 
 
+def count_shared_lines(path: str | PathLike[str], others: str | PathLike[str]) -> tuple[int, int]:
+    """Return how many lines of a small text also occur in the text `others`, and the number of its lines."""
+    lines = read_all_lines(path)
+    distinct, shared = {*lines} - {""}, set[str]()
+    for chunk in read_lines(others):
+        shared.update(distinct.intersection(chunk))
+    return sum(line in shared for line in lines), len(lines)
+
+
 def check_parallel(*paths: str | PathLike[str]) -> None:
     """Raise UserError if files whose lines translate each other have different numbers of lines."""
     counts = [count_lines(path) for path in paths]

@@ -215,7 +215,7 @@ class Sentences:
             raise UserError(one_line(error)) from None
         if search["beam"] > MAX_BEAM:
             raise UserError(f"beam: expected at most {MAX_BEAM}; got {search['beam']}; try {MAX_BEAM}")
-        names = ("penalty", "max_extra", "full_beam", "finish_in_beam")
+        names = ("penalty", "max_extra", "full_beam", "finish_in_beam", "stop_at_beam")
         return search | {name: getattr(defaults, name) for name in names}
 
     def prefix(self, query: Mapping[str, Any]) -> list[int]:

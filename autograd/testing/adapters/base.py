@@ -78,12 +78,12 @@ class ForeignOperation:
                 self.convert_gradient(i, x, gx) if is_needed else None for i, (x, is_needed, gx) in enumerate(pairs)
             )
 
-        vjp.saved_size = lambda: self.saved_size(backward)  # type: ignore[attr-defined]
+        vjp.cost = lambda: self.cost(backward)  # type: ignore[attr-defined]
         return record_node(self.__name__, y, vjp, tuple(parts), any(requires_grad))
 
-    def saved_size(self, backward: Backward) -> int:
-        """Return the number of values that are saved for `backward`, or computed before it."""
-        return sum(x.size for x in iterate_captured_arrays(backward) if isinstance(x, npx.ndarray))
+    def cost(self, backward: Backward) -> tuple[int, int]:
+        """Return the number of operations, and how many values they save for `backward` or compute before it."""
+        return 1, sum(x.size for x in iterate_captured_arrays(backward) if isinstance(x, npx.ndarray))
 
     def split(self, g: Array, outputs: list[Array]) -> list[Array | None]:
         """Return the gradient of each output, in the memory layout of g.

@@ -94,8 +94,8 @@ class JaxOperation(ForeignOperation):
                     self.numpy = False  # the function branches on values, such as `if x > 0`
             return function(*map(self.jax.numpy.asarray, arrays))
 
-    def saved_size(self, backward: Backward) -> int:
-        return max((jaxpr.size(program) for program in [*self.programs.values()][-1:]), default=0)
+    def cost(self, backward: Backward) -> tuple[int, int]:
+        return max((jaxpr.cost(program) for program in [*self.programs.values()][-1:]), default=(1, 0))
 
     def x64(self, enabled: bool) -> Any:
         """Return a context manager that enables or disables 64-bit floats."""

@@ -265,9 +265,10 @@ def evaluate(closed: Any, arguments: list[Any]) -> list[Any]:
     return [read(v) for v in jaxpr.outvars]
 
 
-def size(closed: Any) -> int:
-    """Return how many numbers a program computes, not counting loops and branches."""
-    return sum(math.prod(v.aval.shape) for equation in closed.jaxpr.eqns for v in equation.outvars)
+def cost(closed: Any) -> tuple[int, int]:
+    """Return how many operations a program has, and how many numbers they compute, not counting loops and branches."""
+    equations = closed.jaxpr.eqns
+    return len(equations), sum(math.prod(v.aval.shape) for equation in equations for v in equation.outvars)
 
 
 def apply(primitive: Any, inputs: list[Any], params: dict[str, Any]) -> list[Any]:

@@ -104,8 +104,8 @@ class TorchOperation(ForeignOperation):
         run_backward.graph = [y.grad_fn for y in differentiable]  # type: ignore[attr-defined]
         return [self.array(y) for y in differentiable], run_backward if any(requires_grad) else None
 
-    def saved_size(self, backward: Backward) -> int:
-        """Return the total number of elements of the tensors that autograd saves."""
+    def cost(self, backward: Backward) -> tuple[int, int]:
+        """Return the number of operations in PyTorch's graph, and the number of elements of the tensors they save."""
         stack, seen, total = [*getattr(backward, "graph", ())], set(), 0
         while stack:
             function = stack.pop()
@@ -115,7 +115,7 @@ class TorchOperation(ForeignOperation):
                 saved = [getattr(function, name) for name in dir(function) if name.startswith("_saved_")]
                 saved += getattr(function, "saved_tensors", ())
                 total += sum(t.numel() for t in saved if isinstance(t, self.torch.Tensor))
-        return total
+        return len(seen), total
 
     @contextmanager
     def one_thread(self) -> Iterator[None]:

@@ -226,3 +226,65 @@ def test_stairs_are_flat_and_quotients_are_not(divisor):
             return rounding(np.array([0.7 / (divisor + 3e-14 + t)]))
 
         assert on_a_stair(quotient, np.ones(1), 0.0, -0.7 / divisor**2, quotient(0.0)) == is_flat
+
+
+# Gradients that are not finite
+
+
+def log(x):
+    return np.log(np.where(x > 0, x, 1e-300))
+
+
+@differentiable
+def power(x, y):
+    """x ** y, with a gradient of NaN where x is 0."""
+    value = np.where((x < 0) & (y != np.round(y)), np.nan, abs(x) ** y)
+    return value, lambda g: (np.where(x == 0, np.nan, g * y * value / (x + (x == 0))), g * value * log(abs(x)))
+
+
+@differentiable
+def xlogy(x, y):
+    """x log(y), which is 0 where x is 0, with a gradient of NaN at (0, 0)."""
+    value = np.where(x == 0, 0.0, x * log(y))
+    return value, lambda g: (g * log(y), np.where(y == 0, np.nan, g * x / (y + (y == 0))))
+
+
+def test_nan_is_a_convention_where_the_function_jumps_along_another_input():
+    zeros = np.zeros(3)  # x ** 0 is constant, but 0 ** y is not
+    report = gradcheck(power, zeros, zeros)
+    assert "the function is discontinuous here" in str(report)
+    with pytest.raises(GradientError, match="rule: finite gradient"):
+        gradcheck(power, zeros, zeros + 1)
+    with pytest.raises(GradientError, match="rule: finite gradient"):
+        gradcheck(xlogy, zeros, zeros)
+
+
+def test_backward_may_reject_an_output_without_entries():
+    @differentiable
+    def means_of_pairs(x):
+        def vjp(g):
+            if not g.size:
+                raise ZeroDivisionError("division by zero")
+            return (np.repeat(g / 2, 2, axis=-1) if x.shape[-1] % 2 == 0 else np.pad(np.repeat(g / 2, 2, -1), pad),)
+
+        n, pad = x.shape[-1] // 2, [(0, 0)] * (x.ndim - 1) + [(0, 1)]
+        return x[..., : 2 * n].reshape(*x.shape[:-1], n, 2).mean(axis=-1), vjp
+
+    check_operation(means_of_pairs, X)
+
+
+def test_derived_inputs_have_the_dtype_of_the_given_ones():
+    @differentiable
+    def identity(x):
+        dtypes.add(x.dtype.name)
+        return x + 0, lambda g: (g,)
+
+    dtypes = set()
+    check_operation(identity, X.astype("float32"), float32=False)
+    assert dtypes == {"float32"}
+
+
+def test_a_small_change_is_not_a_jump():
+    operation = elementwise(lambda x: (x - 1) * (x - 1.001), lambda x: 5 + 0 * x)  # 0 at distances of 0 and 0.001
+    with pytest.raises(GradientError, match="rule: gradient"):
+        gradcheck(operation, np.array([1.0]))

@@ -105,7 +105,7 @@ def test_a_byte_level_tokenizer_needs_no_further_tokens(tmp_path, capsys):
         ({"resid_pdrop": 2}, "resid_pdrop: expected "),
         ({"tie_word_embeddings": "true"}, "tie_word_embeddings: expected true or false; got 'true'"),
         ({"scale_attn_weights": False}, "scale_attn_weights: expected True; got False"),
-        ({"eos_token_id": None}, "expected a byte-level tokenizer and an eos_token_id"),
+        ({"eos_token_id": None}, "eos_token_id: expected a whole number; got None"),
     ],
     ids=str,
 )

@@ -252,12 +252,13 @@ def test_bad_folders_are_one_line_and_leave_nothing(tmp_path, damage, message, c
     assert (tmp_path / "run").exists() == existed
 
 
-def test_a_setting_that_our_search_lacks_is_reported(tmp_path):
+def test_a_setting_that_our_search_lacks_is_reported_and_the_others_are_imported(tmp_path):
     write_folder(tmp_path / "hf")
-    write_json(tmp_path / "hf" / "generation_config.json", {"no_repeat_ngram_size": 3})
+    write_json(tmp_path / "hf" / "generation_config.json", {"no_repeat_ngram_size": 3, "early_stopping": True})
     warnings = []
     import_folder(tmp_path / "hf", tmp_path / "run", warnings.append)
     assert [w.split(": ", 1)[1] for w in warnings] == ["no_repeat_ngram_size = 3 is not imported"]
+    assert load_model(tmp_path / "run")[2].search.stop_at_beam
 
 
 def test_only_a_language_code_of_the_vocabulary_is_a_token_and_ids_are_checked(monkeypatch):

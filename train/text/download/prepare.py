@@ -29,8 +29,9 @@ from train.text.corpus import prepare
 from train.text.download.catalog import Dataset
 from train.text.download.clean import REASONS, Cleaner, Rules
 from train.text.download.fetch import download_progress, fetch_all
+from train.text.download.hold_out import choose_sources, hold_out
 from train.text.download.unpack import read_pairs
-from train.text.lines import check_parallel, read_lines, read_parallel
+from train.text.lines import check_parallel, count_shared_lines, read_lines, read_parallel
 from train.text.tokenizer import Tokenizer
 
 BEGUN, TEXTS = "downloads/begun.json", "texts.json"
@@ -49,6 +50,7 @@ class Settings:
     # memory grows with the number of distinct words.
     learn_from: int = 1_000_000
     max_length: int = 256
+    hold_out: int = 0  # number of distinct sources taken out of the training text for validation
 
 
 def prepare_dataset(
@@ -93,7 +95,7 @@ def prepare_dataset(
         with download_progress(display) as on_progress:
             sources = fetch_all(dataset.archives, out / "downloads", mirror, on_progress)
         sources += [{"file": path, "bytes": Path(path).stat().st_size, "sha256": digest(path)} for path in user_paths]
-        texts = write_texts(dataset, out, settings.rules, sources, display)
+        texts = write_texts(dataset, out, settings, sources, display)
         train = [out / f"train.{language}" for language in (dataset.src, dataset.tgt)]
         tokenizer = train_tokenizer(train, out / "tokenizer.json", settings, display)
         arrays = {}
@@ -104,9 +106,12 @@ def prepare_dataset(
                     corpus = prepare(src, tgt, tokenizer, out / "prepared" / part, settings.max_length, work.set_done)
                 display.write(f"encoded {part}: {work.result()}" if work.done else f"{part} is already encoded")
                 arrays[part] = corpus.meta["pairs"] | {"tokens": corpus.meta["tokens"]}
+    sides = [out / f"{part}.{dataset.src}" for part in ("valid", "train")]
+    shared = count_shared_lines(*sides)[0] if "valid" in texts else 0
     manifest = {
         "command": command, "settings": asdict(settings), "sources": sources,
-        "pairs": count_outcomes(texts["train"], arrays["train"]), "texts": texts, "arrays": arrays,
+        "shared_sources": shared, "pairs": count_outcomes(texts["train"], arrays["train"]),
+        "texts": texts, "arrays": arrays,
         "tokenizer": {"digest": tokenizer.digest, "sha256": digest(out / "tokenizer.json"),
                       "types": tokenizer.vocab_size},
     }  # fmt: skip
@@ -126,7 +131,8 @@ def check_same_inputs(out: Path, dataset: Dataset, settings: Settings, user_path
     if problem := schema_error(manifest, {"settings": {"rules": dict}}):
         raise UserError(f"{file}: expected the manifest of `data`; got '{problem}'; try deleting it")
     stored, new = ({**given.pop("rules"), **given} for given in (manifest["settings"], asdict(settings)))
-    differing = [name for name in new if new[name] != stored.get(name, new[name])]
+    earlier = new | {"hold_out": 0}  # the settings that earlier versions did not record
+    differing = [name for name in new if new[name] != stored.get(name, earlier[name])]
     changes = [OPTIONS.get(name, f"--{name.replace('_', '-')}") for name in differing]
     texts, hashes = record["how"][:2]
     others = [part for part, pairs in texts.items() if pairs != list(map(asdict, dataset.parts.get(part, ())))]
@@ -134,8 +140,8 @@ def check_same_inputs(out: Path, dataset: Dataset, settings: Settings, user_path
         changes.append(f"{others[0]} text")
     if changes:
         raise UserError(
-            f"{out}: expected the texts and settings with which it was prepared, because runs may use it; got "
-            f"another {' and another '.join(changes)}; try the command in {file}, another --out, or deleting {out}"
+            f"{out} was prepared with a different {' and a different '.join(changes)}, and runs may use it; "
+            f"repeat the command in {file}, choose another --out, or delete {out}"
         )
 
 
@@ -165,13 +171,14 @@ def count_outcomes(text: Mapping[str, Any], array: Mapping[str, Any]) -> dict[st
 
 
 def write_texts(
-    dataset: Dataset, out: Path, rules: Rules, sources: list[dict[str, Any]], display: Display
+    dataset: Dataset, out: Path, settings: Settings, sources: list[dict[str, Any]], display: Display
 ) -> dict[str, Any]:
     """Write the text of each part, unless it is up to date; return the counts and hashes of each part."""
     languages = dataset.src, dataset.tgt
     texts = {part: [asdict(pair) for pair in pairs] for part, pairs in dataset.parts.items()}
     input_hashes = [source["sha256"] for source in sources]
-    recipe = json.loads(json.dumps([texts, input_hashes, asdict(rules), dataset.held_out]))
+    recipe = json.loads(json.dumps([texts, input_hashes, asdict(settings.rules), dataset.held_out]))
+    recipe += [settings.hold_out] * bool(settings.hold_out)
     record_file = out / TEXTS
     if (record := read_record(out, dataset, *texts)) and record["how"] == recipe:
         hashes = {out / f"{part}.{language}": text["sha256"][language]
@@ -181,15 +188,27 @@ def write_texts(
     if (manifest := out / "manifest.json").is_file():
         display.write(f"{out}: texts have changed, moved or been added; preparing them again")
         manifest.unlink()  # the folder is incomplete from here on
+
+    def read(part: str) -> Iterator[tuple[str, str]]:
+        return chain.from_iterable(read_pairs(pair, out / "downloads") for pair in dataset.parts[part])
+
     streams: dict[str, Iterator[tuple[str, str]]] = {}
     for part, pairs in dataset.parts.items():
         display.write(f"reading {part}: {', '.join(pair.archive or pair.src for pair in pairs)}")
-        streams[part] = chain.from_iterable(read_pairs(pair, out / "downloads") for pair in pairs)
-    cleaner, holdout = Cleaner(rules), dataset.held_out
+        streams[part] = read(part)
+    cleaner, every = Cleaner(settings.rules), dataset.held_out
+    labeled: Iterable[tuple[str, tuple[str, str]]]
+    if settings.hold_out:
+        with display.work("choosing the held-out sources", "pairs") as work:
+            chosen = choose_sources(Cleaner(settings.rules).filter(count_pairs(read("train"), work)), settings.hold_out)
     with display.work("cleaning train", "pairs") as work:
         clean = cleaner.filter(count_pairs(streams.pop("train"), work))
-        labeled = (("valid" if holdout and not n % holdout else "train", pair) for n, pair in enumerate(clean))
-        parts = write_pairs(out, dict.fromkeys(["train", *["valid"] * bool(holdout)], languages), labeled)
+        if settings.hold_out:
+            labeled = hold_out(clean, chosen)
+        else:
+            labeled = (("valid" if every and not n % every else "train", pair) for n, pair in enumerate(clean))
+        has_valid = bool(every or settings.hold_out)
+        parts = write_pairs(out, dict.fromkeys(["train", *["valid"] * has_valid], languages), labeled)
     display.write(f"cleaned train: {work.result()}")
     parts["train"]["counts"] = dict(cleaner.counts)
     for part, stream in streams.items():
@@ -257,10 +276,11 @@ def train_tokenizer(train: list[Path], file: Path, settings: Settings, display: 
         tokenizer = Tokenizer(Tokenizer.train_spec(sample, kind, size, "words"))
     display.write(f"trained the vocabulary in {work.seconds:.1f} s")
     if tokenizer.vocab_size < size:
-        fewer = min(8000, tokenizer.vocab_size // 2)  # close to the limit, nearly every word would be a separate token
+        fewer = min(8000, tokenizer.vocab_size // 2)
         raise UserError(
             f"vocabulary: expected enough text for {size:,} tokens; got enough for {tokenizer.vocab_size:,} in "
-            f"{train[0]} and {train[1]}; try --vocab-size {fewer}"
+            f"{train[0]} and {train[1]}; try --vocab-size {fewer}, because close to {tokenizer.vocab_size:,} nearly "
+            "every word is one token"
         )
     record_file.unlink(missing_ok=True)
     tokenizer.save(file)

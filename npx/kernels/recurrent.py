@@ -1,0 +1,333 @@
+"""The recurrences of LSTM (Hochreiter and Schmidhuber, 1997) and GRU (Cho et al., 2014), all steps in one call.
+
+The gate inputs z = x W_x + b of all steps are one matmul before the kernel, so a step computes only h w and the gates.
+The gradient of w is one matmul after the last step. Arrays are time-major: a step reads and writes contiguous rows.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from npx.array import Array, array_module
+from npx.cpu.row_blocks import map_blocks, matmul
+from npx.cuda import blas
+from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
+from npx.dispatch import Output, kernel
+from npx.kernels.layer_norm import column_sums
+
+
+def columns(x: Any, n: int) -> list[Any]:
+    """Return views (..., H) of the n equal parts of the last axis of x (..., n H)."""
+    size = x.shape[-1] // n
+    return [x[..., k * size : (k + 1) * size] for k in range(n)]
+
+
+@kernel
+def lstm(z: Array, w: Array, state: Array) -> Output:
+    """Return the outputs h_t of T steps.
+
+        i, f, o = sigmoid(z_t + h_(t-1) w) and u = tanh(z_t + h_(t-1) w), each with its own columns
+        c_t = f c_(t-1) + i u,  h_t = o tanh(c_t)
+
+    z (T, B, 4 H); w (H, 4 H); state (2, B, H): h and c before the first step, overwritten with those after the last; y
+    (T, B, H). Saved: w, the gates i, f, o, u (T, B, 4 H), and h and c from step 0 on (T + 1, B, H).
+    """
+    xp = array_module(z)
+    h, c = state[0].copy(), state[1].copy()
+    gates, hs, cs = xp.empty(z.shape, z.dtype), [h], [c]
+    for t in range(len(z)):
+        a = z[t] + h @ w
+        gates[t] = xp.tanh(a)
+        gates[t, :, : 3 * len(w)] = _sigmoid(a[:, : 3 * len(w)])
+        i, f, o, u = columns(gates[t], 4)
+        c = f * c + i * u
+        h = o * xp.tanh(c)
+        hs.append(h)
+        cs.append(c)
+    state[0], state[1] = h, c
+    return xp.stack(hs)[1:], (w, gates, xp.stack(hs), xp.stack(cs))
+
+
+@lstm.define_gradient
+def lstm_grad(g: Array, w: Array, gates: Array, hs: Array, cs: Array) -> tuple[Array, Array]:
+    """Gradients (gz, gw) of `lstm`; the initial state is a constant.
+
+    The gradient of h_t is g_t plus gz_(t+1) w^T, and that of c_t has a part from h_t and one from c_(t+1), f_(t+1)
+    gc_(t+1). sigmoid' = s (1 - s); tanh' = 1 - u^2.
+    """
+    xp = array_module(g)
+    gz, gh, gc = xp.empty_like(gates), 0, 0
+    for t in reversed(range(len(g))):
+        i, f, o, u = columns(gates[t], 4)
+        gh, tanh_c = gh + g[t], xp.tanh(cs[t + 1])
+        gc = gc + gh * o * (1 - tanh_c**2)
+        parts = gc * u * i * (1 - i), gc * cs[t] * f * (1 - f), gh * tanh_c * o * (1 - o), gc * i * (1 - u**2)
+        gz[t] = xp.concatenate(parts, axis=-1)
+        gh, gc = gz[t] @ w.T, gc * f
+    return gz, _weight_gradient(hs, gz)
+
+
+@kernel
+def gru(z: Array, w: Array, b: Array, state: Array) -> Output:
+    """Return the outputs h_t of T steps.
+
+        r, s = sigmoid(z_t + h_(t-1) w), q = h_(t-1) w + b, u = tanh(z_t + r q), each with its own columns
+        h_t = s h_(t-1) + (1 - s) u
+
+    z (T, B, 3 H); w (H, 3 H); b (H,); state (1, B, H): h before the first step, overwritten with h after the last; y
+    (T, B, H). Saved: w, the gates r, s, u (T, B, 3 H), q (T, B, H), and h from step 0 on (T + 1, B, H).
+    """
+    xp, size = array_module(z), len(w)
+    gates, h = xp.empty(z.shape, z.dtype), state[0].copy()
+    q, hs = xp.empty((*z.shape[:2], size), z.dtype), [h]
+    for t in range(len(z)):
+        a = h @ w
+        gates[t, :, : 2 * size] = _sigmoid(z[t, :, : 2 * size] + a[:, : 2 * size])
+        q[t] = a[:, 2 * size :] + b
+        r, s, u = columns(gates[t], 3)
+        u[...] = xp.tanh(z[t, :, 2 * size :] + r * q[t])
+        h = s * h + (1 - s) * u
+        hs.append(h)
+    state[0] = h
+    return xp.stack(hs)[1:], (w, gates, q, xp.stack(hs))
+
+
+@gru.define_gradient
+def gru_grad(g: Array, w: Array, gates: Array, q: Array, hs: Array) -> tuple[Array, Array, Array]:
+    """Gradients (gz, gw, gb) of `gru`; the initial state is a constant.
+
+    With ga, the gradient of h_(t-1) w + (0, 0, b), which differs from gz by the factor r in the columns of q, the
+    gradient of h_(t-1) is g_(t-1) + s gh_t + ga_t w^T.
+    """
+    xp = array_module(g)
+    gz, ga, gh = xp.empty_like(gates), xp.empty_like(gates), 0
+    for t in reversed(range(len(g))):
+        r, s, u = columns(gates[t], 3)
+        gh = gh + g[t]
+        gu = gh * (1 - s) * (1 - u**2)
+        gates_part = gu * q[t] * r * (1 - r), gh * (hs[t] - u) * s * (1 - s)
+        gz[t] = xp.concatenate((*gates_part, gu), axis=-1)
+        ga[t] = xp.concatenate((*gates_part, gu * r), axis=-1)
+        gh = gh * s + ga[t] @ w.T
+    return gz, _weight_gradient(hs, ga), columns(ga, 3)[2].sum(axis=(0, 1))
+
+
+def _sigmoid(x: Array) -> Array:
+    """1 / (1 + e^-x) = (1 + tanh(x / 2)) / 2, which cannot overflow."""
+    return (1 + array_module(x).tanh(x / 2)) / 2
+
+
+def _weight_gradient(hs: Array, ga: Array) -> Array:
+    """Return the sum over steps of h_(t-1)^T ga_t."""
+    rows = ga.shape[0] * ga.shape[1]
+    return hs[:-1].reshape(rows, hs.shape[-1]).T @ ga.reshape(rows, ga.shape[-1])
+
+
+def _sigmoid_in_place(x: np.ndarray) -> None:
+    x *= 0.5
+    np.tanh(x, out=x)
+    x += 1
+    x *= 0.5
+
+
+@lstm.fast("numpy", "float32", "float64")
+def lstm_numpy(z: np.ndarray, w: np.ndarray, state: np.ndarray) -> Output:
+    """Write each matmul into the array of gates, and apply the gates in place to one block of rows at a time."""
+    (n, batch, _), size = z.shape, len(w)
+    gates = np.empty(z.shape, z.dtype)
+    hs, cs = (np.empty((n + 1, batch, size), z.dtype) for _ in range(2))
+    hs[0], cs[0] = state[0], state[1]
+    for t in range(n):
+        matmul(hs[t], w, out=gates[t])
+
+        def body(first: int, last: int, t: int = t) -> None:
+            a, c, h = gates[t, first:last], cs[t + 1, first:last], hs[t + 1, first:last]
+            a += z[t, first:last]
+            _sigmoid_in_place(a[:, : 3 * size])
+            i, f, o, u = columns(a, 4)
+            np.tanh(u, out=u)
+            np.multiply(f, cs[t, first:last], out=c)
+            np.multiply(i, u, out=h)
+            c += h
+            np.tanh(c, out=h)
+            h *= o
+
+        map_blocks(body, batch, gates[0, :1].nbytes)
+    state[0], state[1] = hs[-1], cs[-1]
+    return hs[1:], (w, gates, hs, cs)
+
+
+@lstm_grad.fast("numpy", "float32", "float64")
+def lstm_grad_numpy(
+    g: np.ndarray, w: np.ndarray, gates: np.ndarray, hs: np.ndarray, cs: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Overwrite the gates with their gradient, one block of rows at a time."""
+    size, transposed = len(w), w.T.copy()
+    gh, gc = np.zeros(g.shape[1:], g.dtype), np.zeros(g.shape[1:], g.dtype)
+    for t in reversed(range(len(g))):
+
+        def body(first: int, last: int, t: int = t) -> None:
+            gates_t, gct, ght = gates[t, first:last], gc[first:last], gh[first:last]
+            ght += g[t, first:last]
+            i, f, o, u = columns(gates_t, 4)
+            tanh_c = np.tanh(cs[t + 1, first:last])
+            slopes = gates_t * gates_t
+            np.subtract(gates_t[:, : 3 * size], slopes[:, : 3 * size], out=slopes[:, : 3 * size])
+            si, sf, so, su = columns(slopes, 4)  # s (1 - s), s (1 - s), s (1 - s), u^2
+            so *= ght
+            so *= tanh_c
+            tanh_c *= tanh_c
+            np.subtract(1, tanh_c, out=tanh_c)
+            tanh_c *= ght
+            tanh_c *= o
+            gct += tanh_c
+            si *= u
+            si *= gct
+            sf *= cs[t, first:last]
+            sf *= gct
+            np.subtract(1, su, out=su)
+            su *= i
+            su *= gct
+            gct *= f
+            gates_t[...] = slopes
+
+        map_blocks(body, g.shape[1], gates[0, :1].nbytes)
+        if t:
+            matmul(gates[t], transposed, out=gh)
+    gw = np.empty(w.shape, w.dtype)
+    matmul(hs[:-1].reshape(-1, size).T, gates.reshape(-1, 4 * size), out=gw)
+    return gates, gw
+
+
+@gru.fast("numpy", "float32", "float64")
+def gru_numpy(z: np.ndarray, w: np.ndarray, b: np.ndarray, state: np.ndarray) -> Output:
+    """Write each matmul into the array of gates, and apply the gates in place to one block of rows at a time."""
+    (n, batch, _), size = z.shape, len(w)
+    gates, q = np.empty(z.shape, z.dtype), np.empty((n, batch, size), z.dtype)
+    hs = np.empty((n + 1, batch, size), z.dtype)
+    hs[0] = state[0]
+    for t in range(n):
+        matmul(hs[t], w, out=gates[t])
+
+        def body(first: int, last: int, t: int = t) -> None:
+            a, h, q_t = gates[t, first:last], hs[t + 1, first:last], q[t, first:last]
+            np.add(a[:, 2 * size :], b, out=q_t)
+            a[:, 2 * size :] = 0
+            a += z[t, first:last]
+            _sigmoid_in_place(a[:, : 2 * size])
+            r, s, u = columns(a, 3)
+            np.multiply(r, q_t, out=h)
+            u += h
+            np.tanh(u, out=u)
+            np.subtract(hs[t, first:last], u, out=h)
+            h *= s
+            h += u
+
+        map_blocks(body, batch, gates[0, :1].nbytes)
+    state[0] = hs[-1]
+    return hs[1:], (w, gates, q, hs)
+
+
+@gru_grad.fast("numpy", "float32", "float64")
+def gru_grad_numpy(
+    g: np.ndarray, w: np.ndarray, gates: np.ndarray, q: np.ndarray, hs: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Overwrite the gates with their gradient, one block of rows at a time."""
+    size, transposed = len(w), w.T.copy()
+    ga, gh, from_w = np.empty(gates.shape, g.dtype), np.zeros(g.shape[1:], g.dtype), np.empty(g.shape[1:], g.dtype)
+    for t in reversed(range(len(g))):
+
+        def body(first: int, last: int, t: int = t) -> None:
+            gates_t, ga_t, ght = gates[t, first:last], ga[t, first:last], gh[first:last]
+            ght += g[t, first:last]
+            r, s, u = columns(gates_t, 3)
+            gr, gs, gu = columns(ga_t, 3)
+            np.subtract(hs[t, first:last], u, out=gs)
+            gs *= ght
+            u *= u
+            np.subtract(1, u, out=u)
+            u *= ght
+            ght *= s
+            np.subtract(1, s, out=gu)
+            u *= gu
+            np.multiply(u, q[t, first:last], out=gr)
+            np.multiply(u, r, out=gu)
+            sigmoids = gates_t[:, : 2 * size]
+            ga_t[:, : 2 * size] *= sigmoids - sigmoids * sigmoids
+            sigmoids[...] = ga_t[:, : 2 * size]
+
+        map_blocks(body, g.shape[1], gates[0, :1].nbytes)
+        if t:
+            np.add(gh, matmul(ga[t], transposed, out=from_w), out=gh)
+    rows = ga.reshape(-1, 3 * size)
+    return gates, matmul(hs[:-1].reshape(-1, size).T, rows), column_sums(rows[:, 2 * size :])
+
+
+# The kernels of recurrent.cu compute one step each: `a` holds h w on entry and the gates on return, and in the gradient
+# the gates on entry and gz on return. The host runs the matmuls between the steps.
+
+
+def _step(kernel: str, batch: int, size: int, *arrays: Array) -> None:
+    """Launch one thread for each of the B H elements of a state."""
+    n = batch * size
+    launch(
+        "recurrent.cu",
+        kernel,
+        -(-n // BLOCK_THREADS),
+        BLOCK_THREADS,
+        (*arrays, np.int64(n), np.int32(size)),
+        T=np.dtype("float32"),
+    )
+
+
+@lstm.fast("cupy", "float32")
+def lstm_cuda(z: Array, w: Array, state: Array) -> Output:
+    """Alternate a matmul and a launch for each step."""
+    xp, (n, batch, _), size = array_module(z), z.shape, len(w)
+    z, gates = contiguous(z), xp.empty(z.shape, z.dtype)
+    hs, cs = (xp.empty((n + 1, batch, size), z.dtype) for _ in range(2))
+    hs[0], cs[0] = state[0], state[1]
+    for t in range(n):
+        blas.matmul(hs[t], w, gates[t])
+        _step("lstm", batch, size, z[t], cs[t], gates[t], hs[t + 1], cs[t + 1])
+    state[0], state[1] = hs[-1], cs[-1]
+    return hs[1:], (w, gates, hs, cs)
+
+
+@lstm_grad.fast("cupy", "float32")
+def lstm_grad_cuda(g: Array, w: Array, gates: Array, hs: Array, cs: Array) -> tuple[Array, Array]:
+    """Alternate a launch and a matmul for each step, from the last."""
+    xp, (n, batch, size) = array_module(g), g.shape
+    g, gh, gc = contiguous(g), xp.zeros(g.shape[1:], g.dtype), xp.zeros(g.shape[1:], g.dtype)
+    for t in reversed(range(n)):
+        _step("lstm_grad", batch, size, g[t], gh, cs[t], cs[t + 1], gates[t], gc)
+        if t:
+            blas.matmul(gates[t], w.T, gh)
+    return gates, blas.matmul(hs[:-1].reshape(n * batch, size).T, gates.reshape(n * batch, 4 * size))
+
+
+@gru.fast("cupy", "float32")
+def gru_cuda(z: Array, w: Array, b: Array, state: Array) -> Output:
+    """Alternate a matmul and a launch for each step."""
+    xp, (n, batch, _), size = array_module(z), z.shape, len(w)
+    z, b, gates = contiguous(z), contiguous(b), xp.empty(z.shape, z.dtype)
+    q, hs = xp.empty((n, batch, size), z.dtype), xp.empty((n + 1, batch, size), z.dtype)
+    hs[0] = state[0]
+    for t in range(n):
+        blas.matmul(hs[t], w, gates[t])
+        _step("gru", batch, size, z[t], b, hs[t], gates[t], q[t], hs[t + 1])
+    state[0] = hs[-1]
+    return hs[1:], (w, gates, q, hs)
+
+
+@gru_grad.fast("cupy", "float32")
+def gru_grad_cuda(g: Array, w: Array, gates: Array, q: Array, hs: Array) -> tuple[Array, Array, Array]:
+    """Alternate a launch and a matmul for each step, from the last."""
+    xp, (n, batch, size) = array_module(g), g.shape
+    g, ga, gh = contiguous(g), xp.empty(gates.shape, g.dtype), xp.zeros(g.shape[1:], g.dtype)
+    for t in reversed(range(n)):
+        _step("gru_grad", batch, size, g[t], hs[t], q[t], gates[t], ga[t], gh)
+        if t:
+            blas.matmul(ga[t], w.T, gh, add=True)
+    rows = ga.reshape(n * batch, 3 * size)
+    return gates, blas.matmul(hs[:-1].reshape(n * batch, size).T, rows), rows[:, 2 * size :].sum(axis=0)
