@@ -82,7 +82,8 @@ class Tensor(TensorMethods):
         node: the operation that computed it; None for a leaf.
         requires_grad: whether gradients flow through it.
 
-    Raises TypeError for a Tensor, text or objects as `data`, and for `requires_grad` with a non-floating dtype.
+    Raises TypeError for a Tensor, text, objects or a masked array as `data`, and for `requires_grad` with a
+    non-floating dtype.
     """
 
     __slots__ = ("data", "grad", "node", "requires_grad")
@@ -91,6 +92,8 @@ class Tensor(TensorMethods):
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
         if isinstance(data, Tensor):
             raise TypeError("Tensor: expected an array, a number or a list; got a Tensor; try its .data")
+        if hasattr(data, "mask"):
+            raise TypeError("Tensor: expected an array without a mask; got a masked array; try .filled(0)")
         if not hasattr(data, "dtype"):
             data = npx.asarray(data)
             data = data.astype(npx.float32) if data.dtype == npx.float64 else data

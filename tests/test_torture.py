@@ -144,7 +144,7 @@ def test_a_missing_fsync_is_detected(workspace, failures, monkeypatch, target):
 def test_a_traceback_after_a_failing_call_is_detected(tmp_path, failures, monkeypatch):
     needs_system_calls()
     for module in (files, sys.modules["train.cli.main"]):
-        monkeypatch.setattr(module, "CANNOT_WRITE", set())
+        monkeypatch.setattr(module, "CANNOT_WRITE", {})
     program, result = faults.Program(tmp_path / "faults", kinds=SURVIVED), faults.Faults(failures.append, 0)
     monkeypatch.setattr(result.rng, "random", lambda: 0.0)  # all later writes fail too
     failures.clear()

@@ -10,9 +10,10 @@ import hashlib
 import io
 import os
 import re
+import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
@@ -20,9 +21,17 @@ from train.errors import UserError, one_line
 
 # Errors that the user can fix while training waits and retries.
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-CANNOT_WRITE = DISK_FULL | {
-    errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EINTR, errno.ENOMEM,
-}  # fmt: skip
+# Maps errors that prevent writing to (what is expected, what to try).
+CANNOT_WRITE = {
+    **dict.fromkeys(DISK_FULL, ("space on the disk", "freeing space")),
+    **dict.fromkeys(
+        (errno.EROFS, errno.EIO, errno.ESTALE, errno.EINTR), ("a readable and writable path", "changing that")
+    ),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), ("permission to read and write", "changing the permissions")),
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR), ("an existing path", "creating it or moving it back")),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), ("free file descriptors", "a higher ulimit -n")),
+    errno.ENOMEM: ("memory to write", "closing other programs"),
+}
 FILE_TYPES = {
     stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket", stat.S_IFREG: "a file",
@@ -87,8 +96,10 @@ def open_for_reading(
         if isinstance(error, FileNotFoundError):
             remedy = attempt or f"another path{describe_base(path)}"
             return UserError(f"{path}: expected {expected}; got no such file; try {remedy}")
-        got = f"'{error.strerror}'"
-        return UserError(f"{path}: expected a readable file, {expected}; got {got}; try {attempt or 'another path'}")
+        remedy = attempt or "another path"
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE):  # the file itself may be intact
+            remedy = CANNOT_WRITE[error.errno][1]
+        return UserError(f"{path}: expected a readable file, {expected}; got '{error.strerror}'; try {remedy}")
 
     descriptor = -1
     try:
@@ -160,7 +171,7 @@ def atomic_write(path: PathLike, mode: str = "b", write_through: bool = False) -
         try:
             with open(descriptor, f"w{mode}", **options) as file:
                 if os.path.isfile(target) and not os.path.islink(target):
-                    os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
+                    os.fchmod(descriptor, target.stat().st_mode & 0o777)  # not setuid, for the owner may differ
                 yield file
                 file.flush()
                 os.fsync(descriptor)
@@ -264,30 +275,34 @@ def disk_errors(target: str, then: str = "") -> Iterator[None]:
         number = error_number(error)
         if number not in CANNOT_WRITE:
             raise
-        expected, remedy = "a writable path", "changing that"
-        if number in DISK_FULL:
-            expected, remedy = "space on the disk", "freeing space"
-        elif number == errno.ENOMEM:
-            expected, remedy = "memory to write", "closing other programs"
+        expected, remedy = CANNOT_WRITE[number]
         problem = f"{target}: expected {expected}; got '{os.strerror(number)}'; earlier files are intact"
         raise WriteError(problem, remedy, then or THEN_RETRY) from None
 
 
 def open_inside(path: PathLike, flags: int) -> int:
-    """Open or create a regular file in a folder of this program; return its descriptor.
+    """Open or create a regular file in a folder of this program, without truncating it; return its descriptor.
 
     A link is not followed, because another user who may write to the folder may have put it there. Raises UserError for
-    a link and for anything else that is not a regular file.
+    a link and for anything else that is not a regular file. A file with further hard links, such as those in a backup
+    by `cp -al`, is first replaced by a copy, unless another program has locked it.
     """
-    descriptor = -1
-    try:
-        descriptor = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return descriptor
-        os.close(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):  # a link, a pipe without a reader, a folder
-            raise
+    with ExitStack() as stack:
+        try:
+            flags |= os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            descriptor = os.open(path, flags, 0o666)
+            stack.callback(os.close, descriptor)
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode):
+                if status.st_nlink < 2 or not try_lock(descriptor):
+                    stack.pop_all()
+                    return descriptor
+                with open_for_reading(path) as old, atomic_write(path) as new:
+                    shutil.copyfileobj(old, new)
+                return os.open(path, flags, 0o666)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):  # a link, a pipe without a reader, a folder
+                raise
     got = "a link" if os.path.islink(path) else describe_path(path)
     raise UserError(f"{path}: expected a regular file to write; got {got}; try removing it")
 

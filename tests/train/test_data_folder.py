@@ -1,5 +1,6 @@
 """`train --data`: training on a folder that `data` has written."""
 
+import bz2
 import json
 import shlex
 import shutil
@@ -8,6 +9,7 @@ import pytest
 
 from train import RunConfig
 from train.cli import main
+from train.json_files import sealed_json
 from train.run.folder import RunFolder
 
 SIDES = (("src", "en"), ("tgt", "de"))
@@ -95,6 +97,18 @@ def test_token_arrays_of_another_tokenizer_are_not_overwritten(own, text, tmp_pa
     assert {path: path.read_bytes() for path in (folder / "prepared").rglob("*") if path.is_file()} == before
 
 
+def test_token_arrays_of_another_text_are_not_overwritten(own, tmp_path, capfd):
+    folder, out = tmp_path / "copy", tmp_path / "run"
+    shutil.copytree(own, folder)
+    assert train(folder, out) == 0
+    change_letter(folder / "train.src")
+    before = contents(folder)
+    capfd.readouterr()
+    assert main(["train", "--resume", "--out", str(out), "--set=train.max_steps=2"]) == 2
+    assert "data.prepared: expected token arrays made with this run's text" in capfd.readouterr().err
+    assert contents(folder) == before
+
+
 def test_a_folder_without_validation_text(own, text, tmp_path, capfd):
     folder = tmp_path / "copy"
     shutil.copytree(own, folder)
@@ -121,6 +135,12 @@ def truncate(folder):
     (folder / "valid.tgt").write_bytes(b"shorter\n")
 
 
+def change_letter(file):
+    """Change one letter; the size stays the same."""
+    content = file.read_bytes()
+    file.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+
+
 def edit_tokenizer(folder):
     with open(folder / "tokenizer.json", "a") as file:
         file.write("\n")
@@ -134,6 +154,8 @@ def edit_tokenizer(folder):
         (lambda folder: (folder / "manifest.json").write_text("{}"), [], "settings: missing"),
         (truncate, [], "valid.tgt: expected the text of"),
         (lambda folder: (folder / "train.src").unlink(), [], "train.src: expected the text of"),
+        (lambda folder: change_letter(folder / "train.src"), [], "got a changed file; try the `data` command again"),
+        (lambda folder: change_letter(folder / "valid.tgt"), [], "valid.tgt: expected the text of"),
         (edit_tokenizer, [], "tokenizer.json: expected the tokenizer of"),
         (lambda folder: None, ["--train-src=x"], "cannot be combined with"),
         (lambda folder: None, ["--set=data.task=language"], "expected the task translation; got language"),
@@ -143,9 +165,11 @@ def test_bad_folders_are_rejected_on_one_line(own, tmp_path, capfd, damage, opti
     folder = tmp_path / "copy"
     shutil.copytree(own, folder)
     damage(folder)
+    before = contents(folder)
     capfd.readouterr()
     assert train(folder, tmp_path / "run", *options) == 2
     err = capfd.readouterr().err
+    assert contents(folder) == before
     assert part in err and err.count("\n") == 1 and not (tmp_path / "run").exists()
 
 
@@ -155,6 +179,14 @@ def test_unequal_files_are_reported_before_a_vocabulary_is_learned(text, tmp_pat
     assert main(["train", "tiny", *texts, f"--valid-src={tmp_path / 'short'}", f"--out={tmp_path / 'run'}"]) == 2
     err = capfd.readouterr().err
     assert "expected equal numbers of lines" in err and "got 1 and 5" in err and "training a" not in err
+
+
+def test_a_file_that_is_not_text_is_reported_as_such(text, tmp_path, capfd):
+    (tmp_path / "train.bz2").write_bytes(bz2.compress((text / "train.en").read_bytes()))
+    assert main(["data", "own", f"--train-src={tmp_path}/train.bz2", f"--train-tgt={text}/train.de",
+                 f"--out={tmp_path / 'out'}"]) == 2  # fmt: skip
+    err = capfd.readouterr().err
+    assert "train.bz2, line 1: expected UTF-8 text; got 0x" in err and err.count("\n") == 1
 
 
 def prepare(text, out, *options, part="train", valid="valid"):
@@ -202,6 +234,34 @@ def test_changed_moved_and_added_texts_are_prepared_again(text, tmp_path, capfd)
     assert prepare(mine, out) == 0 and (out / "prepared" / "valid").is_dir()
     assert prepare(text, out) == 0  # from another folder
     assert {path: content for path, content in contents(out / "prepared").items() if path in before} == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda record: record.update(parts=[]),
+        lambda record: record.update(parts={}),
+        lambda record: record.update(how=5),
+        lambda record: record.update(how=[5, 5]),
+        lambda record: record.update(how=[{"train": 5}, [5]]),  # other texts
+        lambda record: record["parts"].update(train={}),
+        lambda record: record["parts"]["train"].update(lines="x"),
+        lambda record: record["parts"]["train"].update(counts={}),
+        lambda record: record["parts"]["train"].update(sha256={}),
+        lambda record: record["parts"]["valid"].update(sha256={"src": 5}),
+    ],
+)
+def test_a_forged_record_of_the_texts_is_damage(text, tmp_path, change):
+    out = tmp_path / "out"
+    assert prepare(text, out) == 0
+    before = contents(out)
+    record = json.loads((out / "texts.json").read_text())
+    del record["sha256_of_this"]
+    change(record)
+    (out / "texts.json").write_text(sealed_json(record))
+    forged = contents(out)
+    status = prepare(text, out)
+    assert status in (0, 2) and contents(out) == (forged if status else before)
 
 
 def test_a_changed_text_is_prepared_again_with_a_note(text, tmp_path, capfd):

@@ -187,12 +187,9 @@ def test_a_run_with_relative_paths_says_where_it_looked_for_its_texts(copy, tmp_
 # ---- damaged runs
 
 
-@pytest.mark.parametrize("content", [None, b""])
-def test_a_lost_configuration_is_reported(content, copy, text, capfd):
+def test_a_lost_configuration_is_reported(copy, text, capfd):
     config = RunFolder(copy).config_file
     config.unlink()
-    if content is not None:
-        config.write_bytes(content)
     err = error_line(capfd, "translate", "--model", copy, "--input", text / "valid.en", "--quiet", status=0)
     assert f"{config}: missing; using the defaults of [search]" in err
 

@@ -1,5 +1,6 @@
 """Run and data folders that have been changed by another user, by another program or by mistake."""
 
+import errno
 import json
 import os
 import shutil
@@ -9,15 +10,18 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.trainings import one_line, outcome, run
-from train import RunConfig, Trainer, UserError, average_checkpoints
+from train import RunConfig, Trainer, UserError, average_checkpoints, files
 from train.cli import main
+from train.experiments import demo
 from train.files import WriteError, atomic_write, open_for_appending
-from train.json_files import parse_json
+from train.json_files import parse_json, sealed_json
+from train.run import average
 from train.run.checkpoint import load_model
 from train.run.folder import RunFolder
 from train.run.state import RunState
 
 PRECIOUS = "a file of another user\n"
+PanicException = type("PanicException", (BaseException,), {})  # as the tokenizers library raises
 
 
 @pytest.fixture
@@ -62,6 +66,117 @@ def test_links_in_place_of_checkpoint_folders_are_replaced(copied, text, name, t
     assert (
         (copied.parent / "victim").read_text() == PRECIOUS == (copied.parent / "victims/model.safetensors").read_text()
     )
+
+
+HARD_LINKED = ["lock", "log.txt", "metrics.jsonl", "metrics.csv", "config.toml", ".config.toml.partial"]
+
+
+@pytest.mark.parametrize("name", HARD_LINKED)
+def test_hard_links_in_a_run_are_never_written_through(copied, text, name):
+    victim = copied.parent / "victim"
+    victim.write_text(PRECIOUS if name != "config.toml" else (copied / name).read_text())
+    victim.chmod(0o640)
+    before = victim.read_bytes()
+    (copied / name).unlink(missing_ok=True)
+    os.link(victim, copied / name)
+    run(text, copied, resume=True, max_steps=13, csv=True)
+    assert victim.read_bytes() == before and not (copied / "lock").exists()
+    assert (copied / "log.txt").read_text().count("done after step 13") == 1
+    if name == "log.txt":
+        assert (copied / name).read_text().startswith(PRECIOUS) and (copied / name).stat().st_mode & 0o777 == 0o640
+
+
+def test_a_backup_of_hard_links_stays_unaltered_and_can_continue(copied, text):
+    """`cp -al RUN BACKUP` during a training also links the lock, which its holder keeps."""
+    backup = copied.parent / "backup"
+    with RunFolder(copied).lock("train"):
+        shutil.copytree(copied, backup, copy_function=os.link)
+        with pytest.raises(UserError, match="backup is in use by train"):
+            run(text, backup, resume=True)
+        run(text, copied, resume=True, max_steps=13)
+    before = {path: path.read_bytes() for path in backup.rglob("*") if path.is_file()}
+    run(text, copied, resume=True, max_steps=14)
+    assert {path: path.read_bytes() for path in backup.rglob("*") if path.is_file()} == before
+    run(text, backup, resume=True, max_steps=14)
+    assert outcome(backup)[0] == outcome(copied)[0]
+
+
+def test_a_backup_of_hard_links_during_the_training_stays_unaltered(text, tmp_path, monkeypatch):
+    out, backup, after, before = tmp_path / "run", tmp_path / "backup", Trainer._after_update, {}
+
+    def copy(self):
+        if self.state.step == 5:
+            shutil.copytree(out, backup, copy_function=os.link)
+            before.update({path: path.read_bytes() for path in backup.rglob("*") if path.is_file()})
+        after(self)
+
+    monkeypatch.setattr(Trainer, "_after_update", copy)
+    run(text, out, csv=True)
+    assert before and {path: path.read_bytes() for path in backup.rglob("*") if path.is_file()} == before
+    assert RunFolder(out).metrics()[-1]["step"] == 12
+    monkeypatch.undo()
+    run(text, backup, resume=True)
+    assert outcome(backup)[0] == outcome(out)[0]
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "data", "data/train", "data/valid", "tensorboard"])
+def test_a_link_in_place_of_a_folder_of_the_run_is_rejected(copied, text, name):
+    victims = copied.parent / "victims"
+    if (copied / name).exists():
+        (copied / name).rename(victims)
+    for folder in (victims, victims / "step-9"):
+        folder.mkdir(exist_ok=True, parents=True)
+        for file in (".x.partial", "x.part-1"):
+            (folder / file).write_text(PRECIOUS)
+    (copied / name).symlink_to(victims)
+    before = {path: path.stat().st_mtime_ns for path in victims.rglob("*")}
+    for write in (lambda: run(text, copied, resume=True, max_steps=13), lambda: average_checkpoints(copied, 2)):
+        with pytest.raises(UserError, match=f"run/{name}: expected a folder of this run; got a link; try moving"):
+            write()
+    assert {path: path.stat().st_mtime_ns for path in victims.rglob("*")} == before
+    load_model(copied)  # reading is safe
+
+
+def test_a_link_that_appears_during_the_training_ends_it(text, tmp_path, monkeypatch):
+    out, after = tmp_path / "run", Trainer._after_update
+
+    def swap(self):
+        if self.state.step == 5:
+            (out / "checkpoints").rename(tmp_path / "moved")
+            (tmp_path / "victims").mkdir()
+            (out / "checkpoints").symlink_to(tmp_path / "victims")
+        after(self)
+
+    monkeypatch.setattr(Trainer, "_after_update", swap)
+    with pytest.raises(UserError, match="run/checkpoints: expected a folder of this run; got a link"):
+        run(text, out)
+    assert not list((tmp_path / "victims").iterdir())
+
+
+def test_a_run_behind_a_link_continues(copied, text):
+    (copied.parent / "link").symlink_to(copied)
+    run(text, copied.parent / "link", resume=True, max_steps=13)
+    assert RunFolder(copied).steps()[-1].name == "step-13"
+
+
+@pytest.mark.parametrize("name", ["step-6", "step-9", "averaged"])
+def test_a_checkpoint_that_was_replaced_by_a_link_is_pruned_as_a_link(copied, text, name):
+    average_checkpoints(copied, 2)
+    moved = (copied / "checkpoints" / name).rename(copied.parent / "moved")
+    (copied / "checkpoints" / name).symlink_to(moved)
+    before = {path: path.read_bytes() for path in moved.iterdir()}
+    run(text, copied, resume=True, max_steps=15, keep_last=1)
+    average_checkpoints(copied, 1)
+    assert {path: path.read_bytes() for path in moved.iterdir()} == before
+    assert {path.name for path in (copied / "checkpoints").iterdir()} == {"step-15", "averaged"}
+
+
+def test_a_replaced_file_keeps_its_permissions_without_setuid(tmp_path):
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "file").chmod(0o6751)
+    with atomic_write(tmp_path / "file", "t") as file:
+        file.write("new")
+    assert (tmp_path / "file").stat().st_mode & 0o7777 == 0o751
 
 
 def test_links_in_a_data_folder_are_replaced(tmp_path):
@@ -112,8 +227,6 @@ def test_a_training_whose_lock_was_removed_stops_without_writing(text, tmp_path,
 
 
 def test_a_removed_lock_stops_an_average(copied, monkeypatch):
-    from train.run import average
-
     read = average.read_arrays
 
     def remove_lock(*arguments):
@@ -127,7 +240,61 @@ def test_a_removed_lock_stops_an_average(copied, monkeypatch):
     assert not (copied / "checkpoints/averaged").exists() and (copied / "lock").exists()
 
 
+@pytest.mark.parametrize("error", [FileNotFoundError, NotADirectoryError, "I/O error: No such file (os error 2)"])
+def test_a_run_folder_that_vanishes_during_a_save_gives_one_line(copied, text, error, monkeypatch):
+    from safetensors import SafetensorError
+
+    from train.run import storage
+
+    def vanish(*arguments, **options):
+        copied.rename(copied.parent / "moved")
+        raise SafetensorError(error) if isinstance(error, str) else error(error().errno or 2, "gone", "state.json")
+
+    monkeypatch.setattr(storage, "save_file", vanish)
+    with pytest.raises(UserError, match="was moved or deleted while this program was using it"):
+        run(text, copied, resume=True, max_steps=15)
+    assert not copied.exists()
+
+
+def test_removed_log_files_are_reported_once_and_written_again(text, tmp_path, monkeypatch, capfd):
+    out, after = tmp_path / "run", Trainer._after_update
+
+    def remove(self):
+        if self.state.step == 5:
+            for name in ("log.txt", "metrics.jsonl"):
+                (out / name).unlink()
+        after(self)
+
+    monkeypatch.setattr(Trainer, "_after_update", remove)
+    run(text, out)
+    err = capfd.readouterr().err
+    for name in ("log.txt", "metrics.jsonl"):
+        assert err.count(f"{out / name} was removed or replaced; its earlier lines are lost") == 1
+    assert "done after step 12" in (out / "log.txt").read_text() and RunFolder(out).metrics()[-1]["step"] == 12
+
+
 # ---- checkpoints of another run
+
+
+@pytest.mark.parametrize("name", ["step-12", "step-9", "averaged"])
+def test_a_checkpoint_of_a_run_on_another_text_is_rejected(copied, text, name):
+    """Its model, vocabulary and configuration agree with those of the run."""
+    average_checkpoints(copied, 2)
+    if name != "averaged":
+        shutil.rmtree(copied / "checkpoints/averaged")
+    other = copied / "checkpoints" / name
+    state = json.loads((other / "state.json").read_text())
+    del state["sha256_of_this"]
+    state["text_sha256"] = {"src": state["text_sha256"]["tgt"], "tgt": state["text_sha256"]["src"]}
+    (other / "state.json").write_text(sealed_json(state))
+    load_model(copied / "checkpoints/step-12") if name == "averaged" else None
+    for load in (lambda: load_model(copied), lambda: load_model(other),
+                 lambda: run(text, copied.parent / "new", init=str(other))):  # fmt: skip
+        with pytest.raises(UserError) as error:
+            load()
+        assert f"checkpoints of one run; got a different text_sha256 in {other} and " in one_line(error).replace(
+            f"{copied / 'checkpoints/step-12'} and {other}", f"{other} and "
+        )
 
 
 def test_a_checkpoint_of_another_run_is_rejected(copied, foreign):
@@ -157,7 +324,7 @@ def test_a_run_may_change_what_resuming_may_change(copied, text):
 # ---- config.toml
 
 
-@pytest.mark.parametrize("fraction", [0.02, 0.3, 0.9, 0.99])
+@pytest.mark.parametrize("fraction", [0, 0.02, 0.3, 0.9, 0.99])
 def test_a_truncated_configuration_is_rejected(copied, fraction, capfd):
     file = copied / "config.toml"
     content = file.read_text()
@@ -200,10 +367,24 @@ def test_a_large_toml_text_is_rejected_by_its_size(tmp_path, content):
 def test_numbers_that_no_float_can_hold_are_damage(copied, number):
     with pytest.raises(ValueError, match="which is not a finite number"):
         parse_json(f'{{"loss": [{number}]}}')
-    expected = RunFolder(copied).metrics()
-    with (copied / "metrics.jsonl").open("a") as file:
-        file.write(f'{{"kind": "train", "step": 13, "loss": {number}}}\n')
-    assert RunFolder(copied).metrics() == expected
+    assert_damage(copied, f'{{"kind": "train", "step": 13, "loss": {number}}}')
+
+
+@pytest.mark.parametrize(
+    ("step", "bleu"), [("1" + "0" * 25, "1"), (str(2**63), "1"), ("13", "1" + "0" * 25), ("13", '"\\ud800"')]
+)
+def test_numbers_and_text_that_no_copy_can_hold_are_damage(copied, text, step, bleu):
+    assert_damage(copied, f'{{"kind": "valid", "step": {step}, "loss": 1, "bleu": {bleu}}}')
+    assert main(["draw", str(copied), "curves", "--out", str(copied / "curves.svg")]) == 0
+    run(text, copied, resume=True, max_steps=13, csv=True)
+
+
+def assert_damage(folder, line):
+    """Assert that a line of metrics.jsonl is skipped."""
+    expected = RunFolder(folder).metrics()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(f"{line}\n")
+    assert RunFolder(folder).metrics() == expected
 
 
 def test_a_clock_that_is_set_back_leaves_a_state_that_can_be_read():
@@ -247,3 +428,56 @@ def test_a_command_on_a_full_disk_names_the_file(copied, text, command, monkeypa
     err = capfd.readouterr().err
     name = picture if command == "draw" else out / "downloads"
     assert err.count("\n") == 1 and f"npx-transformer: {name}" in err and "space on the disk" in err
+
+
+@pytest.mark.parametrize("name", ["test.de", "train.en", "run/config.toml"])
+def test_a_demo_on_a_full_disk_names_the_file_and_can_be_repeated(tmp_path, monkeypatch, capfd, name):
+    pytest.importorskip("num2words")
+    pytest.importorskip("matplotlib")
+    out, replace = tmp_path / "demo", os.replace
+
+    def full(source, target):
+        if Path(target) == out / name:
+            raise OSError(28, os.strerror(28))
+        replace(source, target)
+
+    monkeypatch.setattr(demo, "sample_numbers", lambda *_: {"test": [1, 2], "valid": [3], "train": [4, 5]})
+    monkeypatch.setattr(os, "replace", full)
+    for _ in range(2):
+        assert main(["demo", "--out", str(out)]) == 2
+        err = capfd.readouterr().err.splitlines()[-1]
+        assert f"{out / name}: expected space on the disk" in err and not list(out.iterdir())
+
+
+# ---- memory and descriptors
+
+
+@pytest.mark.parametrize(
+    ("error", "got"),
+    [
+        (SystemError("error return without exception set"), "out of memory; try"),
+        (ImportError("x.so: failed to map segment from shared object"), "out of memory; try"),
+        (PanicException("ThreadPoolBuildError { kind: IOError(Os { code: 11"), "out of memory; try"),
+        (PanicException("index out of bounds"), "internal error; please report"),
+        (OSError(errno.EMFILE, "Too many open files"), "got 'Too many open files'; try a higher ulimit -n"),
+        (OSError(errno.EMFILE, "Too many open files", "x"), "x: expected free file descriptors"),
+        (PermissionError(errno.EACCES, "Permission denied", "x"), "x: expected permission to read and write"),
+    ],
+)
+def test_errors_of_the_system_give_one_line(copied, monkeypatch, capfd, error, got):
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr(average, "read_state", fail)
+    assert main(["average", str(copied), "--last", "2"]) == (1 if "internal" in got else 2)
+    assert got in capfd.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES])
+def test_a_file_that_cannot_be_opened_now_is_not_to_be_removed(copied, monkeypatch, number):
+    def fail(*arguments):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files.os, "open", fail)
+    with pytest.raises(UserError, match="try (a higher ulimit -n|changing the permissions)"):
+        RunFolder(copied).metrics()

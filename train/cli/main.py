@@ -44,6 +44,10 @@ from train.cli import reproduce  # noqa: F401
 # isort: on
 
 OUT_OF_MEMORY = "out of memory; try shorter lines, or a smaller train.batch_tokens or search.batch_tokens"
+# Parts of the messages of NumPy, the dynamic linker and the tokenizers library (a Rust panic) without memory.
+ALLOCATION_FAILED = (
+    "without exception set", "without setting an exception", "failed to map segment", "ThreadPoolBuildError",
+)  # fmt: skip
 CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # click's ClickException, or its copy in newer versions of typer
 
 
@@ -82,10 +86,6 @@ def run_command(argv: Sequence[str] | None) -> int:
         return 130
     except FloatingPointError as error:  # raised by a search; training reports its own errors
         return report_user_error(f"{error}; try an earlier checkpoint")
-    except SystemError as error:
-        if "without exception set" not in str(error) and "without setting an exception" not in str(error):
-            return report_internal_error()
-        return report_user_error(OUT_OF_MEMORY)  # NumPy could not allocate memory
     except MemoryError:
         return report_user_error(OUT_OF_MEMORY)
     except OSError as error:
@@ -94,11 +94,14 @@ def run_command(argv: Sequence[str] | None) -> int:
         if error.errno is None or error.filename is None and error.errno not in CANNOT_WRITE:
             return report_internal_error()
         path = error.filename or "output"
-        return report_user_error(
-            f"{path}: expected a readable or writable file; got '{error.strerror}'; try another path or free disk space"
-        )
-    except Exception:
-        return report_internal_error()
+        expected, remedy = CANNOT_WRITE.get(error.errno, ("a readable or writable file", "another path"))
+        return report_user_error(f"{path}: expected {expected}; got '{error.strerror}'; try {remedy}")
+    except BaseException as error:
+        if any(words in str(error) for words in ALLOCATION_FAILED):
+            return report_user_error(OUT_OF_MEMORY)
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            return report_internal_error()
+        raise
 
 
 def report_user_error(message: str) -> int:

@@ -6,6 +6,7 @@ the library's main functions: `train`, `average_checkpoints`, `load_model` and `
 """
 
 import importlib.util
+import os
 import random
 import time
 import tomllib
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError, pip_install
+from train.files import atomic_write, make_folder, remove_all, write_text
 
 LIMIT = 1_000_000
 PICTURED = (342, 21_965)  # numbers in the attention picture, excluded from training
@@ -117,17 +119,23 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
 
     numbers = sample_numbers(seed, n_train)
     texts, changes = {}, [f"train.seed={seed}", *settings]
-    out.mkdir(parents=True, exist_ok=True)
-    for part in numbers:
-        for side, language, words in (("src", "en", english), ("tgt", "de", german)):
-            texts[part, language] = [words(number) for number in numbers[part]]
-            write_lines(file := out / f"{part}.{language}", texts[part, language])
-            if part != "test":
-                changes.append(f"data.{part}_{side}={to_toml(str(file))}")
-    print(f"{len(numbers['train']):,} pairs of number words for training and 1,000 for testing in {out}")
-
-    config = RunConfig.from_dict(tomllib.loads(CONFIG), changes, source="demo")
-    train(config, out / "run")
+    make_folder(out)
+    files = []
+    try:
+        for part in numbers:
+            for side, language, words in (("src", "en", english), ("tgt", "de", german)):
+                texts[part, language] = [words(number) for number in numbers[part]]
+                files.append(file := out / f"{part}.{language}")
+                write_lines(file, texts[part, language])
+                if part != "test":
+                    changes.append(f"data.{part}_{side}={to_toml(str(file))}")
+        print(f"{len(numbers['train']):,} pairs of number words for training and 1,000 for testing in {out}")
+        config = RunConfig.from_dict(tomllib.loads(CONFIG), changes, source="demo")
+        train(config, out / "run")
+    except BaseException:
+        if not (out / "run").exists():  # training has not begun: leave a folder in which the same command can begin
+            remove_all(files, os.unlink)
+        raise
     average_checkpoints(out / "run", config.train.keep_last)
 
     model, tokenizer, _ = load_model(out / "run")
@@ -155,7 +163,7 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
 
 def write_lines(path: Path, lines: Sequence[str]) -> None:
     """Write text, one sentence per line."""
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+    write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 def draw_attention(model: Any, tokenizer: Any, pairs: Sequence[tuple[str, str]], path: Path) -> None:
@@ -186,5 +194,6 @@ def draw_attention(model: Any, tokenizer: Any, pairs: Sequence[tuple[str, str]],
         axis.set(xlabel="source token", ylabel="target token", title=f"{source}\n{target}")
         axis.title.set_fontsize("medium")
     figure.colorbar(image, ax=axes, label="attention weight, last layer, mean of heads", shrink=0.8)
-    figure.savefig(path, dpi=150)
+    with atomic_write(path) as file:
+        figure.savefig(file, format="png", dpi=150)
     plt.close(figure)

@@ -1,7 +1,6 @@
 """Checkpoints of a training run: when they are written, what they contain, retries on a full disk, and resuming."""
 
 import math
-import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -22,7 +21,7 @@ from train.run import checkpoint as store
 from train.run.config import RunConfig, keys_of
 from train.run.folder import RunFolder, step_of
 from train.run.keys import TrainSection
-from train.run.replace import existing_folder, remove_folder
+from train.run.replace import existing_folder, remove_folder, remove_partial
 from train.run.report import RunReport
 from train.run.state import COUNT, RunState
 from train.tasks import TASKS
@@ -81,7 +80,7 @@ class Checkpointer:
                     self.lock.check()
                     self.folder.prepare(self.config, self.tokenizer, keep_config=is_complete)
                     if not state.best_step:  # the best weights belong to an earlier run in this folder
-                        shutil.rmtree(self.folder.best, ignore_errors=True)
+                        remove_partial(str(self.folder.best))
                     self._prune_best(state)
                     # The program may have been killed just before pruning.
                     store.prune(self.folder, self.config.train.keep_last)
@@ -115,7 +114,11 @@ class Checkpointer:
             with self.world.rank_zero_first():
                 if self.world.rank == 0:
                     self.lock.check()
-                    self._write(state, weights, adam)
+                    try:
+                        self._write(state, weights, adam)
+                    except WriteError:
+                        self.lock.check()  # explains why the write failed if the folder was moved
+                        raise
             self.newest, self.newest_seconds = self.folder.step(state.step), state.seconds
             self.retry_time = math.inf
         except WriteError as error:

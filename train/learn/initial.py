@@ -17,6 +17,7 @@ from models.layers.positions import resolve_rates
 from train.errors import UserError, nearest
 from train.run.checkpoint import (
     MODEL,
+    check_peer,
     find_checkpoint,
     load_checkpoint,
     model_config,
@@ -89,6 +90,7 @@ def initialize(
     """
     folder = find_checkpoint(source)
     checkpoint = load_checkpoint(folder, optimizer=False)
+    check_peer(folder, checkpoint.state)
     warn_of_old_average(source, folder, checkpoint.state, on_warning)
     parameters, weights = dict(model.named_parameters()), checkpoint.model
     is_same_tokenizer = checkpoint.state["tokenizer_digest"] == tokenizer.digest

@@ -6,14 +6,14 @@ train(config, "runs/a", resume=True)     continues from the newest checkpoint, b
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 import npx
 from models import ARCHITECTURES, TransformerConfig
 from train.errors import UserError, nearest
-from train.files import write_text
+from train.files import digest, write_text
 from train.json_files import read_sealed
 from train.learn.initial import initialize, select
 from train.learn.memory import check_memory
@@ -172,7 +172,7 @@ def prepare_corpora(
     for part in sorted(texts, reverse=True):  # "valid" first: it is small, so its errors show early
         folder = run.data(part, data.prepared)
         if data.prepared:
-            check_shared_arrays(folder, tokenizer)
+            check_shared_arrays(folder, tokenizer, texts[part])
         display.write(f"preparing the {part} text: {', '.join(texts[part])}")
         with display.work(f"preparing the {part} text", "examples") as work:
             corpora[part] = task.prepare(texts[part], tokenizer, folder, data.max_length, work.set_done)
@@ -183,12 +183,17 @@ def prepare_corpora(
     return corpora
 
 
-def check_shared_arrays(folder: Path, tokenizer: TextTokenizer) -> None:
-    """Raise UserError if a shared folder has token arrays of a different tokenizer, which other runs may need."""
+def check_shared_arrays(folder: Path, tokenizer: TextTokenizer, paths: Iterable[str]) -> None:
+    """Raise UserError if a shared folder has token arrays of a different tokenizer or text, because other runs may need
+    them."""
     meta = read_sealed(folder / "meta.json")
-    if isinstance(meta, dict) and meta.get("tokenizer") != tokenizer.digest:
+    if meta is None:
+        return
+    has_tokenizer = meta.get("tokenizer") == tokenizer.digest
+    if not has_tokenizer or [*meta.get("sha256", {}).values()] != [digest(path) for path in paths]:
         raise UserError(
-            f"data.prepared: expected token arrays made with this run's tokenizer; {folder} has arrays made with a "
+            f"data.prepared: expected token arrays made with this run's {'text' if has_tokenizer else 'tokenizer'}; "
+            f"{folder} has arrays made with a "
             "different one, for another run or another text; "
             "try --set data.prepared=, which stores the arrays of the current text in the run folder"
         )

@@ -1,13 +1,10 @@
 """The mean of the weights of several checkpoints of a run (section 6.1 of the paper)."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import npx
 from train.errors import UserError
-from train.run.checkpoint import MODEL, check_is_folder, model_config
-from train.run.config import complete_frozen
+from train.run.checkpoint import MODEL, check_is_folder, check_same_run
 from train.run.folder import RunFolder, step_of
 from train.run.storage import IDENTITY, damaged_error, read_arrays, read_state, write_folder
 
@@ -48,7 +45,7 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
         paths = folders()[-last:]
         states = [read_state(path) for path in paths]
         for path, state in zip(paths, states, strict=True):
-            check_same_run(path, state, paths[-1], states[-1])
+            check_same_run(path, state, paths[-1], states[-1], "average: ", "a smaller --last")
         total: dict[str, npx.Array] = {}
         for path, state in zip(paths, states, strict=True):
             names = set()
@@ -67,23 +64,3 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
         lock.check()
         write_folder(run.averaged, {MODEL: total}, state)
     return run.averaged
-
-
-def check_same_run(path: Path, state: Mapping[str, Any], other_path: Path, other: Mapping[str, Any]) -> None:
-    """Raise UserError, naming a key, unless two checkpoints belong to one run: same model, tokenizer, text and
-    configuration."""
-
-    def identity(state: Mapping[str, Any]) -> dict[str, Any]:
-        task, config = state.get("task", "translation"), state.get("config")
-        identity = {"model": model_config(state), "task": task, "tokenizer_digest": state["tokenizer_digest"]}
-        if isinstance(config, dict):
-            identity |= complete_frozen(config) | {"text_sha256": state.get("text_sha256")}
-        return identity
-
-    values, others = identity(state), identity(other)
-    for key in values.keys() & others.keys():
-        if values[key] != others[key]:
-            raise UserError(
-                f"average: expected checkpoints of one run; got a different {key} in {path} and {other_path}; "
-                "try a smaller --last"
-            )

@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 
 import npx
 from models import TransformerConfig
-from train.errors import UserError, one_line, plural
+from train.errors import UserError, plural
 from train.files import digest as checksum
-from train.run.config import RunConfig
+from train.run.config import RunConfig, complete_frozen
 from train.run.folder import RunFolder, step_of
 from train.run.replace import existing_folder, original_name, remove_folder
 from train.run.state import RunState
 from train.run.storage import STATE, DamagedCheckpoint, damaged_error, read_arrays, read_state, write_folder
+from train.run.storage import model_config as model_config
 from train.tasks import TASKS, Task
 from train.tasks.protocols import TextTokenizer
 
@@ -247,18 +248,6 @@ def run_files(checkpoint: Path) -> tuple[Path, Path]:
     return tokenizer_file, config_file
 
 
-def model_config(state: Mapping[str, Any]) -> TransformerConfig:
-    """Return the configuration of a checkpoint's model.
-
-    Keys that did not exist in the version that wrote the checkpoint get the value that corresponds to that version.
-    """
-    try:
-        return TransformerConfig.from_dict(state["model"])
-    except (TypeError, ValueError) as error:
-        got = f"'{one_line(error)}'"
-        raise UserError(f"model: expected a known configuration; got {got}; try the version that wrote it") from None
-
-
 def task_of(state: Mapping[str, Any]) -> Task:
     """Return the task of a checkpoint; checkpoints of versions that did not store it are for translation."""
     name = state.get("task", "translation")
@@ -314,14 +303,14 @@ def load_with_origin(
         raise UserError(f"{path}: expected a model of the task {task}; got one of {model_task.name}; try another run")
     tokenizer = model_task.load_tokenizer(tokenizer_file)
     check_tokenizer(tokenizer, checkpoint.state, tokenizer_file)
-    is_empty = config_file.is_file() and not config_file.stat().st_size
-    if is_empty or not config_file.exists() and run.metrics_file.exists():
+    if not config_file.exists() and run.metrics_file.exists():
         on_warning(f"{config_file}: missing; using the defaults of [search]")
-    config = RunConfig() if is_empty or not config_file.exists() else RunConfig.load(config_file, complete=True)
-    if config_file.exists() and not is_empty and isinstance(original := checkpoint.state.get("config"), dict):
+    config = RunConfig.load(config_file, complete=True) if config_file.exists() else RunConfig()
+    if config_file.exists() and isinstance(original := checkpoint.state.get("config"), dict):
         config.resumed(model_config(checkpoint.state)).check_frozen(original, folder / STATE, str(config_file))
     shape = model_config(checkpoint.state)
     check_shapes(shape, checkpoint.model, folder / MODEL)
+    check_peer(folder, checkpoint.state)
     model = shape.build(dtype=next(iter(checkpoint.model.values())).dtype)
     model.load_state_dict(checkpoint.model)
     model.eval()
@@ -331,6 +320,41 @@ def load_with_origin(
     caption = f"{run.path.name}/{folder.name}, {step}, SHA-256 of {STATE} {checksum(folder / STATE)[:12]}"
     name = given.with_name(folder.name)  # as the user named the run
     return model, tokenizer, config, Origin(str(name) if is_step else f"{name} ({step})", caption)
+
+
+def check_same_run(
+    path: Path, state: Mapping[str, Any], other_path: Path, other: Mapping[str, Any], prefix: str, remedy: str
+) -> None:
+    """Raise UserError, naming a key, unless two checkpoints belong to one run: same model, tokenizer, text and
+    configuration."""
+
+    def identity(state: Mapping[str, Any]) -> dict[str, Any]:
+        task, config = state.get("task", "translation"), state.get("config")
+        identity = {"model": model_config(state), "task": task, "tokenizer_digest": state["tokenizer_digest"]}
+        if isinstance(config, dict):
+            identity |= complete_frozen(config) | {"text_sha256": state.get("text_sha256")}
+        return identity
+
+    values, others = identity(state), identity(other)
+    for key in values.keys() & others.keys():
+        if values[key] != others[key]:
+            raise UserError(
+                f"{prefix}expected checkpoints of one run; got a different {key} in {path} and {other_path}; "
+                f"try {remedy}"
+            )
+
+
+def check_peer(folder: Path, state: Mapping[str, Any]) -> None:
+    """Raise UserError if the newest other readable checkpoint next to `folder` belongs to a different run."""
+    run = owner_of(folder)
+    for path in reversed((run.averaged, run.best, *run.steps())):
+        if path.name == folder.name:
+            continue
+        try:
+            peer = read_state(path)
+        except UserError:
+            continue
+        return check_same_run(folder, state, path, peer, "", "removing the one that another run wrote")
 
 
 def check_shapes(shape: TransformerConfig, weights: Mapping[str, npx.Array], file: Path) -> None:

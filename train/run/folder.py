@@ -16,6 +16,7 @@ checkpoint (training may then start over), and a *run* if it has checkpoints. An
 is never written to.
 """
 
+import json
 import os
 import re
 import shutil
@@ -84,7 +85,9 @@ class RunFolder:
             with suppress(ValueError, RecursionError):
                 entry = parse_json(line)
                 if isinstance(entry, dict) and type(entry.get("step")) is int and isinstance(entry.get("kind"), str):
-                    yield line, entry
+                    json.dumps(entry, ensure_ascii=False).encode()  # raises ValueError for half of a surrogate pair
+                    if all(type(value) is not int or abs(value) < 2**63 for value in entry.values()):
+                        yield line, entry
 
     def load_config(self, settings: Iterable[str] = ()) -> RunConfig:
         """Load config.toml, overridden by `settings`. Raises UserError if it is missing, invalid or truncated."""

@@ -20,6 +20,9 @@ from train.json_files import parse_json
 # Seconds to wait for the lock of a dead process: a child it forked may still hold the descriptor until it calls exec.
 LOCK_WAIT_SECONDS = 5.0
 
+# Folders inside a run, which this program writes to and removes files from.
+FOLDERS = "checkpoints", "data", "data/train", "data/valid", "tensorboard"
+
 # maps a folder (device, inode) to the (process id, thread) that holds its lock, and the descriptor of the lock
 _held: dict[tuple[int, int], tuple[tuple[int, int], int]] = {}
 
@@ -31,9 +34,11 @@ class FolderLock:
         self.folder, self.descriptor, self.lock_descriptor = folder, descriptor, lock_descriptor
 
     def check(self) -> None:
-        """Raise UserError if the folder was moved or deleted, or its lock removed, since it was locked.
+        """Raise UserError if the folder was moved or deleted, or its lock removed, since it was locked, or if a folder
+        inside it is a link.
 
-        If the lock file is gone, another program may have locked the folder, so this one must stop writing.
+        If the lock file is gone, another program may have locked the folder, so this one must stop writing. A link may
+        lead to a folder of another user or run.
         """
         if not is_same_file(self.descriptor, self.folder):
             raise UserError(
@@ -42,6 +47,12 @@ class FolderLock:
         if not is_same_file(self.lock_descriptor, lock := self.folder / "lock"):
             event = "replaced by that of another program" if lock.exists() else "removed"
             raise UserError(f"{lock}: this program's lock was {event}; try --resume when no other program runs")
+        for path in (self.folder / name for name in FOLDERS):
+            if path.is_symlink():
+                raise UserError(
+                    f"{path}: expected a folder of this run; got a link; try moving the folder back, or a link to the "
+                    f"complete run instead"
+                )
 
 
 @contextmanager
@@ -64,7 +75,9 @@ def lock_folder(folder: Path, program: str) -> Iterator[FolderLock]:
             with suppress(OSError):  # the lock works even if a full disk rejects the text
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, json.dumps(text).encode())
-            yield FolderLock(folder, folder_descriptor, descriptor)
+            lock_of_folder = FolderLock(folder, folder_descriptor, descriptor)
+            lock_of_folder.check()
+            yield lock_of_folder
         finally:
             _held.pop(key, None)
             if is_same_file(descriptor, lock):

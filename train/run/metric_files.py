@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError, pip_install
-from train.files import WriteError, disk_errors, open_for_appending, write_text
+from train.files import WriteError, disk_errors, is_same_file, open_for_appending, write_text
 from train.tasks import TASKS
 
 Entry = Mapping[str, Any]
@@ -59,8 +59,22 @@ class LineFile:
         self._write()
         os.fsync(self._file.fileno())
 
+    def restore(self) -> bool:
+        """Continue in a new file if this one was removed or replaced; return whether it was."""
+        is_removed = not is_same_file(self._file.fileno(), self.path)
+        if is_removed:
+            self._reopen()
+        return is_removed
+
+    def _reopen(self) -> None:
+        file = open_for_appending(self.path)
+        self._file.close()
+        self._file = file
+
     def _write(self) -> None:
         with disk_errors(str(self.path)):
+            if os.fstat(self._file.fileno()).st_nlink > 1:  # for example in a backup by `cp -al` since the last line
+                self._reopen()
             while self._pending:
                 self._pending = self._pending[self._file.write(self._pending) or 0 :]
 

@@ -47,20 +47,25 @@ def replace_folder(new: str, target: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Rename a folder to a hidden name, then remove it.
+    """Rename a folder, or a link to one, to a hidden name, then remove it.
 
     If the process is killed, no partially removed folder remains under the original name.
     """
     hidden = hidden_name(path, "old.partial")
     remove_partial(hidden)
     os.replace(path, hidden)
-    shutil.rmtree(hidden)
+    _remove(hidden)
 
 
 def remove_partial(path: str) -> None:
     """Remove a partial folder, or a link or file that has its name, if possible."""
     with suppress(OSError):
-        (shutil.rmtree if os.path.isdir(path) and not os.path.islink(path) else os.unlink)(path)
+        _remove(path)
+
+
+def _remove(path: str) -> None:
+    """Remove a folder, a file or, without what it refers to, a link."""
+    (shutil.rmtree if os.path.isdir(path) and not os.path.islink(path) else os.unlink)(path)
 
 
 def existing_folder(path: Path) -> Path:

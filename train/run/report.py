@@ -108,12 +108,15 @@ class RunReport:
         return self._steps.time_left()
 
     def sync(self) -> None:
-        """Force the metrics to disk, so no checkpoint is newer than the metrics.
+        """Force the metrics to disk, so no checkpoint is newer than the metrics. Report a file that was removed.
 
         Raises WriteError if the disk is full.
         """
         with disk_errors(str(self.run.metrics_file)):
             self._metrics.sync()
+            removed = [file.path for file in (self._metrics, self._log) if file.restore()]
+        for path in removed:
+            self.write_line(f"warning: {path} was removed or replaced; its earlier lines are lost", always=True)
 
     def trim(self, state: RunState, validates: bool) -> None:
         """Drop lines of metrics.jsonl that are invalid or newer than `state` (see `open_files`)."""

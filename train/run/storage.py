@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 import npx
+from models import TransformerConfig
 from npx.ranges import Range
 from train.errors import UserError, one_line
 from train.files import digest, disk_errors, fsync, open_for_reading
@@ -58,7 +59,23 @@ def read_state(folder: Path) -> dict[str, Any]:
         raise damaged_error(file, "a state that matches its SHA-256; got a changed one")
     if folder.name.startswith("step-") and folder.name != f"step-{state['step']}":
         raise damaged_error(file, f"the state of {folder.name}; got that of step {state['step']}")
+    try:
+        model_config(state)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None
     return state
+
+
+def model_config(state: Mapping[str, Any]) -> TransformerConfig:
+    """Return the configuration of a checkpoint's model.
+
+    Keys that did not exist in the version that wrote the checkpoint get the value that corresponds to that version.
+    """
+    try:
+        return TransformerConfig.from_dict(state["model"])
+    except (TypeError, ValueError) as error:
+        got = f"'{one_line(error)}'"
+        raise UserError(f"model: expected a known configuration; got {got}; try the version that wrote it") from None
 
 
 def read_arrays(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, npx.Array]]:

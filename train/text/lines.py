@@ -158,6 +158,8 @@ def check_parallel(*paths: str | PathLike[str]) -> None:
     """Raise UserError if files whose lines translate each other have different numbers of lines."""
     counts = [count_lines(path) for path in paths]
     if len(set(counts)) > 1:
+        for path in paths:
+            next(read_lines(path), None)  # a compressed or binary file has another message
         raise unequal_lines_error(paths, counts)
 
 

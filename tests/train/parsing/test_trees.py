@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from train import UserError
 from train.tasks.parsing.linearize import TAGS_OF_PUNCTUATION, linearize, tree_from_tokens
-from train.tasks.parsing.trees import TOP, Leaf, Tree, clean, punctuation, read_trees, write_tree
+from train.tasks.parsing.trees import TOP, Leaf, Tree, clean, punctuation, read_sentences, read_trees, write_tree
 
 LABELS = st.sampled_from(["S", "NP", "VP", "ADVP|PRT", "X-Y"])
 WORDS = st.sampled_from(["the", "cat", "-LRB-", ",", ".", "'", "`", "''", "1\\/2", "é\u00a0\u2028", "XX", "#"])
@@ -127,6 +127,15 @@ def test_invalid_trees_are_reported_with_their_line(tmp_path, text, message):
     (tmp_path / "t").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=message):
         list(read_trees(tmp_path / "t"))
+
+
+def test_blank_lines_count_towards_the_size_of_a_tree(tmp_path):
+    (tmp_path / "t").write_text(f"(S{chr(10) * 2**20}(A a))", encoding="utf-8")
+    for read_all in (read_sentences, lambda path: list(read_trees(path))):
+        with pytest.raises(UserError, match="line 10485..: expected a tree of at most 1,048,576 characters"):
+            read_all(tmp_path / "t")
+    (tmp_path / "t").write_text(f"(S{chr(10) * 10**5}(A a))\n\n(S (B b))\n", encoding="utf-8")
+    assert [len(trees) for _, trees in read_sentences(tmp_path / "t")] == [1, 1]
 
 
 def test_single_quotes_close_a_backtick():

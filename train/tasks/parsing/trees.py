@@ -106,7 +106,7 @@ class _Reader:
         """Yield the trees that end on a line; a top-level leaf is accepted too."""
         if not self.open and text.lstrip().startswith(COMMENTS):
             return
-        self.size = len(text) + (self.size if self.open else 0)
+        self.size = len(text) + 1 + (self.size if self.open else 0)  # with its line feed
         if self.size > MAX_LINE_BYTES:
             raise self.error(number, f"a tree of at most {MAX_LINE_BYTES:,} characters", "a longer one")
         for token in _TOKENS.finditer(text):
@@ -179,7 +179,7 @@ def read_sentences(path: str | PathLike[str]) -> list[tuple[int, list[Tree | Lea
         is_comment = not reader.open and line.lstrip().startswith(COMMENTS)
         one_per_line &= not reader.open
         trees = list(reader.read_line(number, line))
-        if not is_comment:
+        if trees or one_per_line and not is_comment:
             sentences.append((number, trees))
     reader.end()
     if not any(trees for _, trees in sentences):

@@ -112,7 +112,8 @@ def fetch(
     if "://" not in url:
         if not Path(url).is_file():
             raise FileNotFoundError(f"no file {url}")
-        with open(url, "rb") as source, open(open_inside(part, os.O_WRONLY | os.O_TRUNC), "wb") as file_:
+        with open(url, "rb") as source, open(open_inside(part, os.O_WRONLY), "wb") as file_:
+            file_.truncate()
             shutil.copyfileobj(source, file_)
     elif not url.startswith(("http://", "https://")):
         raise UserError(f"--mirror: expected a folder, http:// or https://; got {url[:200]}; try another mirror")
@@ -159,7 +160,9 @@ def download(archive: Archive, part: Path, url: str, on_progress: ProgressCallba
             raise ConnectionError("the server sent a different range than requested")
         length = response.headers.get("Content-Length", "")
         total = size + int(length) if length.isdecimal() and len(length) < 16 else archive.size
-        with open(open_inside(part, os.O_WRONLY | (os.O_APPEND if size else os.O_TRUNC)), "ab") as file:
+        with open(open_inside(part, os.O_WRONLY | os.O_APPEND), "ab") as file:
+            if not size:
+                file.truncate(0)
             while block := response.read1(BLOCK):
                 file.write(block)
                 size += len(block)

@@ -11,7 +11,7 @@ from train.text.download.prepare import BEGUN
 
 SCHEMA: Schema = {
     "settings": {"max_length": Range(int, "[2, 65535]")},
-    "texts": {"train": {"bytes": dict}},
+    "texts": {"train": {"sha256": dict}},
     "tokenizer": {"types": Range(int, "[5, 16777216]"), "sha256": str},
 }
 
@@ -34,20 +34,23 @@ def data_keys(folder: Path) -> dict[str, Any]:
         raise UserError(f"{file}: expected the manifest of `data`; got '{problem}'; try {again}")
     keys: dict[str, Any] = {}
     for part in ("train", "valid"):
-        sizes = manifest["texts"].get(part, {}).get("bytes", {})
-        for side, (language, size) in zip(("src", "tgt"), sizes.items(), strict=False):
+        hashes = manifest["texts"].get(part, {}).get("sha256", {})
+        for side, (language, sha256) in zip(("src", "tgt"), hashes.items(), strict=False):
             text = folder / f"{part}.{language}"
-            if not text.is_file() or text.stat().st_size != size:
-                got = "a changed file" if text.is_file() else describe_path(text)
-                raise UserError(f"{text}: expected the text of {file}; got {got}; try the `data` command again")
+            check_unchanged(text, sha256, f"the text of {file}")
             keys[f"{part}_{side}"] = str(text)
     tokenizer = folder / "tokenizer.json"
-    if not tokenizer.is_file() or digest(tokenizer) != manifest["tokenizer"]["sha256"]:
-        got = "a changed file" if tokenizer.is_file() else describe_path(tokenizer)
-        raise UserError(f"{tokenizer}: expected the tokenizer of {file}; got {got}; try the `data` command again")
+    check_unchanged(tokenizer, manifest["tokenizer"]["sha256"], f"the tokenizer of {file}")
     return keys | {
         "tokenizer": str(tokenizer),
         "vocab_size": manifest["tokenizer"]["types"],
         "max_length": manifest["settings"]["max_length"],
         "prepared": str(folder / "prepared"),
     }
+
+
+def check_unchanged(file: Path, sha256: str, expected: str) -> None:
+    """Raise UserError unless a file has the content with which `data` wrote it."""
+    if not file.is_file() or digest(file) != sha256:
+        got = "a changed file" if file.is_file() else describe_path(file)
+        raise UserError(f"{file}: expected {expected}; got {got}; try the `data` command again")

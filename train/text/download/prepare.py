@@ -23,7 +23,7 @@ from typing import Any
 
 from train.errors import UserError
 from train.files import atomic_write, describe_path, digest, make_folder, write_text
-from train.json_files import open_own_folder, read_json, read_sealed, schema_error, write_json
+from train.json_files import Schema, open_own_folder, read_json, read_sealed, schema_error, write_json
 from train.progress import Display, Work
 from train.text.corpus import prepare
 from train.text.download.catalog import Dataset
@@ -124,7 +124,7 @@ def check_same_inputs(out: Path, dataset: Dataset, settings: Settings, user_path
 
     The user's own texts may have changed or moved, and a validation text may have been added.
     """
-    record, file = read_sealed(out / TEXTS), out / "manifest.json"
+    record, file = read_record(out, dataset), out / "manifest.json"
     if record is None or not file.is_file():
         return
     manifest = read_json(file, "the manifest of `data`", "deleting it")
@@ -143,6 +143,18 @@ def check_same_inputs(out: Path, dataset: Dataset, settings: Settings, user_path
             f"{out} was prepared with a different {' and a different '.join(changes)}, and runs may use it; "
             f"repeat the command in {file}, choose another --out, or delete {out}"
         )
+
+
+def read_record(out: Path, dataset: Dataset, *parts: str) -> Any:
+    """Return the content of texts.json, or None if it is missing, damaged or without one of `parts`."""
+    counts = dict.fromkeys(("read", "kept", *REASONS), int)
+    languages = dataset.src, dataset.tgt
+    text: Schema = {"lines": int, "bytes": dict.fromkeys(languages, int), "sha256": dict.fromkeys(languages, str)}
+    schema: Schema = {"how": list, "parts": dict.fromkeys(parts, text) | {"train": {**text, "counts": counts}}}
+    record = read_sealed(out / TEXTS)
+    if record is None or schema_error(record, schema):
+        return None
+    return record if [*map(type, record["how"][:2])] == [dict, list] else None
 
 
 def count_outcomes(text: Mapping[str, Any], array: Mapping[str, Any]) -> dict[str, int]:
@@ -168,7 +180,7 @@ def write_texts(
     recipe = json.loads(json.dumps([texts, input_hashes, asdict(settings.rules), dataset.held_out]))
     recipe += [settings.hold_out] * bool(settings.hold_out)
     record_file = out / TEXTS
-    if (record := read_sealed(record_file)) and record["how"] == recipe:
+    if (record := read_record(out, dataset, *texts)) and record["how"] == recipe:
         hashes = {out / f"{part}.{language}": text["sha256"][language]
                   for part, text in record["parts"].items() for language in languages}  # fmt: skip
         if all(file.is_file() and digest(file) == sha256 for file, sha256 in hashes.items()):
