@@ -305,11 +305,7 @@ class SequenceModel(Module):
         return npx.where(is_special | (mask > 0), ids, npx.full(ids.shape, c.unk_id, ids.dtype))
 
     def logits(self, hidden: Tensor, projection: Tensor | None = None) -> Tensor:
-        """Project (..., D) to logits (..., V).
-
-        Args:
-            projection: a copy of the transposed `output_embedding` (D, V).
-        """
+        """Project (..., D) to logits (..., V); `projection` is a copy of the transposed `output_embedding` (D, V)."""
         bias = None if self.output_bias is None else self.output_bias[: self.config.n_outputs]
         return neural.linear(hidden, self.output_embedding.transpose() if projection is None else projection, bias)
 
