@@ -394,6 +394,16 @@ def test_invalid_utf8_on_stdin_is_reported_with_its_line(run):
     assert "stdin, line 2" in err and "0xff" in err
 
 
+def test_an_output_does_not_replace_an_input(run, tmp_path, capfd):
+    text, link = tmp_path / "text", tmp_path / "link"
+    text.write_text("one\n")
+    link.symlink_to(text)
+    for output in (text, link):
+        assert main(["translate", "--model", str(run), "--input", str(text), "--output", str(output)]) == 2
+        message = f"npx-transformer: {output}: the output would replace an input; try another --output\n"
+        assert capfd.readouterr().err == message and text.read_text() == "one\n"
+
+
 def test_a_failed_translation_leaves_the_output_unchanged(run, texts, tmp_path, monkeypatch, capfd):
     def broken(*_, **__):
         yield [replace(decoding.empty_translation(), text="a first line")]

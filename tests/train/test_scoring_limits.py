@@ -28,7 +28,7 @@ def test_ter_is_skipped_for_long_lines_with_a_message(tmp_path, capfd):
     assert "line 2" in run_score(tmp_path, capfd, *texts, "--metric=ter")[2]
     status, out, err = run_score(tmp_path, capfd, *texts, "--metric=chrf", "--metric=bleu_13a", "--json")
     assert (status, [*json.loads(out)["scores"]], err) == (0, ["bleu_13a", "chrf"], "")
-    assert run_score(tmp_path, capfd, *texts, "--metric=bleu", "--metric=chrf", "--json")[1] == out
+    assert run_score(tmp_path, capfd, *texts, "--metric=bleu", "--metric=chrF", "--json")[1] == out
 
 
 def test_a_line_too_long_for_all_scores_is_rejected(tmp_path, capfd):

@@ -126,8 +126,11 @@ def line_progress(verb: str, input: Path | None, output: Path | None, enabled: b
 
 
 @contextmanager
-def open_output(path: Path | None) -> Iterator[Any]:
-    """Yield a text stream to standard output (UTF-8) or to a file that is replaced atomically on success."""
+def open_output(path: Path | None, *inputs: Path | None) -> Iterator[Any]:
+    """Yield a text stream to standard output (UTF-8) or to a file that is replaced atomically on success.
+
+    Raises UserError if the file is one of `inputs`.
+    """
     if path in (None, STDIO):
         sys.stdout.flush()
         with open(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", newline="\n") as file:
@@ -135,13 +138,15 @@ def open_output(path: Path | None) -> Iterator[Any]:
             yield output
             output.flush()
         return
-    check_output(path)
+    check_output(path, *inputs)
     with atomic_write(path, "t", write_through=True) as file:
         yield file
 
 
-def check_output(path: Path) -> None:
-    """Raise UserError if a file cannot be written to `path`."""
+def check_output(path: Path, *inputs: Path | None) -> None:
+    """Raise UserError if a file cannot be written to `path`, or would replace one of `inputs`."""
+    if path.is_file() and any(other and other.exists() and path.samefile(other) for other in inputs):
+        raise UserError(f"{path}: the output would replace an input; try another --output")
     if path.is_dir() or not path.parent.is_dir():
         got = "a folder" if path.is_dir() else f"no folder {path.parent}"
         raise UserError(f"{path}: expected a file to write; got {got}; try another --output")

@@ -50,7 +50,7 @@ def embed(
             f"{model}: expected a model of the architecture encoder; got {network.config.architecture}; try another run"
         )
     if output is not None and output != STDIO:
-        check_output(output)
+        check_output(output, input)
     with open_input(input) as lines, line_progress("embedded", input, output, not quiet) as work:
         vectors: Any = embed_lines(network, tokenizer, lines, pooling, on_progress=work.advance)
         if output is not None and output.suffix == ".npy":

@@ -77,7 +77,7 @@ def parse(
     trees = list(read_clean_trees(gold)) if gold is not None else []
     tags = Lexicon.from_trees(read_clean_trees(lexicon)) if lexicon is not None else None
     source: AbstractContextManager[Iterator[str | None]] = nullcontext(iter(())) if gold else open_input(input)
-    with source as lines, open_output(output) as file:
+    with source as lines, open_output(output, input, gold, lexicon) as file:
         network, tokenizer, config, origin = load_with_origin(model, "parsing", warn)
         if tags and not tokenizer.tags:
             raise UserError(

@@ -89,7 +89,7 @@ def score(
         raise UserError("score: --model and --src must be given together; try both, or neither")
     if model and len(model) > 1:
         raise UserError(f"score: expected one --model; got {len(model)}; try --pairs, which scores with an ensemble")
-    metric = [SHORT_NAMES.get(name, name) for name in metric or ()]
+    metric = [SHORT_NAMES.get(name.lower(), name.lower()) for name in metric or ()]
     for name in metric:
         check_choice("--metric", name, SCORES)
     if bootstrap == 1:

@@ -105,7 +105,8 @@ def translate(
         prefixes = None if constrain is None else read_all_lines(constrain)
         with world.rank_zero_first():
             if world.rank == 0:  # only rank 0 reads, writes and warns
-                lines, file = stack.enter_context(open_input(input)), stack.enter_context(open_output(output))
+                lines = stack.enter_context(open_input(input))
+                file = stack.enter_context(open_output(output, input, constrain))
                 on_warning = warn
         network, tokenizer, config, checkpoints = load_models(model, on_warning)
         world.start_heartbeat(config.train.rank_timeout)

@@ -332,10 +332,10 @@ class Trainer:
     def _report_unsaved_best(self, result: Mapping[str, float]) -> None:
         """Report that the last validation is the best, although its weights are not saved as the best ones.
 
-        Best weights are saved only at multiples of train.validate_every.
+        Best weights are saved only at multiples of train.validate_every. Before that, commands load the newest ones.
         """
         s, metric = self.state, self.config.train.best_metric or self.task.selection_metric
-        value = result.get(metric)
+        value = result.get(metric) if s.best_step else None
         if value is not None and copy(s).add_validation(result["loss"], value if metric != "loss" else None):
             self.report.write_line(
                 f"the validation after step {s.step:,} has the best {metric}, but checkpoints/best keeps step "
