@@ -28,8 +28,11 @@ HOSTILE = '<img src="http://example.invalid/x.png" onerror="document.title=1">'
 
 
 @contextmanager
-def served(page, port=0):
-    """Run a server in a thread of its own; yield its address with the token, the Guard, and the port."""
+def served(page, port=0, tab=None):
+    """Run a server in a thread of its own; yield its address with the token, the Guard, and the port.
+
+    The page in `tab`, which prepares blocks while it is idle, is left before the server ends.
+    """
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(("127.0.0.1", port))
@@ -42,6 +45,8 @@ def served(page, port=0):
         try:
             yield f"http://127.0.0.1:{port}/?token={guard.token}", guard, port
         finally:
+            if tab:
+                tab.goto("about:blank")
             server.should_exit = True
             thread.join()
 

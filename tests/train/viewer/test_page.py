@@ -188,7 +188,7 @@ def test_a_setting_that_is_no_number_is_reported_and_the_result_stays(tab, addre
 def test_curves_follow_trainings(tab, page, run, tmp_path):
     other = Path(shutil.copytree(run, tmp_path / "other", ignore=shutil.ignore_patterns("checkpoints")))
     tab.add_init_script(RECORD_CANVAS)
-    with served(Page({"run": run, "other": other}, page.model, page.tokenizer, page.config)) as address:
+    with served(Page({"run": run, "other": other}, page.model, page.tokenizer, page.config), tab=tab) as address:
         view(tab, address, "curves")
         tab.wait_for_selector("figure")
         until(tab, "['update', 'nats per token', 'L2 norm'].every((text) => drawn.some(([one]) => one === text))")
@@ -337,7 +337,7 @@ def test_no_serious_accessibility_violation(tab, address):
 
 
 def test_without_a_run_there_is_the_step_view(tab):
-    with served(Page({})) as address:
+    with served(Page({}), tab=tab) as address:
         view(tab, address, "")
         assert tab.is_visible("#step") and tab.inner_text("#run").startswith("no run was given")
         tab.wait_for_selector("#step svg .box")
@@ -347,7 +347,7 @@ def test_the_navigation_has_only_views_that_work(tab, run):
     """A run whose model the page cannot show has Step and Curves, and the header says why."""
     page = Page({"labels": run})
     page.unavailable_reason = "labels: expected a translation model; got the task classification"
-    with served(page) as address:
+    with served(page, tab=tab) as address:
         view(tab, address, "model")
         assert tab.locator("nav a").all_inner_texts() == ["Step", "Curves"]
         assert tab.is_visible("#step") and "got the task classification" in tab.inner_text("#run")

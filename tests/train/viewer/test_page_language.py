@@ -91,7 +91,7 @@ def test_invalid_options_of_sampling_give_an_error(reader, query):
 
 
 def test_the_distribution_is_redrawn_as_the_sliders_move(tab, reader):
-    with served(reader) as address:
+    with served(reader, tab=tab) as address:
         view(tab, address, "")
         tab.wait_for_selector("#model[data-flow]", state="attached")
         assert tab.inner_text("#model h3 >> nth=0") == "Decoder only"

@@ -179,7 +179,7 @@ def test_the_page_opens_with_translated_validation_sentences(tab, run, uninterru
     page = load_page([run])
     assert len(page.examples) == 3 and all(page.tokenizer.encode(example) for example in page.examples)
     assert len(page.tokenizer.encode(page.examples[0])) in FEW
-    with served(page) as address:
+    with served(page, tab=tab) as address:
         view(tab, address, "")
         tab.wait_for_selector("#model[data-flow]", state="attached")
         assert tab.input_value("#text") == page.examples[0] and tab.get_attribute("#ask", "data-milliseconds")

@@ -38,7 +38,7 @@ class Hostile:
 
 def test_an_untrusted_vocabulary_stays_text(tab, page):
     foreign = Page({}, page.model, Hostile(page.tokenizer), page.config)
-    with served(foreign) as address:
+    with served(foreign, tab=tab) as address:
         translate(tab, address)
         tab.click("[data-head='cross.0.0']")
         tab.wait_for_selector("#head .matrix")
@@ -55,7 +55,7 @@ def test_an_untrusted_vocabulary_stays_text(tab, page):
 
 def test_hostile_names_of_runs_stay_text(tab, run):
     """Folder names are untrusted; Chromium executes none of them."""
-    with served(Page(dict.fromkeys(PAYLOADS, run))) as address:
+    with served(Page(dict.fromkeys(PAYLOADS, run)), tab=tab) as address:
         view(tab, address, "curves")
         tab.wait_for_selector("#curves .uplot")
         shown = tab.text_content("#curves")
