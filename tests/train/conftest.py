@@ -1,5 +1,8 @@
 """Fixtures that several files share. Tests modify only copies of these folders."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from tests.helpers.trainings import run, write_text
@@ -17,3 +20,9 @@ def uninterrupted(text, tmp_path_factory):
     out = tmp_path_factory.mktemp("uninterrupted") / "run"
     run(text, out)
     return out
+
+
+@pytest.fixture
+def copied(uninterrupted, tmp_path):
+    """A copy of the uninterrupted run."""
+    return Path(shutil.copytree(uninterrupted, tmp_path / "run"))

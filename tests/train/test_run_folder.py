@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,13 +24,6 @@ from train.run import checkpoint, storage
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
 from train.run.report import LineFile
-
-
-@pytest.fixture
-def copied(uninterrupted, tmp_path):
-    """A private copy of a finished run."""
-    shutil.copytree(uninterrupted, tmp_path / "run")
-    return tmp_path / "run"
 
 
 def files_of(folder):
