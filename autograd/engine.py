@@ -92,7 +92,7 @@ class Tensor(TensorMethods):
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
         if isinstance(data, Tensor):
             raise TypeError("Tensor: expected an array, a number or a list; got a Tensor; try its .data")
-        if hasattr(data, "mask"):
+        if hasattr(data, "filled"):
             raise TypeError("Tensor: expected an array without a mask; got a masked array; try .filled(0)")
         if not hasattr(data, "dtype"):
             data = npx.asarray(data)

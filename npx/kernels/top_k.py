@@ -51,7 +51,7 @@ def top_k_numpy(logits: Array, k: int, never: tuple[int, ...] = ()) -> tuple[Arr
         peak = z[:, n_grouped:].max(axis=1, keepdims=True, initial=-np.inf)
         np.maximum(peak, maxima[i:j].max(axis=1, keepdims=True), out=peak)
         if (np.abs(peak) <= LARGEST_EXPONENT).all():
-            np.log(total, out=log_total[i:j])
+            np.maximum(np.log(total), peak, out=log_total[i:j])  # despite rounding, no log-probability is above 0
         else:
             np.add(np.log(np.exp(z - peak) @ ones), peak, out=log_total[i:j])
 

@@ -367,6 +367,13 @@ def test_top_k_equals_a_stable_sort(seed, k, n_columns, coarse):
     np.testing.assert_array_equal(x, before)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_log_probabilities_are_at_most_0(dtype):
+    logits = np.random.default_rng(0).normal(-200, 1, (2000, 400)).astype(dtype)
+    logits[:, 7] = np.linspace(-49, 49, 2000)  # certain in each row
+    assert (npx.top_k(logits, 3)[0] <= 0).all()
+
+
 @given(st.floats(-10, 10), penalties)
 def test_the_length_penalty_is_monotonic(alpha, penalty):
     steps = np.diff(length_penalty(np.arange(1.0, 40), alpha, penalty))

@@ -340,7 +340,7 @@ def test_validation_sources_in_the_training_text_are_counted(own, text, tmp_path
         ]
         assert main(["data", "own", *options, "--vocab-size=265", f"--out={tmp_path / f'data{n}'}", "--quiet"]) == 0
         said = f"valid: {n} of {len(valid)} sources also occur in the training text"
-        more = ", so validation scores will be too good; try --hold-out" if n else ""
+        more = ", so validation scores will overestimate the quality on new text; try --hold-out" if n else ""
         assert f"{said}{more}\n" in capfd.readouterr().out
         out = tmp_path / f"run{n}"
         sizes = [*SMALL, *SHORT, "--set=data.vocab_size=290"]

@@ -128,6 +128,18 @@ def test_the_best_checkpoints_are_averaged(text, tmp_path, monkeypatch, capsys, 
     assert "averaged, best, best-2, best-4; commands load averaged\n" in shown and "30.00  checkpoints/best" in shown
 
 
+def test_an_average_of_the_best_has_the_one_from_before_more_were_kept(text, tmp_path, monkeypatch, capsys):
+    scripted(monkeypatch, [(5.0, 40.0), (4.0, 20.0), (3.0, 30.0), (3.0, 35.0)])
+    out = tmp_path / "run"
+    run(text, out, validate_every=1, max_steps=1, best_metric="bleu")
+    run(text, out, resume=True, max_steps=3, validate_every=1, best_metric="bleu", keep_best=2)
+    assert main(["average", str(out), "--best"]) == 0
+    assert load_checkpoint(RunFolder(out).averaged).state["averaged_steps"] == [1, 2, 3]
+    run(text, out, resume=True, max_steps=4, validate_every=1, best_metric="bleu", keep_best=2)
+    with pytest.warns(UserWarning, match="averaged, which is loaded, is older than best-4; try"):
+        load_model(out)
+
+
 def test_every_validation_measures_bleu_and_chrf_and_either_selects(text, uninterrupted, tmp_path, capfd):
     summary = run(text, tmp_path / "run", validate_every=4, best_metric="chrf", csv=True)
     validations = [entry for entry in metrics(tmp_path / "run") if entry["kind"] == "valid"]
@@ -178,7 +190,7 @@ def test_of_two_scores_of_zero_the_lower_loss_is_better():
 def test_averaging_the_best_needs_two(uninterrupted):
     with pytest.raises(UserError) as error:
         average_checkpoints(uninterrupted, best=True)
-    assert "got 0; try a run that was trained with train.best_metric" in one_line(error)
+    assert "got 0; try more validations with train.best_metric and train.keep_best" in one_line(error)
 
 
 @pytest.mark.parametrize(

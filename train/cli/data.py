@@ -114,7 +114,9 @@ def data(
         print(f"{line}; left out: {left_out}" if left_out else line)
     if "valid" in manifest["arrays"]:
         n, total = manifest["shared_sources"], manifest["texts"]["valid"]["lines"]
-        attempt = ", so validation scores will be too good; try --hold-out" if n and not hold_out else ""
+        attempt = ""
+        if n and not hold_out:
+            attempt = ", so validation scores will overestimate the quality on new text; try --hold-out"
         print(f"valid: {n:,} of {total:,} sources also occur in the training text{attempt}")
     print(f"{out / 'manifest.json'} records the sources and settings")
     options = ["base" if clean >= LARGE else "tiny", "--data", str(out), "--out", f"runs/{out.absolute().name}"]

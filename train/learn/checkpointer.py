@@ -226,10 +226,8 @@ class Checkpointer:
         """
         frozen = content.get("config")  # contains the metric in checkpoints of earlier versions
         earlier = frozen.get("train.best_metric") if isinstance(frozen, dict) else None
-        previous, metric = (
-            content.get("best_metric", self._metric(earlier)),
-            self._metric(self.config.train.best_metric),
-        )
+        previous = content.get("best_metric", self._metric(earlier))
+        metric = self._metric(self.config.train.best_metric)
         if metric == previous or not state.validated:
             return
         name, is_loss = metric or "loss", metric in ("", "loss")

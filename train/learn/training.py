@@ -98,7 +98,8 @@ def train(
                 write_text(run.config_file, config.dump())
             tokenizer = prepare_tokenizer(run, config, texts, existing, reuse, display)
             corpora = prepare_corpora(run, config, texts, tokenizer, display)
-            warnings = check_held_out(texts) if world.rank == 0 and not resume else []
+            with display.work("comparing the training and validation texts"):
+                warnings = check_held_out(texts) if world.rank == 0 and not resume else []
         shape = config.transformer_config(tokenizer.vocab_size, **tokenizer_fields(tokenizer, config))
         check_memory(shape, t, precision)
         model = shape.build(t.seed, precision.weight_dtype)
@@ -193,9 +194,8 @@ def check_shared_arrays(folder: Path, tokenizer: TextTokenizer, paths: Iterable[
     if not has_tokenizer or [*meta.get("sha256", {}).values()] != [digest(path) for path in paths]:
         raise UserError(
             f"data.prepared: expected token arrays made with this run's {'text' if has_tokenizer else 'tokenizer'}; "
-            f"{folder} has arrays made with a "
-            "different one, for another run or another text; "
-            "try --set data.prepared=, which stores the arrays of the current text in the run folder"
+            f"{folder} has arrays made with a different one, for another run; try --set data.prepared=, which stores "
+            "the arrays of the current text in the run folder"
         )
 
 
@@ -207,8 +207,8 @@ def check_held_out(texts: Texts) -> list[str]:
     if not n:
         return []
     return [
-        f"warning: {n:,} of {total:,} validation sources also occur in the training text, so the validation scores are "
-        "too good for new text; `data own --hold-out N` makes a validation text without them"
+        f"warning: {n:,} of {total:,} validation sources also occur in the training text, so validation scores "
+        "overestimate the quality on new text; `data own --hold-out N` creates a validation text without them"
     ]
 
 

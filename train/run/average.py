@@ -1,5 +1,6 @@
 """The mean of the weights of several checkpoints of a run (section 6.1 of the paper)."""
 
+from functools import partial
 from pathlib import Path
 
 import npx
@@ -31,13 +32,13 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
     """
     run = RunFolder(run_dir)
     check_is_folder(run.path, "a run folder")
-    folders = run.best_steps if best else run.steps
+    folders = partial(best_checkpoints, run) if best else run.steps
     available = folders()
     last = max(2, len(available)) if best else last
     if last < 1 or len(available) < last:
         more = "a run with more checkpoints, which a smaller train.checkpoint_every writes"
         attempt = f"--last {len(available)}" if len(available) > 1 else more
-        attempt = "a run that was trained with train.best_metric and train.keep_best=5" if best else attempt
+        attempt = "more validations with train.best_metric and train.keep_best=5" if best else attempt
         raise UserError(
             f"average: expected {last} checkpoints in {run.checkpoints}; got {len(available)}; try {attempt}"
         )
@@ -60,7 +61,15 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
             if missing := total.keys() - names:
                 raise damaged_error(path / MODEL, f"the arrays of {paths[0]}; got no {min(missing)}")
         state = {key: states[-1][key] for key in (*IDENTITY, *RUN_IDENTITY) if key in states[-1]}
-        state |= {"averaged_steps": [step_of(path) for path in paths], "averaged_best": best}
+        state |= {"averaged_steps": [state["step"] for state in states], "averaged_best": best}
         lock.check()
         write_folder(run.averaged, {MODEL: total}, state)
     return run.averaged
+
+
+def best_checkpoints(run: RunFolder) -> list[Path]:
+    """Return the folders best-N, after `best` if that is an earlier one, from before train.keep_best was raised."""
+    folders = run.best_steps()
+    if folders and run.best.is_dir() and read_state(run.best)["step"] not in map(step_of, folders):
+        folders.insert(0, run.best)
+    return folders

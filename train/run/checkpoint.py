@@ -208,13 +208,15 @@ def warn_of_old_average(
     path: str | Path, folder: Path, state: Mapping[str, Any], on_warning: Callable[[str], object]
 ) -> None:
     """Warn if `folder`, which `find_checkpoint` has chosen for the run `path`, is an average that lacks the newest
-    checkpoint. `state` is its state.json."""
-    averaged, steps = state.get("averaged_steps"), owner_of(folder).steps()
-    is_old = isinstance(averaged, list) and steps and step_of(steps[-1]) not in averaged
-    if folder != Path(path) and is_old and not state.get("averaged_best"):
+    checkpoint or, if it is one of the best, one of those. `state` is its state.json."""
+    averaged, run = state.get("averaged_steps"), owner_of(folder)
+    candidates = run.best_steps() if state.get("averaged_best") else run.steps()[-1:]
+    if folder == Path(path) or not isinstance(averaged, list):
+        return
+    if missing := [candidate.name for candidate in candidates if step_of(candidate) not in averaged]:
         on_warning(
-            f"{folder}, which is loaded, is older than {steps[-1].name}; try npx-transformer average again, "
-            f"{folder.with_name(steps[-1].name)} instead of {path}, or deleting {folder}"
+            f"{folder}, which is loaded, is older than {missing[-1]}; try npx-transformer average again, "
+            f"{folder.with_name(missing[-1])} instead of {path}, or deleting {folder}"
         )
 
 

@@ -51,7 +51,7 @@ class FolderLock:
             if path.is_symlink():
                 raise UserError(
                     f"{path}: expected a folder of this run; got a link; try moving the folder back, or a link to the "
-                    f"complete run instead"
+                    "complete run instead"
                 )
 
 

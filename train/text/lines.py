@@ -159,7 +159,7 @@ def check_parallel(*paths: str | PathLike[str]) -> None:
     counts = [count_lines(path) for path in paths]
     if len(set(counts)) > 1:
         for path in paths:
-            next(read_lines(path), None)  # a compressed or binary file has another message
+            next(read_lines(path), None)  # raises a more specific error for a compressed or binary file
         raise unequal_lines_error(paths, counts)
 
 
