@@ -12,8 +12,8 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
@@ -139,10 +139,10 @@ class CheckedFile(io.FileIO):
             raise self.user_error(error) from None
 
 
-def digest(path: PathLike) -> str:
-    """Return the SHA-256 of a file."""
+def digest(path: PathLike, algorithm: str = "sha256") -> str:
+    """Return the SHA-256, or another hash, of a file."""
     with open_for_reading(path) as file:
-        return hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
+        return hashlib.file_digest(cast(Any, file), algorithm).hexdigest()
 
 
 # ---- writing
@@ -167,9 +167,14 @@ def atomic_write(path: PathLike, mode: str = "b", write_through: bool = False) -
                 yield file
             return
         partial = target.with_name(f".{target.name}.partial")
-        descriptor = _open_exclusive(partial)
+
+        def reject() -> None:
+            raise UserError(f"{partial}: another program is writing this file; try again later")
+
+        descriptor = open_locked(partial, reject)
         try:
             with open(descriptor, f"w{mode}", **options) as file:
+                file.truncate(0)
                 if os.path.isfile(target) and not os.path.islink(target):
                     os.fchmod(descriptor, target.stat().st_mode & 0o777)  # not setuid, for the owner may differ
                 yield file
@@ -194,20 +199,23 @@ def _resolve_links(path: Path) -> tuple[Path, bool]:
     raise UserError(f"{path}: expected a file to write; got a cycle of links; try another path")
 
 
-def _open_exclusive(partial: Path) -> int:
-    """Return a descriptor of the partial file, emptied and locked. A killed writer leaves no lock behind."""
+def open_locked(path: Path, on_busy: Callable[[], object]) -> int:
+    """Create or open a file inside a folder of this program and lock it; return its descriptor (see `open_inside`).
+
+    `on_busy` is called while another program holds the lock; it waits or raises an error. The lock ends with the
+    process, however it ends.
+    """
     while True:
-        descriptor = open_inside(partial, os.O_RDWR)
+        descriptor = open_inside(path, os.O_RDWR)
         try:
             if not try_lock(descriptor):
-                raise UserError(f"{partial}: another program is writing this file; try again later")
-            if is_same_file(descriptor, partial):
-                os.ftruncate(descriptor, 0)
+                on_busy()
+            elif is_same_file(descriptor, path):
                 return descriptor
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # another writer has just renamed this file into place; try again
+        os.close(descriptor)  # its last holder may have just renamed or removed it; try again
 
 
 def try_lock(descriptor: int) -> bool:
@@ -316,10 +324,3 @@ def error_number(error: Exception) -> int:
     """Return the errno of an error, or 0. safetensors reports it only in the text of its exceptions."""
     match = re.search(r"os error (\d+)", str(error))
     return getattr(error, "errno", None) or (int(match[1]) if match else 0)
-
-
-def remove_all(paths: Iterable[Path], remove: Callable[[Path], object]) -> None:
-    """Remove every path that can be removed; ignore the others."""
-    for path in paths:
-        with suppress(OSError):
-            remove(path)

@@ -101,11 +101,6 @@ def schema_error(content: Any, schema: Schema) -> str:
     return ""
 
 
-def seal(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return JSON content with its SHA-256 as the last key."""
-    return {**content, SEAL: _checksum(content)}
-
-
 def is_seal_broken(content: Mapping[str, Any]) -> bool:
     """Return whether content has changed since it was sealed, or has no seal."""
     unsealed = {key: value for key, value in content.items() if key != SEAL}
@@ -129,5 +124,5 @@ def write_json(path: PathLike, content: Mapping[str, Any]) -> None:
 
 
 def sealed_json(content: Mapping[str, Any]) -> str:
-    """Return sealed content as JSON text, one entry per line."""
-    return json.dumps(seal(content), indent=1, allow_nan=False) + "\n"
+    """Return JSON content with its SHA-256 as the last key as text, one entry per line."""
+    return json.dumps({**content, SEAL: _checksum(content)}, indent=1, allow_nan=False) + "\n"

@@ -6,8 +6,8 @@ import importlib.util
 import json
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +18,7 @@ from autograd.testing.adapters.guess import guess_inputs
 from autograd.testing.expectation import Expectation
 from autograd.testing.mutate import Parser
 from autograd.testing.mutation.runner import UsageError
-from autograd.testing.progress import progress_line
+from autograd.testing.progress import progress_line, show_on_terminal
 from autograd.testing.report import CheckError, GradientError
 
 RIGHT, WRONG, UNCHECKED = "right", "wrong", "not checked"
@@ -160,25 +160,16 @@ def check_one(gradient: CustomGradient, shapes: list[str], seed: int, expect: st
 def check_all(
     gradients: list[CustomGradient], shapes: list[str], seed: int, expectations: dict[str, str]
 ) -> list[Outcome]:
-    """Check all gradients, with a progress bar on a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
+    """Check all gradients, with a progress line on a terminal."""
+    outcomes: list[Outcome] = []
 
-    outcomes = []
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("checking", total=len(gradients))
+    def show(text: str) -> None:
+        show_on_terminal(text and f"{len(outcomes) + 1} of {len(gradients)}: {text}")
+
+    with progress_line(show) if sys.stderr.isatty() else nullcontext():
         for gradient in gradients:
-            progress.update(task, description=f"checking {gradient.name}")
-            with progress_line(partial(show_in_bar, progress, task)):
-                outcomes.append(check_one(gradient, shapes, seed, expectations.get(gradient.name)))
-            progress.advance(task)
+            outcomes.append(check_one(gradient, shapes, seed, expectations.get(gradient.name)))
     return outcomes
-
-
-def show_in_bar(progress: Any, task: Any, text: str) -> None:
-    """Show the progress of a check in place of the description of the bar."""
-    if text:
-        progress.update(task, description=text)
 
 
 def print_table(outcomes: list[Outcome]) -> None:

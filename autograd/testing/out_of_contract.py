@@ -20,7 +20,7 @@ def out_of_contract(problem: Problem, layer: Any = None) -> list[Tensor]:
     parameters = [p for _, p in layer.named_parameters()] if layer else []
     known = {id(t) for t in (*leaves, *parameters)}
     strays: dict[int, Tensor] = {}
-    for node in sorted(nodes(output), key=lambda node: node.number):
+    for node in nodes(output):
         strays.update({id(t): t for t in node.parents if isinstance(t, Tensor) and id(t) not in known})
     return list(strays.values())
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import npx
-from autograd.engine import Node, Tensor, is_floating, no_grad
+from autograd.engine import Node, Tensor, is_floating, no_grad, reachable
 from autograd.testing import progress
 from autograd.testing.report import REJECTIONS, CheckError, GradientError, explain
 from npx import Array
@@ -217,13 +217,6 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def nodes(output: Tensor) -> set[Node]:
-    """Return the graph nodes that the output depends on."""
-    reachable: set[Node] = set()
-    stack = [output.node] if output.node else []
-    while stack:
-        node = stack.pop()
-        if node not in reachable:
-            reachable.add(node)
-            stack += [p for p in node.parents if isinstance(p, Node)]
-    return reachable
+def nodes(output: Tensor) -> list[Node]:
+    """Return the graph nodes that the output depends on, in order of creation."""
+    return reachable(output.node) if output.node else []

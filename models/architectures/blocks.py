@@ -193,17 +193,16 @@ def make_final_norm(c: TransformerConfig) -> Norm | None:
     return NORMS[c.normalization](c.d_model, c.layer_norm_eps) if c.norm in ("pre", "sandwich") else None
 
 
-def count_targets(targets: npx.Array, pad_id: int) -> int:
-    """Return the number of targets that are not padding, at least 1."""
-    return max(1, int((targets != pad_id).sum()))
+def checked_normalizer(given: float | None, targets: npx.Array, pad_id: int) -> float:
+    """Return the given normalizer of a loss or, if it is None, the number of targets without padding, at least 1.
 
-
-def check_normalizer(loss_normalizer: float) -> float:
-    """Return `loss_normalizer` unchanged. Raises ValueError unless it is positive and finite."""
-    if not 0 < loss_normalizer < float("inf"):
-        got = f"got {loss_normalizer}; try the number of target tokens"
+    Raises ValueError unless it is positive and finite.
+    """
+    normalizer = max(1, int((targets != pad_id).sum())) if given is None else given
+    if not 0 < normalizer < float("inf"):
+        got = f"got {normalizer}; try the number of target tokens"
         raise ValueError(f"loss: expected a finite normalizer above 0; {got}")
-    return loss_normalizer
+    return normalizer
 
 
 class SequenceModel(Module):

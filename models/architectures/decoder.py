@@ -8,8 +8,7 @@ from models.architectures.blocks import (
     EncoderLayer,
     SequenceModel,
     causal_spec,
-    check_normalizer,
-    count_targets,
+    checked_normalizer,
     make_final_norm,
     make_layers,
     record_weights,
@@ -54,13 +53,11 @@ class LanguageModel(SequenceModel):
         Other arguments: see `Transformer.loss`.
         """
         (ids,) = self.loss_inputs(ids)
-        if loss_normalizer is None:
-            loss_normalizer = count_targets(ids[:, 1:], self.config.pad_id)
         return self.loss_from_inputs(
             npx.from_host(ids),
             label_smoothing=label_smoothing,
             smoothing_classes=smoothing_classes,
-            loss_normalizer=check_normalizer(loss_normalizer),
+            loss_normalizer=checked_normalizer(loss_normalizer, ids[:, 1:], self.config.pad_id),
             rdrop=rdrop,
         )
 
@@ -68,24 +65,9 @@ class LanguageModel(SequenceModel):
         """Return the arrays of a batch that `loss_from_inputs` takes, on the host."""
         return (self.check_ids("text ids", ids),)
 
-    def loss_from_inputs(
-        self,
-        ids: npx.Array,
-        *,
-        label_smoothing: float,
-        smoothing_classes: str,
-        loss_normalizer: float,
-        rdrop: float = 0.0,
-    ) -> Tensor:
-        """Compute `loss` from ids on the device, without reading their values."""
-        return self.training_loss(
-            lambda: self.hidden_states(ids[:, :-1]),
-            ids[:, 1:],
-            label_smoothing,
-            smoothing_classes,
-            loss_normalizer,
-            rdrop,
-        )
+    def loss_from_inputs(self, ids: npx.Array, **options: Any) -> Tensor:
+        """Compute `loss` from ids on the device, without reading their values; options as for `training_loss`."""
+        return self.training_loss(lambda: self.hidden_states(ids[:, :-1]), ids[:, 1:], **options)
 
     def hidden_states(self, ids: npx.Array, state: "TextState | None" = None) -> Tensor:
         """Return the last layer's output (B, T, D) for checked ids on the device; `state` holds earlier positions."""

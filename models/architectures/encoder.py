@@ -9,13 +9,12 @@ from autograd.contract import check_ids
 from models.architectures.blocks import (
     EncoderLayer,
     SequenceModel,
-    check_normalizer,
-    count_targets,
+    checked_normalizer,
     make_final_norm,
     make_layers,
     record_weights,
 )
-from models.architectures.encoder_decoder import row_lengths
+from models.architectures.encoder_decoder import checked_lengths
 from models.config import TransformerConfig
 from models.layers.attention import Attention
 from models.layers.basic import Linear
@@ -147,16 +146,14 @@ class Encoder(SequenceModel):
         Other arguments: see `Transformer.loss`.
         """
         packed = self._packed(ids, labels)
-        if loss_normalizer is None:
-            loss_normalizer = count_targets(packed[3], self.config.pad_id)
-        check_normalizer(loss_normalizer)
+        normalizer = checked_normalizer(loss_normalizer, packed[3], self.config.pad_id)
         targets = packed[3][packed[4]]  # computed once for all passes
         return self.training_loss(
             lambda: self._predictions(*packed)[0],
             targets,
             label_smoothing,
             smoothing_classes,
-            loss_normalizer,
+            normalizer,
             rdrop,
         )
 
@@ -178,19 +175,19 @@ class Encoder(SequenceModel):
         lengths: npx.Array,
         token_types: npx.Array,
         labels: npx.Array,
-        *,
-        label_smoothing: float,
-        smoothing_classes: str,
-        loss_normalizer: float,
-        rdrop: float = 0.0,
+        **options: Any,
     ) -> Tensor:
-        """Compute `loss` from arrays on the device, without reading their values (train/learn/graphs.py)."""
+        """Compute `loss` from arrays on the device, without reading their values (train/learn/graphs.py).
+
+        Args:
+            options: as for `training_loss`.
+        """
 
         def hidden() -> Tensor:
             x = self._encode(ids, token_types, npx.AttentionSpec(kv_lengths=lengths))
             return self._pool(x[:, :1]) if labels.shape[1] == 1 else self._transform(x)
 
-        return self.training_loss(hidden, labels, label_smoothing, smoothing_classes, loss_normalizer, rdrop)
+        return self.training_loss(hidden, labels, **options)
 
     def _packed(self, ids: Any, labels: Any) -> tuple[Any, ...]:
         """Return packed ids and token types, their packing, packed labels, and the rows (n,) with labels to predict.
@@ -230,14 +227,7 @@ class Encoder(SequenceModel):
         """
         c = self.config
         ids = self.check_ids("text ids", ids, c.src_vocab_size)
-        mask = ids != c.pad_id
-        lengths = row_lengths(mask)
-        if lengths.sum() != mask.sum():
-            row = (lengths != mask.sum(axis=1)).argmax()
-            raise ValueError(
-                f"text ids: expected padding ({c.pad_id}) at the end of a row only; "
-                f"got row {row} with padding before its end; try moving the padding to the end"
-            )
+        lengths = checked_lengths("text ids", ids, c.pad_id)
         if token_types is None:
             is_eos = ids == c.eos_id
             types = host.minimum(is_eos.cumsum(axis=1) - is_eos, max(0, c.token_types - 1))

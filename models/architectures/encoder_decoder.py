@@ -9,8 +9,7 @@ from models.architectures.blocks import (
     DecoderLayer,
     EncoderLayer,
     SequenceModel,
-    check_normalizer,
-    count_targets,
+    checked_normalizer,
     make_final_norm,
     make_layers,
     record_weights,
@@ -105,15 +104,13 @@ class EncoderDecoder(SequenceModel):
                 a single pass.
         """
         src_ids, src_lengths, tgt_inputs, targets = self.loss_inputs(src_ids, tgt_ids)
-        if loss_normalizer is None:
-            loss_normalizer = count_targets(targets, self.config.pad_id)
         src_packing, tgt_packing = npx.pack(src_lengths), npx.pack(row_lengths(targets != self.config.pad_id))
         packed = src_packing.rows(src_ids), src_lengths, tgt_packing.rows(tgt_inputs), tgt_packing.rows(targets)
         return self.loss_from_inputs(
             *map(npx.from_host, packed),
             label_smoothing=label_smoothing,
             smoothing_classes=smoothing_classes,
-            loss_normalizer=check_normalizer(loss_normalizer),
+            loss_normalizer=checked_normalizer(loss_normalizer, targets, self.config.pad_id),
             rdrop=rdrop,
             packing=(src_packing.to_device(), tgt_packing.to_device()),
         )
@@ -130,17 +127,15 @@ class EncoderDecoder(SequenceModel):
         tgt_inputs: npx.Array,
         targets: npx.Array,
         *,
-        label_smoothing: float,
-        smoothing_classes: str,
-        loss_normalizer: float,
-        rdrop: float = 0.0,
         packing: tuple[npx.Packing | None, npx.Packing | None] = (None, None),
+        **options: Any,
     ) -> Tensor:
         """Compute `loss` from arrays on the device, without reading their values.
 
         Args:
             packing: the packing of source and target; None if the arrays are padded, as CUDA graphs require
                 (train/learn/graphs.py).
+            options: as for `training_loss`.
         """
         src_packing, tgt_packing = packing
         spec = (
@@ -153,7 +148,7 @@ class EncoderDecoder(SequenceModel):
             memory, memory_spec = self._encode(src_ids, spec)
             return self._decode(tgt_inputs, memory, memory_spec._replace(q_packing=tgt_packing))
 
-        return self.training_loss(hidden, targets, label_smoothing, smoothing_classes, loss_normalizer, rdrop)
+        return self.training_loss(hidden, targets, **options)
 
     def encode(self, src_ids: Any) -> tuple[Tensor, npx.AttentionSpec]:
         """Return the memory (B, S, D) of source ids (B, S), and the spec that masks its padding."""
@@ -163,15 +158,7 @@ class EncoderDecoder(SequenceModel):
     def _check_source(self, src_ids: Any) -> tuple[npx.Array, npx.Array]:
         """Return source ids (B, S) and their lengths (B,), on the host. Raises ValueError for padding within a row."""
         ids = self.check_ids("source ids", src_ids, self.config.src_vocab_size)
-        src_mask = ids != self.config.pad_id
-        lengths = row_lengths(src_mask)
-        if lengths.sum() != src_mask.sum():
-            raise ValueError(
-                f"source ids: expected padding ({self.config.pad_id}) at the end of a row only; "
-                f"got row {(lengths != src_mask.sum(axis=1)).argmax()} with padding before its end; "
-                "try moving the padding to the end"
-            )
-        return ids, lengths
+        return ids, checked_lengths("source ids", ids, self.config.pad_id)
 
     def _encode(self, src_ids: npx.Array, spec: npx.AttentionSpec) -> tuple[Tensor, npx.AttentionSpec]:
         """Encode checked ids on the device, (B, S) or packed (R,)."""
@@ -301,6 +288,19 @@ class EncoderDecoder(SequenceModel):
         with no_grad():
             hidden = [*(norm(x) for x in layer_inputs[1:]), last]
         return Inspection(maps, hidden)
+
+
+def checked_lengths(name: str, ids: npx.Array, pad_id: int) -> npx.Array:
+    """Return the lengths (B,) of rows of ids (B, T). Raises ValueError for padding within a row."""
+    mask = ids != pad_id
+    lengths = row_lengths(mask)
+    if lengths.sum() != mask.sum():
+        row = (lengths != mask.sum(axis=1)).argmax()
+        raise ValueError(
+            f"{name}: expected padding ({pad_id}) at the end of a row only; got row {row} with padding before its end; "
+            "try moving the padding to the end"
+        )
+    return lengths
 
 
 def row_lengths(mask: npx.Array) -> npx.Array:

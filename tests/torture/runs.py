@@ -18,7 +18,7 @@ from tests.helpers.trainings import config, outcome, write_text
 from train import UserError, average_checkpoints, train
 from train.learn import checkpointer
 from train.learn.trainer import Trainer
-from train.run import storage
+from train.run import replace, storage
 from train.run.folder import RunFolder
 from train.run.report import LineFile
 
@@ -173,7 +173,7 @@ def kill_at_write(out, at, report):
     for name in ("fsync", "ftruncate"):
         intercept(os, name)
     intercept(storage, "save_file")
-    intercept(storage, "replace_folder")
+    intercept(replace, "replace_folder")
     intercept(LineFile, "_write", "append")
     save = storage.save_file
 

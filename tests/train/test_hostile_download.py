@@ -85,7 +85,7 @@ HOSTILE = {
 def test_a_hostile_answer_gives_one_line(tmp_path, quick, name):
     raw, message = HOSTILE[name]
     with answering(raw) as url, pytest.raises(UserError) as error:
-        fetch_all([ARCHIVE], tmp_path / "out", url, timeout=20)
+        fetch_all([ARCHIVE], tmp_path / "out", url)
     text = str(error.value)
     assert text.isprintable() and message in text and "a.bin" in text and "; try " in text
     assert {path.name for path in (tmp_path / "out").iterdir()} <= {"a.bin.part"}

@@ -14,6 +14,7 @@ from train.errors import UserError
 from train.learn.optimizer import Adam
 from train.metrics.classification import LabelScores
 from train.run.checkpoint import load_model
+from train.tasks import labeling
 from train.tasks.labeling import embed_lines, label_lines
 from train.text.affixes import AffixTokenizer, affix_spec
 from train.text.corpus import Corpus
@@ -304,15 +305,16 @@ def test_embed_writes_the_same_vectors_as_text_and_as_an_array(runs, tmp_path, c
             assert np.allclose(vectors, rows, rtol=1e-5, atol=1e-6)
 
 
-def test_results_do_not_depend_on_the_batch(runs):
+def test_results_do_not_depend_on_the_batch(runs, monkeypatch):
     model, tokenizer, _ = load_model(runs / "tagging", "tagging")
     lines = [SENTENCES[0], "the cat", "likes", *SENTENCES[5:8]]
     together = list(label_lines(model, tokenizer, lines, "tagging"))
-    alone = [next(label_lines(model, tokenizer, [line], "tagging", batch_tokens=1)) for line in lines]
+    vectors = list(embed_lines(model, tokenizer, lines))
+    monkeypatch.setattr(labeling, "BATCH_TOKENS", 1)
+    alone = list(label_lines(model, tokenizer, lines, "tagging"))
     for a, b in zip(together, alone, strict=True):
         assert a.labels == b.labels and np.allclose(a.probabilities, b.probabilities, atol=1e-5)
-    vectors = [list(embed_lines(model, tokenizer, lines, batch_tokens=n)) for n in (1, 500)]
-    assert np.allclose(*vectors, atol=1e-5)
+    assert np.allclose(vectors, list(embed_lines(model, tokenizer, lines)), atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from train.cli import main
 from train.run.checkpoint import load_model
 from train.run.folder import RunFolder
 from train.tasks import TASKS
+from train.text.batches import Batches
 from train.text.corpus import Corpus
 from train.viewer import picture
 from train.viewer.beams import wrap
@@ -295,7 +296,7 @@ def test_peak_memory_agrees_with_tracemalloc():
     rows = np.random.default_rng(1).integers(3, 50, (24, 40))
     corpus = Corpus.from_pairs([(row[:39].tolist(), row[:39].tolist()) for row in rows])
     task = TASKS["translation"]
-    batches = task.batches(corpus, 1000, 1)
+    batches = Batches(corpus, 1000, 1)
     batch = batches.batch(batches.epoch(1)[0])
     how = type("Table", (), {"label_smoothing": 0.1, "smoothing_over": "all", "seed": 1})
     memory = measure_memory(task, model, batch, how)

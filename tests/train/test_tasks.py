@@ -105,7 +105,7 @@ class Copying(Task):
     def prepare(self, files, tokenizer, out_dir, max_length, progress):
         return CopyCorpus(tokenizer.encode(line) for chunk in read_lines(*files) for line in chunk)
 
-    def batches(self, corpus, batch_tokens, seed):
+    def training_batches(self, corpus, config, tokenizer, order):
         return CopyBatches(corpus)
 
     def in_order(self, corpus, batch_tokens):

@@ -187,11 +187,12 @@ def pairs_task(run: Path, config: Any) -> Any:
 def draw_memory_of(run: Path, out: Path) -> None:
     """Draw the memory in use during one update."""
     from train.run.checkpoint import load_with_origin
+    from train.text.batches import Batches
     from train.viewer.memory import draw_memory, measure_memory
 
     model, tokenizer, config, origin = load_with_origin(run, "", warn)
     task = pairs_task(run, config)
-    batches = task.batches(open_corpus(run, "train", config, tokenizer), config.train.batch_tokens, config.train.seed)
+    batches = Batches(open_corpus(run, "train", config, tokenizer), config.train.batch_tokens, config.train.seed)
     batch = batches.batch(batches.epoch(1)[0])
     draw_memory(measure_memory(task, model, batch, config.train), batch.describe(), out, origin.caption)
 

@@ -6,7 +6,6 @@ the library's main functions: `train`, `average_checkpoints`, `load_model` and `
 """
 
 import importlib.util
-import os
 import random
 import time
 import tomllib
@@ -16,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError, pip_install
-from train.files import atomic_write, make_folder, remove_all, write_text
+from train.experiments.plot import import_pyplot
+from train.files import atomic_write, make_folder, write_text
+from train.run.replace import remove_partial
 
 LIMIT = 1_000_000
 PICTURED = (342, 21_965)  # numbers in the attention picture, excluded from training
@@ -134,7 +135,8 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
         train(config, out / "run")
     except BaseException:
         if not (out / "run").exists():  # training has not begun: leave a folder in which the same command can begin
-            remove_all(files, os.unlink)
+            for file in files:
+                remove_partial(str(file))
         raise
     average_checkpoints(out / "run", config.train.keep_last)
 
@@ -171,14 +173,10 @@ def draw_attention(model: Any, tokenizer: Any, pairs: Sequence[tuple[str, str]],
 
     Row t, column s is the weight of source token s when target token t is predicted; a row sums to 1.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")  # no display needed
-    import matplotlib.pyplot as plt
-
     import npx
     from train.viewer.inspection import labels
 
+    plt = import_pyplot(path.name)
     eos, bos = model.config.eos_id, model.config.bos_id
     sides = [[tokenizer.encode(text) for text in pair] for pair in pairs]
     widths = [len(src) + 4 for src, _ in sides]

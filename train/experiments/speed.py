@@ -12,7 +12,7 @@ from train.learn.update import Update
 from train.run.config import RunConfig
 from train.run.report import RankNotes
 from train.tasks import TASKS
-from train.text.batches import Stream
+from train.text.batches import Batches, Stream
 from train.text.corpus import Corpus
 
 LENGTH = 30  # length of a random sentence in tokens, including EOS
@@ -34,7 +34,7 @@ def measure_speed(shape: TransformerConfig, config: RunConfig, updates: int = 3)
     )
     rng, pairs = np.random.default_rng(0), settings.batch_tokens // LENGTH
     ids = rng.integers(4, shape.vocab_size, (2, pairs, LENGTH - 1)).tolist()
-    stream = Stream(task.batches(Corpus.from_pairs(zip(*ids, strict=True)), settings.batch_tokens, 0))
+    stream = Stream(Batches(Corpus.from_pairs(zip(*ids, strict=True)), settings.batch_tokens, 0))
     model = shape.build(0, npx.use_precision(settings.precision).weight_dtype)
     model.train()
     update, seconds, batch = Update(task, model, settings, RankNotes()), [], stream.batch((0, 0))

@@ -6,6 +6,7 @@ embedding rows of [PAD], [CLS], [SEP] and [MASK] to these ids.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from models import TransformerConfig
 from train.errors import UserError
 from train.formats.huggingface import CONFIG, READERS, TOKENIZER, TOKENIZER_CONFIG, Imported, make_shape, read_object
 from train.formats.marian import Mapped, linear, norm
-from train.formats.settings import check_settings, read_activation, read_value
+from train.formats.settings import check_settings, check_vocab_size, read_activation, read_value
 from train.formats.weights import Tensors, read_weights
 from train.json_files import read_json
 from train.text.affixes import AffixTokenizer
@@ -78,10 +79,7 @@ def read_bert(
     """
     path = folder / CONFIG
     check_settings(config, REQUIRED_SETTINGS, str(path))
-
-    def value(key: str, kind: type = int, default: Any = None) -> Any:
-        return read_value(config, key, kind, str(path), default)
-
+    value = partial(read_value, config, str(path))
     weights = {name.removeprefix("bert."): array for name, array in read_weights(folder).items()}
     if removed := [name for name in weights if name.startswith(NEXT_SENTENCE)]:
         on_warning(f"{folder}: {NEXT_SENTENCE}* is not imported; our models do not predict the next sentence")
@@ -100,11 +98,7 @@ def read_bert(
     if keys["token_types"] < 1:
         raise UserError(f"{path}: type_vocab_size: expected at least 1; got {keys['token_types']}; try another model")
     tokenizer, order = read_wordpiece_tokenizer(folder)
-    if config.get("vocab_size") != len(order):
-        raise UserError(
-            f"{folder}: expected a tokenizer of vocab_size = {config.get('vocab_size')} subwords; got {len(order)}; "
-            "try the files of one model"
-        )
+    check_vocab_size(folder, "vocab_size", config.get("vocab_size"), len(order))
     shape = make_shape(path, tokenizer, keys, {}, NAMES)
     tables = {"model": keys, "data": {"task": "masking", "max_length": keys["max_positions"]}}
     return Imported(shape, tables, tokenizer, from_bert(weights, shape, order, str(folder)))

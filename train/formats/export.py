@@ -18,7 +18,7 @@ from train.errors import UserError
 from train.files import describe_path, disk_errors
 from train.run.checkpoint import load_model
 from train.run.config import RunConfig
-from train.run.replace import hidden_name, remove_partial, replace_folder
+from train.run.replace import new_folder
 
 # maps a target to a function that writes (model, tokenizer, run's configuration, dtype) to files in a folder
 Writer = Callable[[Any, Any, RunConfig, Path, str], None]
@@ -57,16 +57,8 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
     if target == "ctranslate2" and model.config.suppressed_ids:
         on_warning(f"{out}: forbidden tokens are not part of CTranslate2's format; try its option suppress_sequences")
     out = Path(os.path.abspath(out))
-    with disk_errors(str(out), "or another --out"):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        partial = hidden_name(out, "partial")
-        try:
-            remove_partial(partial)
-            os.mkdir(partial)
-            TARGETS[target](model, tokenizer, config, Path(partial), dtype)
-            replace_folder(partial, out)
-        finally:
-            remove_partial(partial)
+    with disk_errors(str(out), "or another --out"), new_folder(out) as partial:
+        TARGETS[target](model, tokenizer, config, Path(partial), dtype)
 
 
 def run_of(path: Path) -> Path:

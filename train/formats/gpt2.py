@@ -5,6 +5,7 @@ the same layout as ours.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from train.formats.huggingface import (
     read_object,
     warn_of_settings,
 )
-from train.formats.settings import ACTIVATIONS, check_settings, read_activation, read_value
+from train.formats.settings import ACTIVATIONS, check_settings, check_vocab_size, read_activation, read_value
 from train.formats.weights import SAFETENSORS, Tensors, read_weights
 from train.json_files import read_json
 from train.text.lines import read_all_lines
@@ -74,10 +75,7 @@ def read_gpt2(
     """Read a GPT-2 folder. Raises UserError for features that our model does not have."""
     path = folder / CONFIG
     check_settings(config, REQUIRED_SETTINGS, str(path))
-
-    def value(key: str, kind: type = int, default: Any = None) -> Any:
-        return read_value(config, key, kind, str(path), default)
-
+    value = partial(read_value, config, str(path))
     keys: dict[str, Any] = {ours: value(theirs) for ours, theirs in SIZES.items()}
     keys["d_ff"] = 4 * keys["d_model"] if config.get("n_inner") is None else value("n_inner")
     keys |= {ours: value(theirs, float, default) for ours, (theirs, default) in FLOAT_KEYS.items()}
@@ -87,11 +85,7 @@ def read_gpt2(
         "tying": "all" if value("tie_word_embeddings", bool, True) else "none",
     }  # fmt: skip
     tokenizer = read_byte_level_tokenizer(folder, config)
-    if config.get("vocab_size") != tokenizer.vocab_size:
-        raise UserError(
-            f"{folder}: expected a tokenizer of vocab_size = {config.get('vocab_size')} subwords; got "
-            f"{tokenizer.vocab_size}; try the files of one model"
-        )
+    check_vocab_size(folder, "vocab_size", config.get("vocab_size"), tokenizer.vocab_size)
     shape = make_shape(path, tokenizer, keys, settings, NAMES)
     if (rate := value("embd_pdrop", float, 0.1)) != keys["dropout"]:
         on_warning(f"{path}: embd_pdrop = {rate} is not imported; resid_pdrop = {keys['dropout']} replaces it")

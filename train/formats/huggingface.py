@@ -10,6 +10,7 @@ from npx.registry import Registry
 from train.errors import UserError, one_line
 from train.files import open_for_reading
 from train.formats import marian
+from train.formats.settings import check_vocab_size
 from train.formats.weights import read_weights
 from train.json_files import read_json
 from train.run.checkpoint import save_weights
@@ -126,16 +127,10 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> PairTokenizer | T
                 f"{folder / TOKENIZER}: expected <pad> {pad} and </s> {eos}, as in {CONFIG}; got {got}; try the files "
                 "of one model"
             )
-    target = config.get("decoder_vocab_size") or config.get("vocab_size")
-    for name, size, n_subwords in (
-        ("vocab_size", config.get("vocab_size"), tokenizer.source.vocab_size),
-        ("decoder_vocab_size", target, tokenizer.target.vocab_size),
-    ):
-        if size != n_subwords:
-            raise UserError(
-                f"{folder}: expected a tokenizer of {name} = {size} subwords; got {n_subwords}; try the files of one "
-                "model"
-            )
+    source = config.get("vocab_size")
+    target = config.get("decoder_vocab_size") or source
+    check_vocab_size(folder, "vocab_size", source, tokenizer.source.vocab_size)
+    check_vocab_size(folder, "decoder_vocab_size", target, tokenizer.target.vocab_size)
     return tokenizer
 
 

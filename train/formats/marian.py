@@ -5,6 +5,7 @@ sines of positions in columns 0 to d - 1 and cosines in the others.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,10 +78,7 @@ def read_config(c: Mapping[str, Any], name: str) -> dict[str, Any]:
 
     Raises UserError, naming the key and the file `name`, for unsupported features.
     """
-
-    def value(key: str, kind: type = int, default: Any = None) -> Any:
-        return read_value(c, key, kind, name, default)
-
+    value = partial(read_value, c, name)
     for ours, sides in {
         "n_layers": ("encoder_layers", "decoder_layers"),
         "n_heads": ("encoder_attention_heads", "decoder_attention_heads"),

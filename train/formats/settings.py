@@ -1,6 +1,7 @@
 """Reads keys of config.json that several architectures share."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from train.errors import UserError, nearest
@@ -12,7 +13,7 @@ ACTIVATIONS = {  # maps transformers' names to ours; an export writes the last n
 WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
-def read_value(config: Mapping[str, Any], key: str, kind: type, name: str, default: Any = None) -> Any:
+def read_value(config: Mapping[str, Any], name: str, key: str, kind: type = int, default: Any = None) -> Any:
     """Return the value of a key in the file `name`. Raises UserError for a value that is not of type `kind`."""
     value = config.get(key, default)
     if type(value) is not kind and not (kind is float and type(value) is int):
@@ -25,6 +26,14 @@ def check_settings(config: Mapping[str, Any], expected: Mapping[str, Any], name:
     for key, value in expected.items():
         if config.get(key, value) != value:
             raise UserError(f"{name}: {key}: expected {value}; got {config[key]!r}; try another model")
+
+
+def check_vocab_size(folder: Path, key: str, size: Any, n_subwords: int) -> None:
+    """Raise UserError unless the tokenizer of a folder has the number of subwords that the settings name."""
+    if size != n_subwords:
+        raise UserError(
+            f"{folder}: expected a tokenizer of {key} = {size} subwords; got {n_subwords}; try the files of one model"
+        )
 
 
 def read_activation(

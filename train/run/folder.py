@@ -19,15 +19,14 @@ is never written to.
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.files import disk_errors, make_folder, open_for_reading, remove_all, write_text
+from train.files import disk_errors, make_folder, open_for_reading, write_text
 from train.json_files import parse_json
 from train.run.config import RunConfig
 from train.run.lock import FolderLock, lock_folder
@@ -130,11 +129,9 @@ class RunFolder:
 
     # ---- writing
 
-    @contextmanager
-    def lock(self, program: str) -> Iterator[FolderLock]:
+    def lock(self, program: str) -> AbstractContextManager[FolderLock]:
         """Lock the existing folder for this program. Raises UserError, naming its holder, if it is already locked."""
-        with lock_folder(self.path, program) as lock:
-            yield lock
+        return lock_folder(self.path, program)
 
     @contextmanager
     def creating(self, resume: bool) -> Iterator[None]:
@@ -170,8 +167,7 @@ class RunFolder:
     def _remove_contents(self) -> None:
         for name in self._names():
             if name in CONTENTS or _is_partial(name):
-                path = self.path / name
-                remove_all([path], shutil.rmtree if path.is_dir() and not path.is_symlink() else os.unlink)
+                remove_partial(f"{self.path}/{name}")
 
     def prepare(self, config: RunConfig, tokenizer: TextTokenizer, keep_config: bool = False) -> None:
         """Prepare the folder for the first update: write config.toml and tokenizer.json, and remove leftovers.
@@ -189,11 +185,9 @@ class RunFolder:
     def remove_leftovers(self) -> None:
         """Remove files and folders that a killed process only partially wrote or removed."""
         finish_replacements(self.checkpoints)
-        for partial in self.checkpoints.glob(".*.partial"):
-            remove_partial(str(partial))
-        data = self.path / "data"
-        files = chain(self.path.glob(".*.partial"), data.glob("*/.*.partial"), data.glob("*/*.part-*"))
-        remove_all([*files], os.unlink)
+        for pattern in (".*.partial", "checkpoints/.*.partial", "data/*/.*.partial", "data/*/*.part-*"):
+            for path in [*self.path.glob(pattern)]:
+                remove_partial(str(path))
 
 
 def _is_partial(name: str) -> bool:

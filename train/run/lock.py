@@ -11,10 +11,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from train.errors import UserError
-from train.files import is_same_file, open_for_reading, open_inside, try_lock
+from train.files import is_same_file, open_for_reading, open_locked
 from train.json_files import parse_json
 
 # Seconds to wait for the lock of a dead process: a child it forked may still hold the descriptor until it calls exec.
@@ -68,7 +69,8 @@ def lock_folder(folder: Path, program: str) -> Iterator[FolderLock]:
         if key in _held and _held[key][0] == holder:
             yield FolderLock(folder, folder_descriptor, _held[key][1])
             return
-        lock, descriptor = folder / "lock", _acquire(folder / "lock")
+        lock, deadline = folder / "lock", time.monotonic() + LOCK_WAIT_SECONDS
+        descriptor = open_locked(lock, partial(_wait, lock, deadline))
         _held[key] = holder, descriptor
         try:
             text = {"program": program, "pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%c")}
@@ -88,26 +90,12 @@ def lock_folder(folder: Path, program: str) -> Iterator[FolderLock]:
         os.close(folder_descriptor)
 
 
-def _acquire(lock: Path) -> int:
-    """Return the descriptor of the locked file."""
-    deadline = time.monotonic() + LOCK_WAIT_SECONDS
-    while True:
-        descriptor = open_inside(lock, os.O_RDWR)
-        try:
-            if try_lock(descriptor):
-                if is_same_file(descriptor, lock):
-                    return descriptor
-            else:
-                holder, dead = _describe_holder(lock)
-                if not dead or time.monotonic() > deadline:
-                    raise UserError(
-                        f"{lock.parent} is in use by {holder}; try again when it has finished, or use another folder"
-                    )
-                time.sleep(0.02)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)  # the previous holder has just ended and removed the file
+def _wait(lock: Path, deadline: float) -> None:
+    """Wait a moment if the holder of a lock has died, at most until `deadline`; raise UserError, naming it, if not."""
+    holder, dead = _describe_holder(lock)
+    if not dead or time.monotonic() > deadline:
+        raise UserError(f"{lock.parent} is in use by {holder}; try again when it has finished, or use another folder")
+    time.sleep(0.02)
 
 
 def _describe_holder(lock: Path) -> tuple[str, bool]:

@@ -1,5 +1,5 @@
-"""Replacement and removal of folders: if the process is killed at any moment, a complete folder remains and can be
-found.
+"""Writing, replacement and removal of folders: if the process is killed at any moment, a complete folder remains and
+can be found.
 
 There is no portable call that exchanges two folders, so `replace_folder` renames the old folder to a hidden name, then
 renames the new one to the target, and removes the old one last. In between, `existing_folder` finds the old one under
@@ -9,7 +9,8 @@ the hidden name.
 import os
 import re
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from train.files import fsync
@@ -24,6 +25,20 @@ def hidden_name(path: Path, suffix: str) -> str:
     MiB in 2,500 checkpoints.
     """
     return f"{path.parent}/.{path.name}.{suffix}"
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[str]:
+    """Create a hidden folder, yield its path, and rename it to `target`, which it replaces, after the block."""
+    partial = hidden_name(target, "partial")
+    try:
+        remove_partial(partial)
+        os.makedirs(partial)
+        yield partial
+        fsync(partial)
+        replace_folder(partial, target)
+    finally:
+        remove_partial(partial)
 
 
 def replace_folder(new: str, target: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from train.files import disk_errors, fsync, write_text
-from train.progress import Display, format_duration
+from train.progress import Display, Work, format_duration
 from train.run.folder import RunFolder
 from train.run.metric_files import Copy, LineFile, csv_copy, tensorboard_copy
 from train.run.state import RunState
@@ -40,6 +40,7 @@ class RunReport:
         self.run, self.max_steps, self.progress = run, max_steps, progress
         self.csv, self.tensorboard = csv, tensorboard
         self.display = Display(progress)
+        self._steps = Work("step")
         self._copies: list[Copy] = []
 
     @contextmanager
@@ -230,15 +231,6 @@ class SilentReport(RunReport):
 
     def trim(self, state: RunState, validates: bool) -> None:
         pass
-
-    def write_missing_copies(self) -> None:
-        pass
-
-    def advance(self, state: RunState) -> None:
-        pass
-
-    def time_left(self) -> str:
-        return ""
 
     def sync(self) -> None:
         pass

@@ -24,7 +24,7 @@ from npx.ranges import Range
 from train.errors import UserError, one_line
 from train.files import digest, disk_errors, fsync, open_for_reading
 from train.json_files import Schema, is_seal_broken, read_json, schema_error, sealed_json
-from train.run.replace import hidden_name, remove_partial, replace_folder
+from train.run.replace import new_folder
 
 FORMATS = 1, 2  # formats of state.json that can be read; new files have the last one
 STATE = "state.json"
@@ -120,34 +120,26 @@ def write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], sta
     """
     # One entry only: safetensors writes several entries in random order, and equal runs must produce equal bytes.
     metadata = {"npx_transformer": json.dumps({key: state[key] for key in IDENTITY})}
-    partial = hidden_name(target, "partial")
-    with disk_errors(str(target)):
-        try:
-            remove_partial(partial)
-            os.makedirs(partial)
-            listed = {}
-            for name, arrays in files.items():
-                file = f"{partial}/{name}"
-                # save_file writes the buffer as if it were in C order.
-                in_order = {key: np.asarray(npx.to_host(array), order="C") for key, array in arrays.items()}
-                for key, array in in_order.items():
-                    if not np.isfinite(array).all():
-                        raise UserError(
-                            f"{target}: expected finite values in {key}; got NaN or infinity; try an earlier checkpoint"
-                        )
-                save_file(in_order, file, metadata=metadata)
-                tensors = {key: _array_digest(key, array) for key, array in in_order.items()}
-                listed[name] = {"bytes": os.stat(file).st_size, "tensors": tensors}
-                fsync(file)
-            with open(f"{partial}/{STATE}", "x", encoding="utf-8") as text:
-                text.write(sealed_json({"format": FORMATS[-1], **state, "files": listed}))
-            fsync(text.name)
-            for name in files:  # save_file makes the files unreadable for other users, regardless of the umask
-                os.chmod(f"{partial}/{name}", stat.S_IMODE(os.stat(text.name).st_mode))
-            fsync(partial)
-            replace_folder(partial, target)
-        finally:
-            remove_partial(partial)
+    with disk_errors(str(target)), new_folder(target) as partial:
+        listed = {}
+        for name, arrays in files.items():
+            file = f"{partial}/{name}"
+            # save_file writes the buffer as if it were in C order.
+            in_order = {key: np.asarray(npx.to_host(array), order="C") for key, array in arrays.items()}
+            for key, array in in_order.items():
+                if not np.isfinite(array).all():
+                    raise UserError(
+                        f"{target}: expected finite values in {key}; got NaN or infinity; try an earlier checkpoint"
+                    )
+            save_file(in_order, file, metadata=metadata)
+            tensors = {key: _array_digest(key, array) for key, array in in_order.items()}
+            listed[name] = {"bytes": os.stat(file).st_size, "tensors": tensors}
+            fsync(file)
+        with open(f"{partial}/{STATE}", "x", encoding="utf-8") as text:
+            text.write(sealed_json({"format": FORMATS[-1], **state, "files": listed}))
+        fsync(text.name)
+        for name in files:  # save_file makes the files unreadable for other users, regardless of the umask
+            os.chmod(f"{partial}/{name}", stat.S_IMODE(os.stat(text.name).st_mode))
 
 
 def _array_digest(name: str, array: npx.Array) -> str:

@@ -15,7 +15,7 @@ from train.text.affixes import split_words
 from train.text.labeled import Labeled, WordEncoder, encode_texts, label_names
 from train.text.tokenizer import SPECIALS
 
-BATCH_TOKENS = 4096
+BATCH_TOKENS = 4096  # tokens per batch, padding included; a single line may exceed it
 Rows = list[list[int]]  # token ids of texts
 Progress = Callable[[int], object]
 
@@ -33,7 +33,6 @@ def label_lines(
     tokenizer: Any,
     lines: Iterable[str | None],
     task: str,
-    batch_tokens: int = BATCH_TOKENS,
     on_progress: Progress = lambda n_lines: None,
 ) -> Iterator[Labeling]:
     """Yield the labels of each line.
@@ -44,7 +43,6 @@ def label_lines(
         lines: texts; None marks a pause in the input. For a classifier of pairs, a tab separates the two texts; for
             a tagger, spaces separate the words.
         task: "classification" or "tagging".
-        batch_tokens: maximum tokens per batch, padding included; a single line may exceed it.
         on_progress: called after every batch with the number of lines it has finished.
 
     Raises UserError for an empty line and for one that is longer than the model's positions.
@@ -74,7 +72,7 @@ def label_lines(
         for extra, rows in zip(extras, np.split(p, ends[:-1]), strict=True):
             yield Labeling(extra[0] if extra else [], [names[i] for i in rows.argmax(axis=1)], rows)
 
-    return by_windows(model, lines, encode, label, batch_tokens, on_progress)
+    return by_windows(model, lines, encode, label, on_progress)
 
 
 def embed_lines(
@@ -82,7 +80,6 @@ def embed_lines(
     tokenizer: Any,
     lines: Iterable[str | None],
     pooling: str = "mean",
-    batch_tokens: int = BATCH_TOKENS,
     on_progress: Progress = lambda n_lines: None,
 ) -> Iterator[npx.Array]:
     """Yield a vector (D,) for each line, computed by `Encoder.pooled`. Other arguments: see `label_lines`."""
@@ -94,7 +91,7 @@ def embed_lines(
         with no_grad():
             return iter(npx.to_host(model.pooled(ids, pooling).data))
 
-    return by_windows(model, lines, encode, embed, batch_tokens, on_progress)
+    return by_windows(model, lines, encode, embed, on_progress)
 
 
 def by_windows(
@@ -102,7 +99,6 @@ def by_windows(
     lines: Iterable[str | None],
     encode: Callable[[Sequence[str]], tuple[Rows, list[Any]]],
     compute: Callable[[NDArray[np.int32], list[Any]], Iterable[Any]],
-    batch_tokens: int,
     on_progress: Progress,
 ) -> Iterator[Any]:
     """Yield a result for each line, in order, computed in batches of similar length.
@@ -112,7 +108,7 @@ def by_windows(
         compute: returns the results for padded ids (B, S) and these lines' values from `encode`.
     """
     remaining, number, c = iter(lines), 0, model.config
-    while texts := read_window(remaining, WINDOW, CHARACTERS_PER_TOKEN * batch_tokens):
+    while texts := read_window(remaining, WINDOW, CHARACTERS_PER_TOKEN * BATCH_TOKENS):
         rows, extras = encode(texts)
         for i, (text, row) in enumerate(zip(texts, rows, strict=True), number + 1):
             if len(row) < 2:
@@ -124,7 +120,7 @@ def by_windows(
                     f"{len(row) - 1}; try splitting the line"
                 )
         results: list[Any] = [None] * len(rows)
-        for batch in length_batches([len(row) + 1 for row in rows], batch_tokens):
+        for batch in length_batches([len(row) + 1 for row in rows], BATCH_TOKENS):
             ids = np.full((len(batch), max(len(rows[i]) for i in batch) + 1), c.pad_id, np.int32)
             for line, i in zip(ids, batch, strict=True):
                 line[: len(rows[i]) + 1] = [*rows[i], c.eos_id]

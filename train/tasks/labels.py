@@ -98,9 +98,6 @@ class Masking(Labels[MaskedText]):
 
         return MaskedText(prepare_pairs({"text": files[0]}, encode, tokenizer, *args), tokenizer.word_starts())
 
-    def batches(self, corpus: MaskedText, batch_tokens: int, seed: int) -> MaskedBatches:
-        return MaskedBatches(corpus, batch_tokens, seed)
-
     def training_batches(self, corpus: MaskedText, config: Any, tokenizer: Any, order: int) -> MaskedBatches:
         t = config.train
         return MaskedBatches(corpus, t.batch_tokens, t.seed, t.mask_rate, order)
@@ -177,9 +174,6 @@ class LabeledTask(Labels[LabeledText]):
 
         sources = dict(zip(("labeled", "tags"), files, strict=False))
         return LabeledText(prepare_pairs(sources, encode, tokenizer, *args), self.of_texts)
-
-    def batches(self, corpus: LabeledText, batch_tokens: int, seed: int) -> LabeledBatches:
-        return LabeledBatches(corpus, batch_tokens, seed)
 
     def training_batches(self, corpus: LabeledText, config: Any, tokenizer: Any, order: int) -> LabeledBatches:
         return LabeledBatches(corpus, config.train.batch_tokens, config.train.seed, order)

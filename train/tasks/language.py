@@ -39,8 +39,8 @@ class Language(Task[PlainText, Windows]):
     def prepare(self, files: Sequence[str], *args: Any) -> PlainText:
         return PlainText.prepare(files[0], *args)
 
-    def batches(self, corpus: PlainText, batch_tokens: int, seed: int) -> WindowBatches:
-        return WindowBatches(corpus, batch_tokens, seed)
+    def training_batches(self, corpus: PlainText, config: Any, tokenizer: Any, order: int) -> WindowBatches:
+        return WindowBatches(corpus, config.train.batch_tokens, config.train.seed)
 
     def in_order(self, corpus: PlainText, batch_tokens: int) -> Iterator[tuple[Any, Windows]]:
         return WindowBatches(corpus, batch_tokens).in_order()

@@ -42,9 +42,6 @@ class Pairs(Task[Corpus, Batch]):
     examples = "pairs"
     sides = ("source", "target")
 
-    def batches(self, corpus: Corpus, batch_tokens: int, seed: int) -> Batches:
-        return Batches(corpus, batch_tokens, seed)
-
     def training_batches(self, corpus: Corpus, config: Any, tokenizer: Any, order: int) -> BatchSource:
         t = config.train
 

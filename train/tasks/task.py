@@ -107,16 +107,12 @@ class Task(Generic[C, B]):
         """
         raise NotImplementedError
 
-    def batches(self, corpus: C, batch_tokens: int, seed: int) -> BatchSource:
-        """Return the shuffled batches of a corpus, of at most `batch_tokens` tokens per side."""
-        raise NotImplementedError
-
     def training_batches(self, corpus: C, config: Any, tokenizer: Any, order: int) -> BatchSource:
-        """Return the batches that a run trains on: `batches`, unless keys of `config` such as bpe_dropout change them.
+        """Return the shuffled batches that a run trains on, of at most `train.batch_tokens` tokens per side.
 
         `order` is the version of the batch order that the run started with.
         """
-        return self.batches(corpus, config.train.batch_tokens, config.train.seed)
+        raise NotImplementedError
 
     def in_order(self, corpus: C, batch_tokens: int) -> Iterable[tuple[npx.Array, B]]:
         """Yield (examples, batch) with each example once, in a fixed order, for validation."""

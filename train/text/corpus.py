@@ -78,7 +78,7 @@ def prepare_pairs(
         raise UserError(f"max_length: expected 2 to {MAX_LENGTH} tokens per side; got {max_length}; try 256")
     out_dir = Path(out_dir)
     identity = {"format": FORMAT, "tokenizer": tokenizer.digest, "max_length": max_length}
-    if read_prepared(out_dir, _file_sizes, paths, **identity) is None:
+    if read_prepared(out_dir, _NAMES, paths, **identity) is None:
         dtype = token_dtype(max(tokenizer.vocab_size, tokenizer.src_vocab_size or 0))
 
         def write_files(files: Sequence[BinaryIO]) -> dict[str, Any]:
@@ -168,7 +168,7 @@ class Corpus:
         Raises `UserError` if the files are missing or damaged.
         """
         out_dir = Path(out_dir)
-        meta = read_prepared(out_dir, _file_sizes, {}, format=FORMAT)
+        meta = read_prepared(out_dir, _NAMES, {}, format=FORMAT)
         if meta is None:
             base = describe_base(str(out_dir))
             raise UserError(
@@ -261,10 +261,3 @@ def _lengths(offsets: IntArray, block: int = 1 << 20) -> NDArray[np.uint16]:
             )
         lengths[i : i + block] = exact
     return lengths
-
-
-def _file_sizes(meta: dict[str, Any]) -> dict[str, int]:
-    """Return the size in bytes of each prepared file."""
-    width, pairs = np.dtype(meta["dtype"]).itemsize, meta["pairs"]["kept"]
-    sizes = [size for side in SIDES for size in (meta["tokens"][side] * width, 8 * (pairs + 1))]
-    return dict(zip(_NAMES, [*sizes, 8 * (meta["pairs"]["read"] - pairs + 1)], strict=True))

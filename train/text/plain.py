@@ -32,7 +32,7 @@ from train.text.tokenizer import (
 )
 
 KINDS = ("characters", "bpe")
-FORMAT = 2  # version of the prepared file
+FORMAT, TOKENS = 2, "text.tokens"  # version and name of the prepared file
 # Words with the space before them, digits, symbols, line feeds, other white space; no subword spans two of these.
 WORDS = r" ?[\p{L}\p{M}]{1,100}| ?\p{N}{1,100}| ?[^\s\p{L}\p{M}\p{N}]{1,100}|\n|[^\S\n]{1,100}|[\s\S]"
 
@@ -118,7 +118,7 @@ class PlainText:
         `on_progress` receives the number of lines read so far. Raises UserError for an unreadable file.
         """
         identity = {"format": FORMAT, "tokenizer": tokenizer.digest}
-        meta = read_prepared(out_dir, _file_sizes, {"text": path}, **identity)
+        meta = read_prepared(out_dir, [TOKENS], {"text": path}, **identity)
         if meta is None:
             dtype = token_dtype(tokenizer.vocab_size)
 
@@ -134,8 +134,8 @@ class PlainText:
                     "sha256": {"text": sha256.hexdigest()},
                 }  # fmt: skip
 
-            meta = write_prepared(out_dir, ["text.tokens"], write_files)
-        return cls(np.asarray(np.memmap(out_dir / "text.tokens", np.dtype(meta["dtype"]), "r")), length, meta)
+            meta = write_prepared(out_dir, [TOKENS], write_files)
+        return cls(np.asarray(np.memmap(out_dir / TOKENS, np.dtype(meta["dtype"]), "r")), length, meta)
 
     @property
     def digest(self) -> Any:
@@ -151,11 +151,6 @@ class PlainText:
         """Return the token and line counts as text."""
         lines = f" in {plural(self.meta['lines'], 'line')}" if self.meta else ""
         return plural(len(self.tokens), "token") + lines
-
-
-def _file_sizes(meta: dict[str, Any]) -> dict[str, int]:
-    """Return the size in bytes of the prepared file."""
-    return {"text.tokens": meta["tokens"] * np.dtype(meta["dtype"]).itemsize}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """Prepared text on disk: a folder of flat array files and a meta.json with checksums of the files and of itself."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from os import PathLike
@@ -10,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from train.errors import UserError
-from train.files import atomic_write, digest, make_folder, write_text
-from train.json_files import is_seal_broken, read_json, seal
+from train.files import atomic_write, digest, make_folder
+from train.json_files import read_sealed, write_json
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -31,8 +30,8 @@ def write_prepared(
         make_folder(out_dir)
         with ExitStack() as stack:
             meta = write_files([stack.enter_context(atomic_write(out_dir / name)) for name in names])
-        meta = seal(meta | {"files": {name: digest(out_dir / name) for name in names}})
-        write_text(out_dir / "meta.json", json.dumps(meta, indent=1) + "\n")
+        meta |= {"files": {name: digest(out_dir / name) for name in names}}
+        write_json(out_dir / "meta.json", meta)
         return meta
     except OSError as error:
         raise UserError(
@@ -42,25 +41,20 @@ def write_prepared(
 
 
 def read_prepared(
-    out_dir: Path,
-    file_sizes: Callable[[dict[str, Any]], dict[str, int]],
-    sources: Mapping[str, str | PathLike[str]],
-    **expected: Any,
+    out_dir: Path, names: Sequence[str], sources: Mapping[str, str | PathLike[str]], **expected: Any
 ) -> dict[str, Any] | None:
-    """Return the content of meta.json, or None unless it and its files are intact and were made from `sources`.
+    """Return the content of meta.json, or None unless it and the files `names` are intact and were made from `sources`.
 
-    `file_sizes` computes the size in bytes of each file from that content; `expected` holds values that must be in it.
+    `expected` holds values that must be in it.
     """
-    if not (out_dir / "meta.json").exists():
+    meta = read_sealed(out_dir / "meta.json")
+    if meta is None:
         return None
     try:
-        meta = read_json(out_dir / "meta.json", "prepared text")
-        if is_seal_broken(meta) or any(meta[name] != value for name, value in expected.items()):
+        if any(meta[name] != value for name, value in expected.items()):
             return None
-        checksums = {out_dir / name: meta["files"][name] for name in file_sizes(meta)}
-        if any((out_dir / name).stat().st_size != size for name, size in file_sizes(meta).items()):
-            return None
-        checksums |= {Path(path): meta["sha256"][side] for side, path in sources.items()}
-        return meta if all(digest(path) == checksum for path, checksum in checksums.items()) else None
-    except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError):
+        checksums = [(path, meta["sha256"][side]) for side, path in sources.items()]
+        checksums += [(out_dir / name, meta["files"][name]) for name in names]
+        return meta if all(digest(path) == checksum for path, checksum in checksums) else None
+    except (UserError, KeyError, TypeError, AttributeError):
         return None

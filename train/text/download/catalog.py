@@ -81,20 +81,14 @@ GIGA = Archive(
     "3ff8319f6919393520559bfbc7ad6a747ec81b3abc7be9993b338d4b017b4d9a",
 )  # fmt: skip
 SHEFFIELD = "http://www.quest.dcs.shef.ac.uk/wmt16_files_mmt"
-MULTI30K = (
-    Archive(
-        "training.tar.gz", f"{SHEFFIELD}/training.tar.gz",
-        sha256="20140d013d05dd9a72dfde46478663ba05737ce983f478f960c1123c6671be5e",
-    ),
-    Archive(
-        "validation.tar.gz", f"{SHEFFIELD}/validation.tar.gz",
-        sha256="a7aa20e9ebd5ba5adce7909498b94410996040857154dab029851af3a866da8c",
-    ),
-    Archive(
-        "mmt16_task1_test.tar.gz", f"{SHEFFIELD}/mmt16_task1_test.tar.gz",
-        sha256="0681be16a532912288a91ddd573594fbdd57c0fbb81486eff7c55247e35326c2",
-    ),
-)  # fmt: skip
+MULTI30K = tuple(
+    Archive(name, f"{SHEFFIELD}/{name}", sha256=sha256)
+    for name, sha256 in {
+        "training.tar.gz": "20140d013d05dd9a72dfde46478663ba05737ce983f478f960c1123c6671be5e",
+        "validation.tar.gz": "a7aa20e9ebd5ba5adce7909498b94410996040857154dab029851af3a866da8c",
+        "mmt16_task1_test.tar.gz": "0681be16a532912288a91ddd573594fbdd57c0fbb81486eff7c55247e35326c2",
+    }.items()
+)
 TED = Archive("de-en.tgz", "https://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz")
 NAMES = ("wmt14-en-de", "wmt14-en-fr", "multi30k", "iwslt14-de-en")
 

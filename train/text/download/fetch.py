@@ -1,7 +1,6 @@
 """Downloads: resumed after an interruption, verified by hash, and renamed only when complete."""
 
 import errno
-import hashlib
 import http.client
 import os
 import shutil
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError, one_line
-from train.files import open_inside
+from train.files import digest, open_inside
 from train.progress import Display, Work
 from train.text.download.catalog import Archive
 
@@ -55,7 +54,6 @@ def fetch_all(
     folder: Path,
     mirror: str = "",
     on_progress: ProgressCallback = lambda *_: None,
-    timeout: float = TIMEOUT,
 ) -> list[dict[str, Any]]:
     """Download the archives that are missing from `folder`, verify all of them, and return their manifest entries.
 
@@ -64,7 +62,6 @@ def fetch_all(
         folder: where to store them. A file that the user has put there is accepted if its hash matches.
         mirror: a folder or URL to take the files from, instead of their published URLs.
         on_progress: called with the archive, the bytes downloaded and the total.
-        timeout: seconds without data after which a connection counts as broken.
 
     Raises UserError for a wrong hash, too little disk space or a failed download. If a download fails, the message
     lists the names and hashes of all missing files.
@@ -83,7 +80,7 @@ def fetch_all(
             entries.append(verify(archive, file))
         else:
             try:
-                entries.append(fetch(archive, file, url, on_progress, timeout))
+                entries.append(fetch(archive, file, url, on_progress))
             except OSError as error:
                 if error.errno == errno.ENOSPC:
                     raise
@@ -96,13 +93,7 @@ def fetch_all(
     return entries
 
 
-def fetch(
-    archive: Archive,
-    file: Path,
-    url: str,
-    on_progress: ProgressCallback = lambda *_: None,
-    timeout: float = TIMEOUT,
-) -> dict[str, Any]:
+def fetch(archive: Archive, file: Path, url: str, on_progress: ProgressCallback) -> dict[str, Any]:
     """Download a URL, or copy a path, to `file` and return its manifest entry.
 
     Partial data is kept in `file`.part and resumed; a broken connection is retried. Raises OSError if the file cannot
@@ -122,7 +113,7 @@ def fetch(
         while True:
             size_before = part.stat().st_size if part.exists() else 0
             try:
-                if download(archive, part, url, on_progress, timeout):
+                if download(archive, part, url, on_progress):
                     break
                 reason: Exception = ConnectionError("the connection was closed early")
             except urllib.error.HTTPError as error:
@@ -138,7 +129,7 @@ def fetch(
             is_unreachable = isinstance(getattr(reason, "reason", None), OSError) and not size_before
             if failures == MAX_FAILURES or is_unreachable:
                 raise OSError(one_line(getattr(reason, "reason", reason) or "the connection was closed early"))
-            time.sleep(min(timeout, 0.1 * 2**failures))
+            time.sleep(min(TIMEOUT, 0.1 * 2**failures))
     try:
         entry = verify(archive, part)
     except UserError:
@@ -148,11 +139,11 @@ def fetch(
     return entry
 
 
-def download(archive: Archive, part: Path, url: str, on_progress: ProgressCallback, timeout: float) -> bool:
+def download(archive: Archive, part: Path, url: str, on_progress: ProgressCallback) -> bool:
     """Append the rest of a URL's content to `part`; return whether it is complete."""
     size = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={size}-"} if size else {})
-    with OPENER.open(request, timeout=timeout) as response:
+    with OPENER.open(request, timeout=TIMEOUT) as response:
         if size and response.status != 206:  # the server ignores the range and sends the complete file
             size = 0
         elif not response.headers.get("Content-Range", prefix := f"bytes {size}-").startswith(prefix):
@@ -175,14 +166,10 @@ def download(archive: Archive, part: Path, url: str, on_progress: ProgressCallba
 
 def verify(archive: Archive, file: Path) -> dict[str, Any]:
     """Return the manifest entry of a file; raise UserError if its hash is wrong."""
-    hashes = {name: hashlib.new(name) for name in ("sha256", "md5")}
-    with file.open("rb") as opened:
-        while block := opened.read(BLOCK):
-            for hash_ in hashes.values():
-                hash_.update(block)
-    sha256, md5 = (hash_.hexdigest() for hash_ in hashes.values())
-    actual, expected = (md5, archive.md5) if archive.md5 and not archive.sha256 else (sha256, archive.sha256 or sha256)
-    size = file.stat().st_size
+    sha256, size = digest(file), file.stat().st_size
+    actual, expected = sha256, archive.sha256 or sha256
+    if archive.md5 and not archive.sha256:
+        actual, expected = digest(file, "md5"), archive.md5
     if actual != expected:
         sizes = f"{size:,} bytes of {archive.size:,}" if archive.size else f"{size:,} bytes"
         raise UserError(
