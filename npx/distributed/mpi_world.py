@@ -93,9 +93,6 @@ class MpiWorld(World):
         yield self.comm.Ibcast(tail, 0)
         return packet[8:].tobytes() + tail.tobytes()
 
-    def barrier(self) -> None:
-        self._run(self._barrier())
-
     def _barrier(self) -> Steps:
         yield self.comm.Ibarrier()
 

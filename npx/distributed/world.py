@@ -30,9 +30,6 @@ class World:
         """Return rank 0's value on every rank."""
         return value
 
-    def barrier(self) -> None:
-        """Wait for all ranks."""
-
     # The next three methods start a collective and return a function that waits for it. All ranks must start the same
     # collectives in the same order. `wire_dtype`: a narrower dtype for the transfer; sums are computed in flat's dtype.
 

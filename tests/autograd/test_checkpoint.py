@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 import npx
 from autograd import Tensor, checkpoint, no_grad
-from autograd.testing import strategies as s
 from models import FlatParameters, Transformer, TransformerConfig
 from tests import cases
 from tests.autograd.test_memory import deep, peak_of
+from tests.helpers.expressions import expressions
 
 
 def leaf(*values):
@@ -50,7 +50,7 @@ def test_checkpointing_at_least_halves_the_memory_of_twelve_layers():
     assert checkpointed <= 0.5 * plain, (checkpointed, plain)
 
 
-@given(s.expressions(), st.booleans())
+@given(expressions(), st.booleans())
 def test_any_expression_can_be_checkpointed(expression, nested):
     f, arrays = expression
     plain, recomputed = ([Tensor(x.copy(), requires_grad=True) for x in arrays] for _ in range(2))

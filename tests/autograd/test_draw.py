@@ -12,8 +12,8 @@ import npx
 from autograd import Recorder, Tensor, observing
 from autograd.draw import graph as drawing
 from autograd.draw.layout import Layout
-from autograd.testing import strategies as s
 from models import Transformer, TransformerConfig
+from tests.helpers.expressions import expressions
 
 
 def test_mermaid_has_values_and_gradients(capsys):
@@ -62,7 +62,7 @@ def test_svg_is_well_formed_and_no_boxes_overlap():
     assert picture.find(f"{space}title").text
 
 
-@given(s.expressions())
+@given(expressions())
 def test_no_line_passes_under_a_box(expression):
     """Lines have a slot in each row that they cross, and nothing overlaps in a row."""
     f, arrays = expression

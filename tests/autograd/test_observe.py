@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 
 from autograd import Memory, Observer, Recorder, Tensor, backward, observing, on_gradient
-from autograd.testing import strategies as s
+from tests.helpers.expressions import expressions
 
 
 def leaf(*values):
@@ -36,7 +36,7 @@ def test_an_observer_is_called_for_each_operation_and_vjp():
     ]
 
 
-@given(s.expressions())
+@given(expressions())
 def test_observers_do_not_change_gradients(expression):
     f, arrays = expression
     results = []

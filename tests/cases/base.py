@@ -19,6 +19,7 @@ from autograd.testing import CheckError, check_kernel, check_layer, check_operat
 from autograd.testing import strategies as s
 from autograd.testing.report import explain
 from npx.dispatch import KERNELS
+from tests.helpers.expressions import BINARY, UNARY, Expression, expressions
 
 
 def layer_classes(base):
@@ -209,10 +210,10 @@ def leading(draw):
 @edges("expression any")
 def expression_edges():
     """Yield every step on shared values, with inputs of all shapes that `expressions` draws."""
-    for name in (*s.UNARY, *s.BINARY):
-        expression = s.Expression([(name, 0, 1), (name, 2, 0)], 2)
+    for name in (*UNARY, *BINARY):
+        expression = Expression([(name, 0, 1), (name, 2, 0)], 2)
         yield Call((expression, 0.5 * sample(2, 2), 0.5 * sample(2, 2, seed=1)))
         yield Call((expression, 0.5 * sample(1, 3), 0.5 * sample(2, 1, seed=1)))
 
 
-CASES["expression any"] = s.expressions().map(lambda drawn: Call((drawn[0], *drawn[1])))
+CASES["expression any"] = expressions().map(lambda drawn: Call((drawn[0], *drawn[1])))

@@ -143,7 +143,7 @@ def check_world(world, out):
     with world.rank_zero_first():
         order = [*world.gather(1)] if world.size == 1 else [world.rank]
     assert order == [world.rank]
-    world.barrier()
+    world.gather(None)
     Path(out).mkdir(parents=True, exist_ok=True)
     Path(out, f"{world.rank}-of-{world.size}").touch()
 

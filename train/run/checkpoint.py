@@ -11,7 +11,7 @@ fills up at any moment, the last complete checkpoint remains intact. Nothing is 
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -87,10 +87,7 @@ def prune(run: RunFolder, keep_last: int) -> None:
     the same checkpoints as an uninterrupted one. Damaged checkpoints do not count toward `keep_last`. If fewer than
     `keep_last` are intact, nothing is removed, because a disk that returned an error may recover.
     """
-    states: dict[Path, dict[str, Any]] = {}
-    for path in run.steps():
-        with suppress(UserError):
-            states[path] = read_state(path)
+    states = dict(readable(run.steps()))
     intact = list(states)
     for path in intact[:-1]:
         if states[path].get("extra"):
@@ -133,11 +130,17 @@ def load_newest(
 
 def newest_totals(run: RunFolder) -> RunState | None:
     """Return the state of a run from its newest readable checkpoint, or None if no checkpoint is readable."""
-    for path in reversed(run.steps()):
-        with suppress(UserError, ValueError):
-            state = read_state(path)
+    for _, state in readable(reversed(run.steps())):
+        with suppress(ValueError):
             return RunState.read(state.get("run"), state["step"])
     return None
+
+
+def readable(paths: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield the checkpoint folders whose state.json can be read, each with its content."""
+    for path in paths:
+        with suppress(UserError):
+            yield path, read_state(path)
 
 
 def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
@@ -349,13 +352,8 @@ def check_same_run(
 def check_peer(folder: Path, state: Mapping[str, Any]) -> None:
     """Raise UserError if the newest other readable checkpoint next to `folder` belongs to a different run."""
     run = owner_of(folder)
-    for path in reversed((run.averaged, run.best, *run.steps())):
-        if path.name == folder.name:
-            continue
-        try:
-            peer = read_state(path)
-        except UserError:
-            continue
+    others = (path for path in reversed((run.averaged, run.best, *run.steps())) if path.name != folder.name)
+    for path, peer in readable(others):
         return check_same_run(folder, state, path, peer, "", "removing the one that another run wrote")
 
 

@@ -29,7 +29,7 @@ from train.errors import UserError
 from train.files import disk_errors, make_folder, open_for_reading, write_text
 from train.json_files import parse_json
 from train.run.config import RunConfig
-from train.run.lock import FolderLock, lock_folder
+from train.run.lock import FOLDERS, FolderLock, lock_folder
 from train.run.replace import existing_folder, finish_replacements, original_name, remove_partial
 from train.tasks.protocols import TextTokenizer
 
@@ -185,7 +185,8 @@ class RunFolder:
     def remove_leftovers(self) -> None:
         """Remove files and folders that a killed process only partially wrote or removed."""
         finish_replacements(self.checkpoints)
-        for pattern in (".*.partial", "checkpoints/.*.partial", "data/*/.*.partial", "data/*/*.part-*"):
+        patterns = [".*.partial", *(f"{folder}/.*.partial" for folder in FOLDERS), "data/train/*.part-*"]
+        for pattern in [*patterns, "data/valid/*.part-*"]:
             for path in [*self.path.glob(pattern)]:
                 remove_partial(str(path))
 

@@ -18,6 +18,7 @@ from models import Dropout, FeedForward, Linear
 from npx.dispatch import KernelMismatch, kernel
 from npx.registry import Registry
 from tests import ROOT
+from tests.helpers.expressions import BINARY, UNARY, Expression, expressions
 from tests.user_code.right import gelu
 
 RNG = np.random.default_rng(0)
@@ -347,8 +348,8 @@ def test_arrays_shrink_to_a_single_plain_number():
 
 
 def test_expressions_share_values_and_have_a_literal():
-    expression, inputs = an_example(s.expressions(), lambda drawn: len(drawn[0].steps) > 3 and drawn[1][0].size > 1)
-    copy = eval(repr(expression), {"Expression": s.Expression})
+    expression, inputs = an_example(expressions(), lambda drawn: len(drawn[0].steps) > 3 and drawn[1][0].size > 1)
+    copy = eval(repr(expression), {"Expression": Expression})
     tensors = [Tensor(x) for x in inputs]
     assert expression(*tensors).data == copy(*tensors).data
-    assert {*s.UNARY, *s.BINARY} & set(OPERATIONS) > {"exp", "matmul", "softmax"}
+    assert {*UNARY, *BINARY} & set(OPERATIONS) > {"exp", "matmul", "softmax"}
