@@ -45,6 +45,14 @@ class Range:
             words += "" if high == "inf" else f" to {high}" if self.within[-1] == "]" else f" to below {high}"
         return words
 
+    def without_separators(self, value: Any) -> str:
+        """Return a number in the range that is written like "5,000" without its separators; "" for anything else."""
+        is_grouped = isinstance(value, str) and re.fullmatch(r"[1-9][0-9]{0,2}(,[0-9]{3}){1,9}(\.[0-9]+)?", value)
+        if not is_grouped or self.kind not in NUMBERS:
+            return ""
+        digits = value.replace(",", "")
+        return digits if (self.kind is float or digits.isdigit()) and self.fits(self.kind(digits)) else ""
+
     def read(self, text: str) -> Any:
         """Parse a value. Raises ValueError (`expected ...; got ...`) if the text is not a value in the range."""
         value: Any = text

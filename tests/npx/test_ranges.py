@@ -49,6 +49,16 @@ def test_any_text_is_read_or_rejected_with_a_message(text):
             assert str(error).startswith("expected ")
 
 
+@given(st.integers(0, 10**12))
+def test_the_separators_of_a_number_in_the_range_are_removed(value):
+    """No other text is changed: 1,5 may stand for 1.5."""
+    assert Range(int, "[0, 1e9]").without_separators(f"{value:,}") == f"{value}" * (1000 <= value <= 10**9)
+    assert Range(float, "[0, 1e9]").without_separators(f"{value:,}.5") == f"{value}.5" * (1000 <= value < 10**9)
+    for text in ("1,5", "0,500", "1,0000", f"{value}", "1,000.5", value):
+        assert Range(int).without_separators(text) == ""
+    assert Range(str).without_separators("1,000") == ""
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("value", ["x", "-1", "1" + "0" * 30, "1.5", "\u0663"])
 def test_an_invalid_environment_variable_is_an_error(name, value, monkeypatch):

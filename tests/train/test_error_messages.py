@@ -38,7 +38,10 @@ def copy(uninterrupted, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["translate", "--model", "RUN", "--beam", "x"], "; got 'x'; try npx-transformer translate --help"),
+        (["translate", "--model", "RUN", "--beam", "x"], "--beam: expected a whole number from 1 to 512; got x; try"),
+        (["average", "RUN", "--last", "1,000"], "got 1,000; try 1000\n"),
+        (["plan", "base", "--price", "12,345.5"], "got 12,345.5; try 12345.5\n"),
+        (["translate", "--model", "RUN", "--beam", "5,000"], "got 5,000; try leaving --beam out\n"),
         (["translate", "--model", "RUN", "--device", "tpu"], '--device: expected one of "cpu", "cuda"; got tpu; try'),
         (
             ["score", "--pairs", "a", "--model", "RUN"],
@@ -118,8 +121,16 @@ def test_a_usage_error_names_its_option_and_writes_nothing(
 def test_a_folder_of_runs_is_answered_with_their_names(uninterrupted, tmp_path, capfd):
     for name in "ba":
         shutil.copytree(uninterrupted, tmp_path / name)
-    said = f"{tmp_path}: expected a run or a checkpoint; got a folder with 2 runs; try {tmp_path}/a or {tmp_path}/b\n"
-    assert error_line(capfd, "translate", "--model", tmp_path).endswith(said)
+    said = f"got a folder with 2 runs; try {tmp_path}/a or {tmp_path}/b\n"
+    for arguments in (
+        ["translate", "--model", tmp_path],
+        ["average", tmp_path],
+        ["info", tmp_path],
+        ["draw", tmp_path, "curves", "--out", "a.svg"],
+        ["train", "--resume", "--out", tmp_path],
+        ["train", "--init", tmp_path, "--out", "new"],
+    ):
+        assert error_line(capfd, *arguments).endswith(said)
 
 
 def test_a_run_that_has_lost_its_configuration_is_still_a_run(copy, capfd):

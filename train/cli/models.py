@@ -41,8 +41,9 @@ def resolve_model(what: str, vocab_size: int | None, settings: Sequence[str] = (
     """
     from models import PRESETS
     from train.cli.train import load_config
-    from train.run.checkpoint import find_checkpoint, model_config, read_state
+    from train.run.checkpoint import find_checkpoint, not_a_run_error
     from train.run.folder import RunFolder
+    from train.run.storage import model_config, read_state
     from train.tasks import TASKS
 
     run = RunFolder(what)
@@ -54,7 +55,8 @@ def resolve_model(what: str, vocab_size: int | None, settings: Sequence[str] = (
             )
         return run, run.load_config(settings), model_config(read_state(find_checkpoint(what)))
     if run.path.is_dir():
-        raise UserError(f"{what}: expected a run folder; got one without config.toml; try the --out of a training run")
+        got = "one without config.toml" if run.has_run_files() else "another folder"
+        raise not_a_run_error(run.path, "a run folder", got)
     if what not in PRESETS and not run.path.is_file():
         similar = difflib.get_close_matches(what, PRESETS, n=1)
         attempt = similar[0] if similar else "the --out of a training run, CONFIG.toml, or a preset such as base"

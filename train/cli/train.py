@@ -205,7 +205,7 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
 
     With `init`, its tokenizer is used unless the file or `changes` name another one.
     """
-    from train.run.checkpoint import find_checkpoint, run_files
+    from train.run.checkpoint import find_checkpoint, not_a_run_error, run_files
     from train.run.config import to_toml
     from train.run.folder import RunFolder
 
@@ -215,7 +215,7 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
         if RunFolder(out).is_new() or not out.is_dir():
             raise UserError(f"{out}: expected a run folder to resume; got {describe_path(out)}; try without --resume")
         if not RunFolder(out).has_run_files():
-            raise UserError(f"{out}: expected a run folder to resume; got a folder with other files; try another --out")
+            raise not_a_run_error(out, "a run folder to resume", "a folder with other files", "another --out")
         raise UserError(f"{out}: missing config.toml; try giving CONFIG.toml as well")
     config_is_of_run = init is not None and config is None
     if init is not None:

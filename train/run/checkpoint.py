@@ -25,8 +25,15 @@ from train.run.config import RunConfig, complete_frozen
 from train.run.folder import RunFolder, step_of
 from train.run.replace import existing_folder, original_name, remove_folder
 from train.run.state import RunState
-from train.run.storage import STATE, DamagedCheckpoint, damaged_error, read_arrays, read_state, write_folder
-from train.run.storage import model_config as model_config
+from train.run.storage import (
+    STATE,
+    DamagedCheckpoint,
+    damaged_error,
+    model_config,
+    read_arrays,
+    read_state,
+    write_folder,
+)
 from train.tasks import TASKS, Task
 from train.tasks.protocols import TextTokenizer
 
@@ -193,15 +200,22 @@ def find_checkpoint(path: str | Path) -> Path:
         if folder.is_dir():
             return folder
     if not steps and not run.config_file.exists():
-        runs = [str(child) for child in sorted(path.iterdir()) if child.is_dir() and RunFolder(child).steps()]
-        attempt = " or ".join(runs[:LISTED]) or "the --out of a training run"
-        got = f"a folder with {plural(len(runs), 'run')}" if runs else "another folder"
-        raise UserError(f"{path}: expected a run or a checkpoint; got {got}; try {attempt}")
+        raise not_a_run_error(path, "a run or a checkpoint")
     if not steps:
         raise UserError(
             f"{path}: no checkpoints in {run.checkpoints}; try --resume with a smaller train.checkpoint_every"
         )
     return steps[-1]
+
+
+def not_a_run_error(
+    path: Path, expected: str, got: str = "another folder", attempt: str = "the --out of a training run"
+) -> UserError:
+    """Return the error for a folder that is not a run; it names the runs in the folder if there are any."""
+    runs = [str(child) for child in sorted(path.iterdir()) if child.is_dir() and RunFolder(child).steps()]
+    if runs:
+        got, attempt = f"a folder with {plural(len(runs), 'run')}", " or ".join(runs[:LISTED])
+    return UserError(f"{path}: expected {expected}; got {got}; try {attempt}")
 
 
 def warn_of_old_average(
