@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +15,7 @@ from train.cli.options import checked_option, number_option, warn
 from train.errors import UserError
 from train.files import describe_path
 from train.tasks import TASKS, Task
+from train.tasks.task import option
 
 
 def with_task_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -122,6 +123,8 @@ def train(
             warn(note)
     task = TASKS[run_config.data.task]
     check_task_options(paths, task)
+    if not resume:
+        check_sides({change.partition("=")[0].strip() for change in changes}, task, run_config.data)
     has_texts = any(getattr(run_config.data, name) for name in task.files["train"])
     if resume and not has_texts and (out / "config.toml").exists():
         raise UserError(
@@ -137,9 +140,21 @@ def check_task_options(names: Iterable[str], task: Task[Any, Any]) -> None:
         if name not in {f.name for f in fields(task.keys)}:
             owner = next(other.name for other in TASKS.values() if name in {f.name for f in fields(other.keys)})
             raise UserError(
-                f"--{name.replace('_', '-')}: expected an option of the task {task.name}; got one of the task {owner}; "
+                f"{option(name)}: expected an option of the task {task.name}; got one of the task {owner}; "
                 f"try --set data.task={owner}"
             )
+
+
+def check_sides(changed: Collection[str], task: Task[Any, Any], data: Any) -> None:
+    """Raise UserError if `changed`, the keys of options, replace one side of a text but not the other one in `data`."""
+    for names in task.files.values():
+        given = [name for name in names if f"data.{name}" in changed]
+        for name in names if given else ():
+            if name not in given and (file := getattr(data, name)):
+                raise UserError(
+                    f"{option(given[0])}: expected both sides of a text; got one for use with the configured {file}; "
+                    f"try adding {option(name)} F"
+                )
 
 
 def use_data_folder(
@@ -167,8 +182,7 @@ def use_data_folder(
         keys = {name: value for name, value in keys.items() if name not in valid_files}
     for name in texts:
         if name in keys:
-            option = f"--{name.replace('_', '-')}"
-            raise UserError(f"--data {folder} cannot be combined with {option}; try only one of them")
+            raise UserError(f"--data {folder} cannot be combined with {option(name)}; try only one of them")
     base = read({})
     original, defaults = base.data, preset_values(base.model.preset)["data"]
     if original.task != "translation":
