@@ -1,16 +1,21 @@
 """`train --data`: training on a folder that `data` has written."""
 
 import bz2
+import hashlib
 import json
+import os
 import shlex
 import shutil
+from pathlib import Path
 
 import pytest
 
-from train import RunConfig
+from train import RunConfig, files
 from train.cli import main
+from train.files import WriteError
 from train.json_files import sealed_json
 from train.run.folder import RunFolder
+from train.text.download import prepare as preparing
 
 SIDES = (("src", "en"), ("tgt", "de"))
 SMALL = ["--set=model.d_model=8", "--set=model.d_ff=16", "--set=model.n_heads=2", "--set=model.n_layers=1"]
@@ -46,6 +51,50 @@ def test_the_command_that_data_prints_trains_with_its_tokens(own, text, tmp_path
     assert f"({counts[3]} + {counts[6]} tokens)" in err  # `data` and `train` count the same way
     now = {path: path.stat().st_mtime_ns for path in own.rglob("*") if path.name != "manifest.json"}
     assert now == {path: time for path, time in before.items() if path in now}
+
+
+def test_a_training_reads_the_texts_of_a_folder_once_for_their_hashes(own, tmp_path, monkeypatch, capfd):
+    """A text that has just changed is read again."""
+    names, file_digest = [], hashlib.file_digest
+
+    def record(file, *arguments):
+        names.append(os.path.basename(os.readlink(f"/proc/self/fd/{file.fileno()}")))
+        return file_digest(file, *arguments)
+
+    monkeypatch.setattr(hashlib, "file_digest", record)
+    for settled, count in ((0, 1), (10**18, 3)):
+        monkeypatch.setattr(files, "SETTLED", settled)
+        monkeypatch.setattr(files, "_digests", {})
+        names.clear()
+        assert train(own, tmp_path / f"run-{count}", "--quiet") == 0
+        assert [names.count(f"{part}.{side}") for part in ("train", "valid") for side in ("src", "tgt")] == 4 * [count]
+
+
+def test_a_resumed_run_does_not_prepare_its_texts(own, tmp_path, capfd):
+    for resume in ([], ["--resume", "--set=train.max_steps=2"]):
+        assert train(own, tmp_path / "run", "--set=data.max_length=20", *resume) == 0
+        assert capfd.readouterr().err.count("preparing the") == (0 if resume else 2)
+
+
+def test_a_moved_folder_is_named(own, tmp_path, capfd):
+    folder, out = tmp_path / "copy", tmp_path / "run"
+    shutil.copytree(own, folder)
+    assert train(folder, out) == 0
+    folder.rename(tmp_path / "moved")
+    capfd.readouterr()
+    assert main(["train", "--resume", "--out", str(out), "--set=train.max_steps=2"]) == 2
+    error = capfd.readouterr().err
+    assert error.endswith(f"got no such files; try --data with the new path of {folder}\n") and error.count("\n") == 1
+    assert main(["train", "--resume", "--out", str(out), "--set=train.max_steps=2", f"--data={tmp_path}/moved"]) == 0
+    assert "up to date" in capfd.readouterr().err
+
+
+def test_all_missing_texts_are_named(text, tmp_path, capfd):
+    texts = [f"--{part}-{side}=no.{part}.{side}" for part in ("train", "valid") for side in ("src", "tgt")]
+    assert main(["train", "tiny", f"--out={tmp_path / 'run'}", *texts]) == 2
+    error = capfd.readouterr().err
+    assert "no.train.src, no.train.tgt, no.valid.src, no.valid.tgt: expected text files; got no such files" in error
+    assert "; try --train-src F --train-tgt F --valid-src F --valid-tgt F with other paths (these paths are" in error
 
 
 def test_other_lengths_leave_the_token_arrays_of_the_folder_alone(own, tmp_path, capfd):
@@ -236,6 +285,47 @@ def test_changed_moved_and_added_texts_are_prepared_again(text, tmp_path, capfd)
     assert {path: content for path, content in contents(out / "prepared").items() if path in before} == before
 
 
+@pytest.mark.parametrize("folder", [".", "./../mine", "moved"])
+def test_texts_under_another_path_are_up_to_date(text, tmp_path, monkeypatch, capfd, folder):
+    mine, out = tmp_path / "mine", tmp_path / "out"
+    shutil.copytree(text, mine)
+    shutil.copytree(text, mine / "moved")
+    assert prepare(mine, out) == 0
+    before = {path: path.stat().st_mtime_ns for path in contents(out)}
+    monkeypatch.chdir(mine)
+    capfd.readouterr()
+    assert prepare(folder, out) == 0
+    assert "have changed" not in capfd.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in contents(out)} == before
+    source = Path(json.loads((out / "manifest.json").read_text())["sources"][0]["file"])
+    assert source.samefile(mine / folder / "train.en")
+
+
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize(
+    "options", [["--vocab-size=9000"], ["--max-length=2"], ["--hold-out=99", "--valid-src=", "--valid-tgt="]]
+)
+def test_a_refused_command_leaves_nothing(text, tmp_path, exists, options):
+    out = tmp_path / "new" / "out"
+    if exists:
+        (out / "downloads").mkdir(parents=True)
+        (out / "downloads" / "mine").touch()
+    assert prepare(text, out, *options) == 2
+    assert [*tmp_path.rglob("*")] == [out.parent, out, out / "downloads", out / "downloads" / "mine"] * exists
+    assert prepare(text, out) == 0
+
+
+def test_a_full_disk_leaves_the_work_that_is_done(text, tmp_path, monkeypatch):
+    def fail(*_):
+        raise WriteError("x: expected space on the disk")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "train_tokenizer", fail)
+        assert prepare(text, tmp_path / "out") == 2
+    assert (tmp_path / "out" / "texts.json").exists()
+    assert prepare(text, tmp_path / "out") == 0
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -273,7 +363,7 @@ def test_a_changed_text_is_prepared_again_with_a_note(text, tmp_path, capfd):
             file.write("one\n")
     capfd.readouterr()
     assert prepare(mine, out) == 0
-    assert f"{out}: texts have changed, moved or been added; preparing them again" in capfd.readouterr().err
+    assert f"{out}: texts have changed or been added; preparing them again" in capfd.readouterr().err
     assert json.loads((out / "manifest.json").read_text())["texts"]["train"]["lines"] == 41
     for language in ("en", "de"):
         (mine / f"train.{language}").write_text("")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from train.errors import UserError
-from train.files import atomic_write, digest, make_folder, write_text
+from train.files import atomic_write, digest, make_folder, text_digest, write_text
 from train.json_files import is_seal_broken, read_json, seal
 
 
@@ -60,7 +60,8 @@ def read_prepared(
         checksums = {out_dir / name: meta["files"][name] for name in file_sizes(meta)}
         if any((out_dir / name).stat().st_size != size for name, size in file_sizes(meta).items()):
             return None
-        checksums |= {Path(path): meta["sha256"][side] for side, path in sources.items()}
+        if any(text_digest(path) != meta["sha256"][side] for side, path in sources.items()):
+            return None
         return meta if all(digest(path) == checksum for path, checksum in checksums.items()) else None
     except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
