@@ -50,13 +50,17 @@ def test_any_text_is_read_or_rejected_with_a_message(text):
 
 
 @given(st.integers(0, 10**12))
-def test_the_separators_of_a_number_in_the_range_are_removed(value):
-    """No other text is changed: 1,5 may stand for 1.5."""
-    assert Range(int, "[0, 1e9]").without_separators(f"{value:,}") == f"{value}" * (1000 <= value <= 10**9)
-    assert Range(float, "[0, 1e9]").without_separators(f"{value:,}.5") == f"{value}.5" * (1000 <= value < 10**9)
-    for text in ("1,5", "0,500", "1,0000", f"{value}", "1,000.5", value):
-        assert Range(int).without_separators(text) == ""
-    assert Range(str).without_separators("1,000") == ""
+def test_the_commas_of_a_number_in_the_range_are_understood(value):
+    """Three digits after each comma are thousands, unless the number begins with 0."""
+    integers, floats = Range(int, "[0, 1e9]"), Range(float, "[0, 1e9]")
+    assert integers.without_commas(f"{value:,}") == f"{value}" * (1000 <= value <= 10**9)
+    assert floats.without_commas(f"{value:,}.5") == f"{value}.5" * (1000 <= value < 10**9)
+    for text, number in (("1,5", "1.5"), ("0,500", "0.500"), ("1,0000", "1.0000"), ("1,000", "1000")):
+        assert floats.without_commas(text) == number
+        assert integers.without_commas(text) == number * (number == "1000")
+    for text in (f"{value}", "1,000.5.5", "1,2,3", ",5", "5,", value):
+        assert floats.without_commas(text) == integers.without_commas(text) == ""
+    assert Range(str).without_commas("1,000") == ""
 
 
 @pytest.mark.parametrize("name", SETTINGS)

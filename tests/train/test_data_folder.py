@@ -315,6 +315,19 @@ def test_a_refused_command_leaves_nothing(text, tmp_path, exists, options):
     assert prepare(text, out) == 0
 
 
+def test_an_interrupted_command_says_how_to_continue(text, tmp_path, monkeypatch, capfd):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "train_tokenizer", interrupt)
+        assert prepare(text, tmp_path / "out") == 130
+    assert capfd.readouterr().err.endswith("interrupted; the same command continues\n")
+    assert prepare(text, tmp_path / "out") == 0 and "cleaned" not in capfd.readouterr().err
+    assert main(["train", str(tmp_path / "out"), "--out", str(tmp_path / "run")]) == 2
+    assert f"got a folder; try a preset, such as tiny, with --data {tmp_path / 'out'}\n" in capfd.readouterr().err
+
+
 def test_a_full_disk_leaves_the_work_that_is_done(text, tmp_path, monkeypatch):
     def fail(*_):
         raise WriteError("x: expected space on the disk")

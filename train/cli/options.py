@@ -54,7 +54,7 @@ def checked_option(allowed: Range, **settings: Any) -> Any:
             name = parameter.opts[0]
             choices = tuple(allowed.choices)
             default = parameter.default if parameter.default is not None else f"leaving {name} out"
-            attempt = nearest(str(value), choices) if choices else allowed.without_separators(value) or default
+            attempt = nearest(str(value), choices) if choices else allowed.without_commas(value) or default
             raise UserError(f"{name}: expected {allowed.words()}; got {str(value)[:60]}; try {attempt}")
         return value
 

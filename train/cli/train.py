@@ -1,6 +1,7 @@
 """`train`: train a model from a configuration. Its text options are the [data] keys that the tasks declare."""
 
 import inspect
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
@@ -260,4 +261,11 @@ def load_config(config: str, changes: Iterable[str], complete: bool = False) -> 
 
     if config in PRESETS and not Path(config).exists():
         return RunConfig.from_dict({"model": {"preset": config}}, changes, source=config)
+    if os.path.isdir(config):
+        folder, attempt = Path(config), "the path of a file inside it"
+        if (folder / "manifest.json").is_file():
+            attempt = f"a preset, such as tiny, with --data {config}"
+        elif (folder / "config.toml").is_file():
+            attempt = f"{folder / 'config.toml'}, or --init {config} without it"
+        raise UserError(f"{config}: expected a configuration file; got a folder; try {attempt}")
     return RunConfig.load(config, changes, complete=complete)

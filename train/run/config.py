@@ -325,7 +325,7 @@ def check(table: str, f: Field[Any], value: Any, source: str = "config") -> Any:
         return value
     if choices and isinstance(value, str):
         attempt = f'{f.name} = "{SYNONYMS.get(value.lower()) or nearest(value.lower(), choices)}"'
-    elif digits := range_of(f).without_separators(value):
+    elif digits := range_of(f).without_commas(value):
         attempt = f"{f.name} = {digits}"
     elif f.default is None:
         attempt = f"leaving {f.name} out ({f.metadata['unset']})"
