@@ -39,14 +39,22 @@ def measure_speed(shape: TransformerConfig, config: RunConfig, updates: int = 3)
 def measure_activations(shape: TransformerConfig, config: RunConfig) -> float:
     """Return an estimate of the memory, in bytes, that an update takes besides weights, gradients and Adam's moments.
 
-    This is the peak during a micro-batch of `measure_speed`, multiplied by the ratio of its size to
-    train.batch_tokens; a large batch may take less, because it recomputes more intermediates. It does not include the
-    memory that a kernel needs while it runs. Raises UserError for a task other than translation.
+    This is the peak during a micro-batch of `measure_speed`. A larger train.batch_tokens is extrapolated from it and
+    its first half, because some of the memory does not depend on the batch; it may take less, because a large batch
+    recomputes more intermediates. The memory that a kernel needs while it runs is not included. Raises UserError for a
+    task other than translation.
     """
     update, batch = first_update(shape, config)
-    with observing(Memory()) as memory:
-        update.gradient([batch], 1)
-    return memory.peak.live * 2 * config.train.batch_tokens / batch.n_tokens
+
+    def peak(batch: Batch) -> int:
+        with observing(Memory()) as memory:
+            update.gradient([batch], 1)
+        return memory.peak.live
+
+    measured, half = peak(batch), batch.halves()[0]
+    if (missing := 2 * config.train.batch_tokens - batch.n_tokens) < 2 * LENGTH or half.n_tokens == batch.n_tokens:
+        return measured
+    return measured + missing * (measured - peak(half)) / (batch.n_tokens - half.n_tokens)
 
 
 def first_update(shape: TransformerConfig, config: RunConfig) -> tuple[Update, Batch]:
