@@ -139,6 +139,14 @@ def test_a_folder_of_runs_is_answered_with_their_names(uninterrupted, tmp_path, 
         assert error_line(capfd, *arguments).endswith(said)
 
 
+def test_a_folder_of_a_run_is_answered_with_the_run(uninterrupted, capfd):
+    checkpoints = uninterrupted / "checkpoints"
+    for folder in (checkpoints, *checkpoints.glob("step-*")):
+        for command in ("average", "info"):
+            said = f"{folder}: expected a run folder; got a folder of a run; try {uninterrupted}\n"
+            assert error_line(capfd, command, folder).endswith(said)
+
+
 def test_a_run_that_has_lost_its_configuration_is_still_a_run(copy, capfd):
     (copy / "config.toml").unlink()
     assert "missing config.toml; try giving CONFIG.toml" in error_line(capfd, "train", "--resume", "--out", copy)

@@ -211,10 +211,13 @@ def find_checkpoint(path: str | Path) -> Path:
 def not_a_run_error(
     path: Path, expected: str, got: str = "another folder", attempt: str = "the --out of a training run"
 ) -> UserError:
-    """Return the error for a folder that is not a run; it names the runs in the folder if there are any."""
+    """Return the error for a folder that is not a run; it names the run around the folder or the runs in it, if any."""
     runs = [str(child) for child in sorted(path.iterdir()) if child.is_dir() and RunFolder(child).steps()]
     if runs:
         got, attempt = f"a folder with {plural(len(runs), 'run')}", " or ".join(runs[:LISTED])
+    for parent in (path.parent, path.parent.parent):
+        if not runs and RunFolder(parent).steps():
+            got, attempt = "a folder of a run", str(parent)
     return UserError(f"{path}: expected {expected}; got {got}; try {attempt}")
 
 
