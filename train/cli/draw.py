@@ -155,8 +155,7 @@ def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any])
 
 def draw_curves_of(runs: list[Path], out: Path) -> None:
     """Draw the metrics of runs over the steps."""
-    from train.run.checkpoint import not_a_run_error
-    from train.run.folder import RunFolder
+    from train.run.folder import RunFolder, not_a_run_error
     from train.viewer.curves import by_name, draw_curves, series
 
     curves = {}

@@ -44,9 +44,9 @@ def resolve_model(
     """
     from models import PRESETS
     from train.cli.train import load_config, use_data_folder
-    from train.run.checkpoint import find_checkpoint, not_a_run_error
+    from train.run.checkpoint import find_checkpoint
     from train.run.config import to_toml
-    from train.run.folder import RunFolder
+    from train.run.folder import RunFolder, not_a_run_error
     from train.run.storage import model_config, read_state
     from train.tasks import TASKS
 

@@ -220,9 +220,9 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
 
     With `init`, its tokenizer is used unless the file or `changes` name another one.
     """
-    from train.run.checkpoint import find_checkpoint, not_a_run_error, run_files
+    from train.run.checkpoint import find_checkpoint, run_files
     from train.run.config import to_toml
-    from train.run.folder import RunFolder
+    from train.run.folder import RunFolder, not_a_run_error
 
     changed = {change.partition("=")[0].strip() for change in changes}
     run_file = RunFolder(out).config_file

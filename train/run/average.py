@@ -5,8 +5,8 @@ from pathlib import Path
 
 import npx
 from train.errors import UserError
-from train.run.checkpoint import MODEL, check_is_folder, check_same_run, not_a_run_error
-from train.run.folder import RunFolder, step_of
+from train.run.checkpoint import MODEL, check_is_folder, check_same_run
+from train.run.folder import RunFolder, not_a_run_error, step_of
 from train.run.storage import IDENTITY, damaged_error, read_arrays, read_state, write_folder
 
 RUN_IDENTITY = ("task", "text_sha256", "config")  # keys of the state that, with IDENTITY, identify its run

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import npx
 from models import TransformerConfig
-from train.errors import UserError, plural
+from train.errors import UserError
 from train.files import digest as checksum
 from train.run.config import RunConfig, complete_frozen
-from train.run.folder import RunFolder, step_of
+from train.run.folder import RunFolder, not_a_run_error, step_of
 from train.run.replace import existing_folder, original_name, remove_folder
 from train.run.state import RunState
 from train.run.storage import (
@@ -38,7 +38,6 @@ from train.tasks import TASKS, Task
 from train.tasks.protocols import TextTokenizer
 
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
-LISTED = 5  # number of runs that a message lists
 
 
 class Origin(NamedTuple):
@@ -206,19 +205,6 @@ def find_checkpoint(path: str | Path) -> Path:
             f"{path}: no checkpoints in {run.checkpoints}; try --resume with a smaller train.checkpoint_every"
         )
     return steps[-1]
-
-
-def not_a_run_error(
-    path: Path, expected: str, got: str = "another folder", attempt: str = "the --out of a training run"
-) -> UserError:
-    """Return the error for a folder that is not a run; it names the run around the folder or the runs in it, if any."""
-    runs = [str(child) for child in sorted(path.iterdir()) if child.is_dir() and RunFolder(child).steps()]
-    if runs:
-        got, attempt = f"a folder with {plural(len(runs), 'run')}", " or ".join(runs[:LISTED])
-    for parent in (path.parent, path.parent.parent):
-        if not runs and RunFolder(parent).steps():
-            got, attempt = "a folder of a run", str(parent)
-    return UserError(f"{path}: expected {expected}; got {got}; try {attempt}")
 
 
 def warn_of_old_average(
