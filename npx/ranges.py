@@ -45,6 +45,19 @@ class Range:
             words += "" if high == "inf" else f" to {high}" if self.within[-1] == "]" else f" to below {high}"
         return words
 
+    def without_commas(self, value: Any) -> str:
+        """Return the number in the range that "5,000" or, as a float, "0,5" stands for; "" for anything else."""
+        if not isinstance(value, str) or self.kind not in NUMBERS:
+            return ""
+        if re.fullmatch(r"[1-9][0-9]{0,2}(,[0-9]{3}){1,9}(\.[0-9]+)?", value):
+            digits = value.replace(",", "")
+        elif re.fullmatch(r"[0-9]{1,30},[0-9]{1,30}", value):
+            digits = value.replace(",", ".")
+        else:
+            return ""
+        is_number = self.kind is float or digits.isdigit()
+        return digits if is_number and self.fits(self.kind(digits)) else ""
+
     def read(self, text: str) -> Any:
         """Parse a value. Raises ValueError (`expected ...; got ...`) if the text is not a value in the range."""
         value: Any = text

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -38,6 +39,7 @@ FILE_TYPES = {
 }  # fmt: skip
 REMEDIES = {stat.S_IFDIR: "the path of a file inside it", stat.S_IFIFO: "writing its content to a file first"}
 PathLike = str | os.PathLike[str]
+SETTLED = 2 * 10**9
 THEN_RETRY, THEN_RESUME = "then the same command again", "then --resume"  # the end of the message of a WriteError
 
 
@@ -143,6 +145,32 @@ def digest(path: PathLike, algorithm: str = "sha256") -> str:
     """Return the SHA-256, or another hash, of a file."""
     with open_for_reading(path) as file:
         return hashlib.file_digest(cast(Any, file), algorithm).hexdigest()
+
+
+_digests: dict[tuple[int, ...], str] = {}  # see `text_digest`
+
+
+def text_digest(path: PathLike) -> str:
+    """Return the SHA-256 of a text, which is read again only if the file has changed.
+
+    A change within SETTLED nanoseconds of another one may leave the times of the file the same, so the hash of a file
+    that has just changed is not remembered.
+    """
+
+    def identity() -> tuple[int, ...]:
+        status = os.stat(path)
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+    try:
+        before = identity()
+    except (OSError, ValueError):
+        return digest(path)  # which raises UserError
+    if before not in _digests:
+        sha256 = digest(path)
+        if time.time_ns() - max(before[-2:]) < SETTLED or identity() != before:
+            return sha256
+        _digests[before] = sha256
+    return _digests[before]
 
 
 # ---- writing

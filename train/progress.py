@@ -11,6 +11,7 @@ work write a few dozen lines.
 """
 
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ FIRST_LINE = 10.0  # seconds
 GROWTH = 0.1
 WIDE = 90  # minimum width of a terminal that also shows bars
 BAR_WIDTH = 24
+INDENT = "  "  # begins the second and later lines of a wrapped one
 
 
 class Work:
@@ -138,13 +140,18 @@ class Display:
             finished.set()
             self.works.remove(work)
 
-    def write(self, text: str) -> None:
-        """Write a line above the work that is shown."""
+    def write(self, text: str, shown: int = 0) -> None:
+        """Write a line above the work that is shown.
+
+        In a terminal that is narrower than the line, it is wrapped, without its last `shown` fields, which the work
+        shows as well. Fields are separated by two spaces.
+        """
         if not self.enabled:
             return
         with suppress(OSError):  # the terminal or pipe is closed
             if self.is_live:
-                self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+                lines = wrap(text, self.console.width, shown)
+                self.console.print(lines, markup=False, highlight=False, soft_wrap=True)
             else:
                 print(text, file=sys.stderr, flush=True)
 
@@ -165,6 +172,27 @@ class Display:
             text = Text(work.describe(), no_wrap=True, overflow="ellipsis")
             lines.add_row(*([bar] if is_wide else []), text)
         return lines
+
+
+def wrap(text: str, width: int, optional: int = 0) -> str:
+    """Return a line broken into lines of at most `width` characters, between its fields or, within a field, its words.
+
+    Two spaces separate the fields. If the line is too long, its last `optional` fields are left out. A longer word,
+    such as a path, is not broken.
+    """
+    fields = text.split("  ")
+    if len(text) <= width:
+        return text
+    lines: list[str] = []
+    for field in fields[: len(fields) - optional]:
+        if lines and len(f"{lines[-1]}  {field}") <= width:
+            lines[-1] += f"  {field}"
+        else:
+            lines += textwrap.wrap(
+                field, width, initial_indent=INDENT if lines else "", subsequent_indent=INDENT,
+                break_long_words=False, break_on_hyphens=False,
+            )  # fmt: skip
+    return "\n".join(lines)
 
 
 def format_duration(seconds: float) -> str:

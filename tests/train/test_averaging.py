@@ -72,6 +72,10 @@ def test_a_folder_without_checkpoints_is_not_averaged(tmp_path, last):
     assert "expected a run folder; got nothing" in one_line(error)
     with pytest.raises(UserError) as error:
         average_checkpoints(tmp_path, last)
+    assert "expected a run folder; got another folder; try the --out" in one_line(error)
+    (tmp_path / "config.toml").touch()
+    with pytest.raises(UserError) as error:
+        average_checkpoints(tmp_path, last)
     assert "got 0; try a run with more checkpoints" in one_line(error)
 
 

@@ -13,79 +13,24 @@ from pathlib import Path
 
 import pytest
 
-from models import PRESETS
 from tests import ROOT
-from tests.helpers.trainings import rewrite
+from tests.helpers.command_line import (  # noqa: F401, fixtures
+    SET,
+    SIZES,
+    assert_rejected,
+    command,
+    data_options,
+    files_of,
+    run,
+    sentences,
+    texts,
+)
 from train.cli import app, info, main
 from train.errors import UserError
 from train.experiments import demo
-from train.experiments.paper import FIGURES, TESTED
-from train.run.checkpoint import load_model, read_state
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.tasks import decoding
-from train.text.pair_tokenizer import load_tokenizer
-
-WORDS = "red green blue big small old new cat dog bird house tree".split()
-SIZES = [
-    *("model.d_model=16", "model.d_ff=16", "model.n_heads=2", "model.n_layers=1", "data.vocab_size=300"),
-    *("train.batch_tokens=200", "train.max_steps=6", "train.checkpoint_every=2", "train.validate_every=3"),
-    *("train.log_every=2", "train.warmup_steps=4", "search.beam=2", "search.max_extra=4"),
-]
-SET = [part for size in SIZES for part in ("--set", size)]
-
-
-def sentences(n):
-    return [f"the {WORDS[i % 7]} {WORDS[7 + i % 5]} {WORDS[i * i % 12]}" for i in range(n)]
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    """Return a folder of parallel text in which the target is the reversed source."""
-    folder = tmp_path_factory.mktemp("text")
-    for name, n in (("train", 60), ("valid", 8)):
-        source = sentences(n)
-        (folder / f"{name}.src").write_text("".join(f"{line}\n" for line in source), encoding="utf-8")
-        (folder / f"{name}.tgt").write_text("".join(f"{line[::-1]}\n" for line in source), encoding="utf-8")
-    return folder
-
-
-def data_options(texts):
-    return [f"--{part}-{side}={texts / part}.{side}" for part in ("train", "valid") for side in ("src", "tgt")]
-
-
-@pytest.fixture(scope="module")
-def run(texts, tmp_path_factory):
-    """Return a finished run of six steps with averaged weights."""
-    out = tmp_path_factory.mktemp("runs") / "a"
-    assert main(["train", "base", *data_options(texts), "--out", str(out), "--quiet", *SET]) == 0
-    assert main(["average", str(out), "--last", "2"]) == 0
-    return out
-
-
-def command(*arguments, **kwargs):
-    """Start the command line in a new process."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "train", *map(str, arguments)], cwd=ROOT, env=environment, text=True, encoding="utf-8",
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, **kwargs,
-    )  # fmt: skip
-
-
-def files_of(folder):
-    """Return the bytes of every file below a folder."""
-    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-def assert_rejected(capfd, arguments, *parts):
-    """Check for exit status 2, one line on stderr that contains all the parts, and nothing on stdout."""
-    capfd.readouterr()
-    status = main(list(map(str, arguments)))
-    out, err = capfd.readouterr()
-    assert (status, out) == (2, ""), err
-    assert err.count("\n") == 1 and err.startswith("npx-transformer: "), err
-    for part in parts:
-        assert str(part) in err
 
 
 def test_translate_score_and_info_of_a_run(run, texts, tmp_path, capfd):
@@ -170,95 +115,6 @@ def test_search_options_override_the_runs_configuration(run, texts, monkeypatch,
     monkeypatch.setattr(decoding, "decode_stream", spy)
     assert main(["translate", "--model", str(run), "--input", str(texts / "valid.src"), "--alpha", "0.25"]) == 0
     assert (search["beam"], search["alpha"], search["penalty"], search["max_extra"]) == (2, 0.25, "paper", 4)
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_info_of_a_preset_prints_the_papers_figures(preset, capsys):
-    assert main(["info", preset]) == 0
-    text = capsys.readouterr().out
-    config = RunConfig.from_dict({"model": {"preset": preset}})
-    assert f"{config.transformer_config(config.data.vocab_size).n_parameters():,}" in text
-    if preset in FIGURES:
-        assert f"the paper: {FIGURES[preset]['params_millions']:g} million" in text
-
-
-def test_every_preset_of_the_paper_has_figures():
-    assert FIGURES.keys() | TESTED.keys() == PRESETS.keys() - {"parsing-wsj", "parsing-semi", "parsing-small", "tiny"}
-    assert all({"ppl", "bleu", "params_millions"} <= figures.keys() for figures in FIGURES.values())
-
-
-def test_info_prints_the_papers_training_cost(capsys):
-    for preset, cost in (("base", "3.3e+18"), ("big", "2.3e+19"), ("big-enfr", "2.3e+19")):
-        assert main(["info", preset]) == 0
-        assert cost in capsys.readouterr().out
-
-
-def test_info_prints_the_figures_of_the_presets_own_language_pair(capsys):
-    """Table 3 (newstest2013) and the parameter counts are those of English-German models."""
-    expected = {"base": ["4.92, BLEU 25.8", "German: BLEU 27.3", "French: BLEU 38.1"],
-                "big": ["4.33, BLEU 26.4", "German: BLEU 28.4"], "big-enfr": ["French: BLEU 41.8"],
-                "A-h4": ["5.00, BLEU 25.5"]}  # fmt: skip
-    for preset, ends in expected.items():
-        assert main(["info", preset]) == 0
-        quality = [line for line in capsys.readouterr().out.splitlines() if line.startswith("quality")]
-        assert len(quality) == len(ends) and all(map(str.endswith, quality, ends))
-    assert main(["info", "big-enfr"]) == 0 and "million" not in capsys.readouterr().out
-
-
-def test_info_counts_the_updates_after_the_last_log_line(run, tmp_path, capfd):
-    """This includes a run that is shorter than one interval and has no log line."""
-    out = tmp_path / "run"
-    shutil.copytree(run, out)
-    totals = read_state(RunFolder(out).steps()[-1])["run"]
-    for lines in (1, 0):  # a log line after an earlier update, none
-        entry = {"kind": "train", "step": 1, "tokens": 7, "loss": 9.0, "tokens_per_second": 3.0, "seconds": 1.0}
-        (out / "metrics.jsonl").write_text(f"{json.dumps(entry)}\n" * lines)
-        state = {"window_loss": 12.0, "window_targets": 5, "window_tokens": 6, "window_seconds": 2.0, "seconds": 4.0}
-        rewrite(RunFolder(out).steps()[-1], lambda s, state=state: s["run"].update(state))
-        assert main(["info", str(out)]) == 0
-        speed = f"{totals['tokens'] / 4:,.0f} tokens/s"  # the mean speed, not that of the window
-        line = f"trained      6 updates, {totals['tokens']:,} tokens, loss 2.4000, {speed}"
-        assert line in capfd.readouterr().out
-
-
-def test_the_output_of_info_config_is_a_valid_configuration(texts, tmp_path, capsys):
-    assert main(["info", "tiny", "--config"]) == 0
-    file = tmp_path / "my.toml"
-    file.write_text(capsys.readouterr().out, encoding="utf-8")
-    settings = [*SET, "--set", "train.max_steps=1", "--set", "train.precision=float64"]
-    out = tmp_path / "run"
-    assert main(["train", str(file), *data_options(texts), "--out", str(out), "--quiet", *settings]) == 0
-    assert RunConfig.load(out / "config.toml").train.precision == "float64"
-
-
-def test_info_sizes_the_model_that_train_would_build(texts, tmp_path, capsys):
-    """`info` accepts the same configurations and --set options as `train`."""
-    file = tmp_path / "my.toml"
-    file.write_text('[model]\npreset = "tiny"\nn_layers = 1\n[data]\nvocabularies = "separate"\n', encoding="utf-8")
-    settings = [*SET, "--set", "data.vocab_size=270", "--set", "train.max_steps=1"]
-    for config in ("tiny", str(file)):
-        out = tmp_path / f"run-{len(config)}"
-        assert main(["train", config, *data_options(texts), "--out", str(out), "--quiet", *settings]) == 0
-        n = load_model(out)[0].n_parameters()
-        sizes = load_tokenizer(out / "tokenizer.json")
-        capsys.readouterr()
-        assert sizes.vocab_size == (sizes.src_vocab_size or 270) == 270
-        assert main(["info", config, *settings]) == 0
-        assert f"parameters   {n:,}\n" in capsys.readouterr().out
-    assert main(["info", "tiny", "--vocab-size", "300", "--config"]) == 0
-    assert "\nvocab_size = 300\n" in capsys.readouterr().out
-
-
-def test_the_preset_tiny_fits_a_cpu():
-    """With two cores, an update takes seconds."""
-    tiny, base = (RunConfig.from_dict({"model": {"preset": preset}}) for preset in ("tiny", "base"))
-    assert (tiny.data.vocab_size, tiny.train.batch_tokens, tiny.train.warmup_steps) == (8000, 4096, 1000)
-    assert (base.data.vocab_size, base.train.batch_tokens, base.train.warmup_steps) == (37000, 25000, 4000)
-    changed = RunConfig.from_dict({"model": {"preset": "tiny"}}, ["model.preset=base"])
-    assert changed == base
-    given = {"model": {"preset": "tiny"}, "data": {"vocab_size": 9712}, "train": {"batch_tokens": 2048}}
-    kept = RunConfig.from_dict(given)
-    assert (kept.data.vocab_size, kept.train.batch_tokens) == (9712, 2048)
 
 
 def test_the_demo_writes_all_its_files(tmp_path, capfd):

@@ -1,15 +1,16 @@
 """`train --data`: training on a folder that `data` has written."""
 
 import bz2
+import hashlib
 import json
+import os
 import shlex
 import shutil
 
 import pytest
 
-from train import RunConfig
+from train import RunConfig, files
 from train.cli import main
-from train.json_files import sealed_json
 from train.run.folder import RunFolder
 
 SIDES = (("src", "en"), ("tgt", "de"))
@@ -46,6 +47,50 @@ def test_the_command_that_data_prints_trains_with_its_tokens(own, text, tmp_path
     assert f"({counts[3]} + {counts[6]} tokens)" in err  # `data` and `train` count the same way
     now = {path: path.stat().st_mtime_ns for path in own.rglob("*") if path.name != "manifest.json"}
     assert now == {path: time for path, time in before.items() if path in now}
+
+
+def test_a_training_reads_the_texts_of_a_folder_once_for_their_hashes(own, tmp_path, monkeypatch, capfd):
+    """A text that has just changed is read again."""
+    names, file_digest = [], hashlib.file_digest
+
+    def record(file, *arguments):
+        names.append(os.path.basename(os.readlink(f"/proc/self/fd/{file.fileno()}")))
+        return file_digest(file, *arguments)
+
+    monkeypatch.setattr(hashlib, "file_digest", record)
+    for settled, count in ((0, 1), (10**18, 3)):
+        monkeypatch.setattr(files, "SETTLED", settled)
+        monkeypatch.setattr(files, "_digests", {})
+        names.clear()
+        assert train(own, tmp_path / f"run-{count}", "--quiet") == 0
+        assert [names.count(f"{part}.{side}") for part in ("train", "valid") for side in ("src", "tgt")] == 4 * [count]
+
+
+def test_a_resumed_run_does_not_prepare_its_texts(own, tmp_path, capfd):
+    for resume in ([], ["--resume", "--set=train.max_steps=2"]):
+        assert train(own, tmp_path / "run", "--set=data.max_length=20", *resume) == 0
+        assert capfd.readouterr().err.count("preparing the") == (0 if resume else 2)
+
+
+def test_a_moved_folder_is_named(own, tmp_path, capfd):
+    folder, out = tmp_path / "copy", tmp_path / "run"
+    shutil.copytree(own, folder)
+    assert train(folder, out) == 0
+    folder.rename(tmp_path / "moved")
+    capfd.readouterr()
+    assert main(["train", "--resume", "--out", str(out), "--set=train.max_steps=2"]) == 2
+    error = capfd.readouterr().err
+    assert error.endswith(f"got no such files; try --data with the new path of {folder}\n") and error.count("\n") == 1
+    assert main(["train", "--resume", "--out", str(out), "--set=train.max_steps=2", f"--data={tmp_path}/moved"]) == 0
+    assert "up to date" in capfd.readouterr().err
+
+
+def test_all_missing_texts_are_named(text, tmp_path, capfd):
+    texts = [f"--{part}-{side}=no.{part}.{side}" for part in ("train", "valid") for side in ("src", "tgt")]
+    assert main(["train", "tiny", f"--out={tmp_path / 'run'}", *texts]) == 2
+    error = capfd.readouterr().err
+    assert "no.train.src, no.train.tgt, no.valid.src, no.valid.tgt: expected text files; got no such files" in error
+    assert "; try --train-src F --train-tgt F --valid-src F --valid-tgt F with other paths (these paths are" in error
 
 
 def test_other_lengths_leave_the_token_arrays_of_the_folder_alone(own, tmp_path, capfd):
@@ -199,71 +244,6 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json"}
 
 
-def test_a_complete_folder_is_not_replaced_by_other_texts_or_settings(text, tmp_path, capfd):
-    out = tmp_path / "out"
-    assert prepare(text, out) == 0
-    before = contents(out)
-    for options, change in (
-        ({"part": "valid"}, "train text"),
-        ({"valid": "train"}, "valid text"),
-        ({"valid": ""}, "valid text"),
-    ):
-        assert prepare(text, out, **options) == 2
-        err = capfd.readouterr().err
-        assert f"with a different {change}, and runs" in err
-        assert f"; repeat the command in {out / 'manifest.json'}, choose another --out, or" in err
-    for option, change in (
-        ("--vocab-size=266", "--vocab-size"),
-        ("--max-length=20", "--max-length"),
-        ("--max-ratio=2", "--max-ratio"),
-        ("--keep-scripts", "--keep-scripts"),
-    ):
-        assert prepare(text, out, option) == 2
-        err = capfd.readouterr().err
-        assert f"{out} was prepared with a different {change}, and runs" in err and err.count("\n") == 1
-    assert contents(out) == before
-    (out / "manifest.json").unlink()  # as after an interruption: nothing trains on it
-    assert prepare(text, out, "--vocab-size=266") == 0
-
-
-def test_changed_moved_and_added_texts_are_prepared_again(text, tmp_path, capfd):
-    mine, out = tmp_path / "mine", tmp_path / "out"
-    shutil.copytree(text, mine)
-    assert prepare(mine, out, valid="") == 0
-    before = contents(out / "prepared")
-    assert prepare(mine, out) == 0 and (out / "prepared" / "valid").is_dir()
-    assert prepare(text, out) == 0  # from another folder
-    assert {path: content for path, content in contents(out / "prepared").items() if path in before} == before
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda record: record.update(parts=[]),
-        lambda record: record.update(parts={}),
-        lambda record: record.update(how=5),
-        lambda record: record.update(how=[5, 5]),
-        lambda record: record.update(how=[{"train": 5}, [5]]),  # other texts
-        lambda record: record["parts"].update(train={}),
-        lambda record: record["parts"]["train"].update(lines="x"),
-        lambda record: record["parts"]["train"].update(counts={}),
-        lambda record: record["parts"]["train"].update(sha256={}),
-        lambda record: record["parts"]["valid"].update(sha256={"src": 5}),
-    ],
-)
-def test_a_forged_record_of_the_texts_is_damage(text, tmp_path, change):
-    out = tmp_path / "out"
-    assert prepare(text, out) == 0
-    before = contents(out)
-    record = json.loads((out / "texts.json").read_text())
-    del record["sha256_of_this"]
-    change(record)
-    (out / "texts.json").write_text(sealed_json(record))
-    forged = contents(out)
-    status = prepare(text, out)
-    assert status in (0, 2) and contents(out) == (forged if status else before)
-
-
 def test_a_changed_text_is_prepared_again_with_a_note(text, tmp_path, capfd):
     mine, out = tmp_path / "mine", tmp_path / "out"
     shutil.copytree(text, mine)
@@ -273,7 +253,7 @@ def test_a_changed_text_is_prepared_again_with_a_note(text, tmp_path, capfd):
             file.write("one\n")
     capfd.readouterr()
     assert prepare(mine, out) == 0
-    assert f"{out}: texts have changed, moved or been added; preparing them again" in capfd.readouterr().err
+    assert f"{out}: texts have changed or been added; preparing them again" in capfd.readouterr().err
     assert json.loads((out / "manifest.json").read_text())["texts"]["train"]["lines"] == 41
     for language in ("en", "de"):
         (mine / f"train.{language}").write_text("")

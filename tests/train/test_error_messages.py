@@ -38,7 +38,11 @@ def copy(uninterrupted, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["translate", "--model", "RUN", "--beam", "x"], "; got 'x'; try npx-transformer translate --help"),
+        (["translate", "--model", "RUN", "--beam", "x"], "--beam: expected a whole number from 1 to 512; got x; try"),
+        (["train", "tiny", "--set", "train.peak_lr=0,001", "--out", "D"], "try peak_lr = 0.001\n"),
+        (["average", "RUN", "--last", "1,000"], "got 1,000; try 1000\n"),
+        (["plan", "base", "--price", "12,345.5"], "got 12,345.5; try 12345.5\n"),
+        (["translate", "--model", "RUN", "--beam", "5,000"], "got 5,000; try leaving --beam out\n"),
         (["translate", "--model", "RUN", "--device", "tpu"], '--device: expected one of "cpu", "cuda"; got tpu; try'),
         (
             ["score", "--pairs", "a", "--model", "RUN"],
@@ -96,6 +100,11 @@ def copy(uninterrupted, tmp_path):
         (["train", "--resume", "--out", "TEXT"], "expected a run folder to resume; got a folder with other files; try"),
         (["translate", "--model", "RUN", "x.en"], "extra argument(s) (x.en); try --input x.en\n"),
         (["translate", "--model", "RUN", "x.en", "y.en"], "try --input x.en\n"),
+        (["info", "base", "TEXT"], "; try --data /"),
+        (["train", "base", "TEXT", "--out", "D"], "; try --data /"),
+        (["train", "RUN", "--out", "D"], "config.toml, or --init /"),
+        (["train", "TEXT", "--out", "D"], "got a folder; try the path of a file inside it\n"),
+        (["score", "x.hyp", "x.ref"], "; try --hyp x.hyp\n"),
         (["info", "base", "x.en"], "extra argument(s) (x.en); try npx-transformer info --help\n"),
         (["parse", "--model", "RUN", "--svg", "no/tree.svg"], "expected a file to write; got no folder no; try"),
     ],
@@ -118,8 +127,24 @@ def test_a_usage_error_names_its_option_and_writes_nothing(
 def test_a_folder_of_runs_is_answered_with_their_names(uninterrupted, tmp_path, capfd):
     for name in "ba":
         shutil.copytree(uninterrupted, tmp_path / name)
-    said = f"{tmp_path}: expected a run or a checkpoint; got a folder with 2 runs; try {tmp_path}/a or {tmp_path}/b\n"
-    assert error_line(capfd, "translate", "--model", tmp_path).endswith(said)
+    said = f"got a folder with 2 runs; try {tmp_path}/a or {tmp_path}/b\n"
+    for arguments in (
+        ["translate", "--model", tmp_path],
+        ["average", tmp_path],
+        ["info", tmp_path],
+        ["draw", tmp_path, "curves", "--out", "a.svg"],
+        ["train", "--resume", "--out", tmp_path],
+        ["train", "--init", tmp_path, "--out", "new"],
+    ):
+        assert error_line(capfd, *arguments).endswith(said)
+
+
+def test_a_folder_of_a_run_is_answered_with_the_run(uninterrupted, capfd):
+    checkpoints = uninterrupted / "checkpoints"
+    for folder in (checkpoints, *checkpoints.glob("step-*")):
+        for command in ("average", "info"):
+            said = f"{folder}: expected a run folder; got a folder of a run; try {uninterrupted}\n"
+            assert error_line(capfd, command, folder).endswith(said)
 
 
 def test_a_run_that_has_lost_its_configuration_is_still_a_run(copy, capfd):
@@ -178,6 +203,13 @@ def test_a_run_with_relative_paths_says_where_it_looked_for_its_texts(copy, tmp_
     config.write_text(re.sub(r'(?m)^(\w+_(?:src|tgt)) = ".*/', r'\1 = "texts/', config.read_text(encoding="utf-8")))
     err = error_line(capfd, "train", "--resume", "--out", copy, "--set=train.max_steps=13")
     base = tmp_path / "elsewhere"
+    assert (
+        "texts/train.en, texts/train.de, texts/valid.en, texts/valid.de: expected text files; got no such files; try "
+        "--train-src F --train-tgt F --valid-src F --valid-tgt F with other paths (these paths are relative to "
+        f"{base})\n" in err
+    )
+    valid = ("--set=data.valid_src=", "--set=data.valid_tgt=")
+    err = error_line(capfd, "train", "--resume", "--out", copy, f"--train-tgt={copy / 'config.toml'}", *valid)
     assert (
         "texts/train.en: expected a text file; got no such file; try --train-src with another path (this path is "
         f"relative to {base})\n" in err

@@ -141,6 +141,17 @@ def test_the_command_takes_tokenizer_and_configuration_from_the_run(text, source
     assert "but only a new run reads train.init; try a new run with --out" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("part", ["train", "valid"])
+@pytest.mark.parametrize("given", ["--{part}-src={file}", "--set=data.{part}_src={file}"])
+def test_one_side_of_a_text_is_not_combined_with_the_text_of_another_run(text, source, tmp_path, capsys, part, given):
+    options = ["--init", str(source), "--out", str(tmp_path / "new"), given.format(part=part, file=text / "valid.en")]
+    assert main(["train", *options]) == 2
+    error = capsys.readouterr().err
+    assert f"expected both sides of a text; got one for use with the configured {text / f'{part}.de'}; try" in error
+    assert error.count("\n") == 1 and f"--{part}-src: " in error and f"adding --{part}-tgt F\n" in error
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize(("patterns", "n_frozen"), [("", 0), ("encoder.*", None), ("embedding.weight", 300 * 128)])
 @pytest.mark.parametrize("decay", [0.0, 0.9])
 def test_info_counts_frozen_parameters_once(patterns, n_frozen, decay):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from train import progress
 from train.cli import main
 from train.errors import UserError
-from train.progress import Display, Work, format_duration
+from train.progress import Display, Work, format_duration, wrap
 from train.text.lines import count_lines, read_all_lines
 
 
@@ -44,14 +44,32 @@ def test_a_terminal_shows_all_work_within_its_width_and_nothing_after_it(columns
         with display.work("validation", "tokens", 4_000) as work:
             work.advance(1000)
             display.write("a line that stays")
+            display.write("step 100/3,000  epoch 2  loss 6.2045  lr 0.00134  31,977 tokens/s  0:02:59 left", 2)
             while "validation 1,000" not in terminal.getvalue():
                 time.sleep(0.01)
     lines = terminal.lines()
     assert any("validation 1,000/4,000 tokens" in line and line.rstrip().endswith("left") for line in lines)
     assert any("step 99,999/100,000  loss 1.234  12,345 tokens/s" in line for line in lines)
     assert "a line that stays" in lines and all(len(line) <= columns for line in lines)
+    assert any(line.startswith("step 100/3,000") and ("left" in line) == (columns > 60) for line in lines)
     assert any("━" in line for line in lines) == (columns > 60)  # bars only where there is space
     assert terminal.getvalue().endswith("\x1b[2K")  # the last thing written erases the display
+
+
+@given(
+    st.lists(st.text("ab /", min_size=1, max_size=90).map(lambda s: s.strip() or "x"), min_size=1), st.integers(9, 90)
+)
+def test_a_wrapped_line_has_all_words_within_the_width(fields, width):
+    text = "  ".join(" ".join(field.split()) for field in fields)
+    lines = wrap(text, width).split("\n")
+    assert " ".join(lines).split() == text.split()
+    assert all(len(line) <= width or len(line.split()) == 1 for line in lines)
+
+
+def test_a_line_is_wrapped_between_its_fields():
+    line = "validation after step 200: loss 5.3044  perplexity 201.23  BLEU 0.17  chrF 4.53  (0.5 s)"
+    assert wrap(line, 60).split("\n") == [line[:57], "  BLEU 0.17  chrF 4.53  (0.5 s)"]
+    assert wrap(line, 60, 3) == line[:57] and wrap(line, len(line), 3) == line
 
 
 def test_a_log_file_gets_lines_now_and_then_about_the_innermost_work(monkeypatch, capsys):

@@ -339,4 +339,4 @@ def test_info_counts_the_memory_of_the_average(averaged, uninterrupted, capsys):
     for out in (averaged[0], uninterrupted):
         assert main(["info", str(out)]) == 0
         lines += [line for line in capsys.readouterr().out.splitlines() if line.startswith("memory")]
-    assert lines[0] == lines[1] + ", moving average 0"
+    assert lines[0] == lines[1].replace("; ", ", moving average 0; ")

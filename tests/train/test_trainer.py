@@ -117,6 +117,21 @@ def test_ctrl_c_writes_a_checkpoint_and_resumes_to_the_same_bits(
     assert outcome(tmp_path / "run") == outcome(uninterrupted)
 
 
+def test_ctrl_c_during_the_last_validation_is_logged(text, tmp_path, monkeypatch):
+    measure = Validation.measure
+
+    def interrupted(self, signals):
+        os.kill(os.getpid(), signal.SIGINT)
+        return measure(self, signals)
+
+    monkeypatch.setattr(Validation, "measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(text, tmp_path / "run", max_steps=2)
+    (checkpoint,) = RunFolder(tmp_path / "run").steps()
+    end = f"stopped by a signal after step 2; the newest checkpoint is {checkpoint}; continue with --resume\n"
+    assert (tmp_path / "run" / "log.txt").read_text(encoding="utf-8").endswith(end)
+
+
 def test_ctrl_c_during_a_validation_repeats_it_on_resuming(text, uninterrupted, tmp_path, monkeypatch, capfd):
     measure = Validation.measure
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from train.cli.app import app
-from train.cli.options import number_option
+from train.cli.options import number_option, warn
 from train.errors import UserError, nearest, plural
 
 OWN = "own"
@@ -101,7 +101,11 @@ def data(
     rules = Rules(max_words, max_ratio, not keep_scripts, not keep_duplicates)
     settings = Settings(rules, tokenizer, vocab_size, learn_from, max_length, hold_out)
     command = shlex.join(["npx-transformer", *sys.argv[1:]])
-    manifest = prepare_dataset(corpus, out, settings, mirror, command, progress=not quiet)
+    try:
+        manifest = prepare_dataset(corpus, out, settings, mirror, command, progress=not quiet)
+    except KeyboardInterrupt:
+        warn("interrupted; the same command continues")
+        raise
     pairs, clean = manifest["pairs"], manifest["texts"]["train"]["counts"]["kept"]
     removed = ", ".join(f"{pairs[reason]:,} {words}" for reason, words in REASONS.items())
     held_out = f" ({pairs['held_out']:,} of them held out)" if pairs["held_out"] else ""

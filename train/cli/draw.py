@@ -155,13 +155,15 @@ def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any])
 
 def draw_curves_of(runs: list[Path], out: Path) -> None:
     """Draw the metrics of runs over the steps."""
-    from train.run.folder import RunFolder
+    from train.run.folder import RunFolder, not_a_run_error
     from train.viewer.curves import by_name, draw_curves, series
 
     curves = {}
     for name, run in by_name(runs).items():
         curves[name] = series(RunFolder(run).metrics())
         if not curves[name]:
+            if run.is_dir() and not RunFolder(run).has_run_files():
+                raise not_a_run_error(run, "a run folder")
             raise UserError(f"{run}: expected a run with metrics; got nothing to draw; try the --out of a training run")
     draw_curves(curves, out, ", ".join(f"{name}/metrics.jsonl" for name in curves))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import chain
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -37,6 +38,10 @@ def info(
             float, "(0, 1e12]", metavar="X", help="Estimate the training time from this speed (source + target tokens)."
         ),
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Use the vocabulary and maximum length of a folder written by `data`."),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key of CONFIG or PRESET; may be repeated."),
@@ -46,10 +51,11 @@ def info(
     """Print a model's parameters, FLOP and memory next to the paper's; for a run, also its validation curve."""
     from train.run.checkpoint import check_tokenizer, find_checkpoint, read_state, task_of, warn_of_old_average
 
-    run, run_config, shape = resolve_model(what, vocab_size, settings or ())
+    run, run_config, shape = resolve_model(what, vocab_size, settings or (), data)
     if run:
-        if settings:
-            raise UserError(f"--set applies only to presets and configuration files; {what} is a run; omit it")
+        if settings or data:
+            option = "--set" if settings else "--data"
+            raise UserError(f"{option} applies only to presets and configuration files; {what} is a run; omit it")
         loaded = find_checkpoint(what)
         state = read_state(loaded)
         warn_of_old_average(what, loaded, state, warn)
@@ -60,17 +66,18 @@ def info(
         return
     if measure and tokens_per_second:
         raise UserError("info: --measure cannot be combined with --tokens-per-second; try only one of them")
-    origin = "as given"
+    origin, activations = "as given", None
     if measure:
-        from train.experiments.speed import measure_speed
+        from train.experiments.speed import measure_activations, measure_speed
         from train.progress import Display
 
         use_device(device)
         with Display() as display, display.work("measuring the speed of a few updates"):
             display.write("measuring the speed of a few updates")
             tokens_per_second, origin = measure_speed(shape, run_config), "measured here"
+            activations = measure_activations(shape, run_config)
     last = last_update(run, run.metrics()) if run else None
-    lines = describe(shape, run_config, last["step"] if last else None)
+    lines = describe(shape, run_config, last["step"] if last else None, activations)
     for line in chain(lines, describe_run(run, run_config) if run else ()):
         print(line)
     if tokens_per_second:
@@ -82,10 +89,11 @@ def info(
               f" at {tokens_per_second:,.0f} tokens/s, {origin}")  # fmt: skip
 
 
-def describe(shape: Any, config: Any, updates: int | None = None) -> Iterator[str]:
+def describe(shape: Any, config: Any, updates: int | None = None, activations: float | None = None) -> Iterator[str]:
     """Yield lines about a model's parameters, FLOP and memory, with the paper's figures for its unchanged presets.
 
-    `updates` is the number of updates that a run has made; None stands for train.max_steps.
+    `updates` is the number of updates that a run has made; None stands for train.max_steps. `activations` is the memory
+    that an update takes besides, in bytes, if it has been measured.
     """
     import npx
     from train.experiments.paper import FIGURES, TESTED
@@ -119,7 +127,10 @@ def describe(shape: Any, config: Any, updates: int | None = None) -> Iterator[st
     all_updates = plural(t.max_steps, "update")
     in_updates = f"{done:,} of {all_updates}" if done < t.max_steps else plural(done, "update")
     yield f"training     {update * done:.2g} FLOP in {in_updates}{paper_cost}"
-    yield f"memory       {sum(memory.values()) / 2**20:,.0f} MiB: {parts}"
+    yield f"memory       {sum(memory.values()) / 2**20:,.0f} MiB: {parts}; activations not included"
+    if activations is not None:
+        batch = " and ".join(f"{t.batch_tokens:,} {side}" for side in sides)
+        yield f"activations  about {activations / 2**20:,.0f} MiB for a batch of {batch} tokens"
     if paper:
         yield (f"quality      the paper on newstest2013 English-German: perplexity {paper['ppl']:.2f},"
                f" BLEU {paper['bleu']:.1f}")  # fmt: skip

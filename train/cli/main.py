@@ -75,8 +75,10 @@ def run_command(argv: Sequence[str] | None) -> int:
         attempt = f"{command} --help"
         extra = re.search(r"unexpected extra argument\S* \((\S+?)[ )]", error.format_message())
         params = getattr(getattr(getattr(error, "ctx", None), "command", None), "params", ())
-        if extra and any("--input" in param.opts for param in params):
-            attempt = f"--input {extra[1]}"
+        of_folder = ["--data"] * (extra is not None and os.path.isdir(extra[1]))
+        for option in ("--input", "--hyp", *of_folder):
+            if extra and any(option in param.opts for param in params):
+                attempt = f"{option} {extra[1]}"
         details: Any = getattr(error.__cause__, "errors", list)()  # exists if typer uses pydantic
         got = f"; got {str(details[0]['input'])[:60]!r}" if details else ""
         return report_user_error(f"{error.format_message().rstrip('.')}{got}; try {attempt}")

@@ -1,7 +1,7 @@
 """Loads the models, runs, configuration files and presets that commands name."""
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +29,25 @@ def load_models(runs: Sequence[Path], on_warning: Callable[[str], object]) -> tu
     return model, tokenizers[0], configs[0], ", ".join(origin.path for origin in origins)
 
 
-def resolve_model(what: str, vocab_size: int | None, settings: Sequence[str] = ()) -> tuple[Any, Any, Any]:
+def resolve_model(
+    what: str, vocab_size: int | None, settings: Sequence[str] = (), data: Path | None = None
+) -> tuple[Any, Any, Any]:
     """Return (run folder, or None; configuration; model configuration) of a run, a configuration file or a preset.
 
     Args:
         what: a run folder, a configuration file or the name of a preset.
         vocab_size: --vocab-size, not for a run; None means that of the configuration.
         settings: changes to the configuration, as for --set.
+        data: a folder written by `data`, as for `train --data`; ignored for a run.
 
     Raises UserError for any other `what`, and for a run with --vocab-size.
     """
     from models import PRESETS
-    from train.cli.train import load_config
-    from train.run.checkpoint import find_checkpoint, model_config, read_state
-    from train.run.folder import RunFolder
+    from train.cli.train import load_config, use_data_folder
+    from train.run.checkpoint import find_checkpoint
+    from train.run.config import to_toml
+    from train.run.folder import RunFolder, not_a_run_error
+    from train.run.storage import model_config, read_state
     from train.tasks import TASKS
 
     run = RunFolder(what)
@@ -54,14 +59,19 @@ def resolve_model(what: str, vocab_size: int | None, settings: Sequence[str] = (
             )
         return run, run.load_config(settings), model_config(read_state(find_checkpoint(what)))
     if run.path.is_dir():
-        raise UserError(f"{what}: expected a run folder; got one without config.toml; try the --out of a training run")
+        raise not_a_run_error(run.path, "a run folder", "one without config.toml")
     if what not in PRESETS and not run.path.is_file():
         similar = difflib.get_close_matches(what, PRESETS, n=1)
         attempt = similar[0] if similar else "the --out of a training run, CONFIG.toml, or a preset such as base"
         raise UserError(
             f"{what}: expected a run folder, CONFIG.toml or a preset; got no such file or preset; try {attempt}"
         )
-    config = load_config(what, [*settings, *([f"data.vocab_size={vocab_size}"] if vocab_size else ())])
+    changes = [*settings, *([f"data.vocab_size={vocab_size}"] if vocab_size else ())]
+
+    def read(folder_keys: Mapping[str, Any]) -> Any:
+        return load_config(what, [*(f"data.{name}={to_toml(value)}" for name, value in folder_keys.items()), *changes])
+
+    config = read({}) if data is None else use_data_folder(data, read, {}, None)[0]
     size = config.data.vocab_size
     has_two = TASKS[config.data.task].has_separate_vocabularies(config.data)
     return None, config, config.transformer_config(size, **({"src_vocab_size": size} if has_two else {}))

@@ -8,12 +8,14 @@ The options that `translate` and `parse` share are defined here, with `search_op
 """
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from npx.ranges import Range
+from npx.ranges import NUMBERS, Range
 from train.errors import UserError, nearest
 
 SEEDS, VOCABULARY = "[0, 4294967295]", "[5, 16777216]"
@@ -41,15 +43,23 @@ def search_option(key: str, **settings: Any) -> Any:
 def checked_option(allowed: Range, **settings: Any) -> Any:
     """Return a typer option that raises UserError for a value outside `allowed`."""
 
+    def parse(value: Any) -> Any:
+        try:
+            return allowed.kind(value)
+        except ValueError:
+            return value  # `check` reports it
+
     def check(parameter: typer.CallbackParam, value: Any) -> Any:
         if value is not None and not allowed.fits(value):
             name = parameter.opts[0]
             choices = tuple(allowed.choices)
             default = parameter.default if parameter.default is not None else f"leaving {name} out"
-            attempt = nearest(str(value), choices) if choices else default
+            attempt = nearest(str(value), choices) if choices else allowed.without_commas(value) or default
             raise UserError(f"{name}: expected {allowed.words()}; got {str(value)[:60]}; try {attempt}")
         return value
 
+    if allowed.kind in NUMBERS:
+        settings = {"parser": parse, **settings}
     return typer.Option(callback=check, is_eager=True, **settings)  # check values before reporting missing options
 
 
@@ -108,6 +118,18 @@ def search_options(run_search: dict[str, Any], n_best: int, **overrides: Any) ->
             f"--n-best: expected at most the beam size, {search['beam']}; got {n_best}; try --beam {n_best}"
         )
     return search | {"n_best": n_best, "on_warning": warn}
+
+
+@contextmanager
+def name_option(argument: str, option: str) -> Iterator[None]:
+    """Replace the name of a function's argument at the start of a UserError with the option that it comes from."""
+    try:
+        yield
+    except UserError as error:
+        start, colon, rest = str(error).partition(":")
+        if start != argument:
+            raise
+        raise UserError(f"{option}{colon}{rest}") from None
 
 
 def check_single_input(input: Path | None, gold: Path | None) -> None:

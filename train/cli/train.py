@@ -1,8 +1,9 @@
 """`train`: train a model from a configuration. Its text options are the [data] keys that the tasks declare."""
 
 import inspect
+import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from train.cli.options import checked_option, number_option, warn
 from train.errors import UserError
 from train.files import describe_path
 from train.tasks import TASKS, Task
+from train.tasks.task import option
 
 
 def with_task_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -122,6 +124,8 @@ def train(
             warn(note)
     task = TASKS[run_config.data.task]
     check_task_options(paths, task)
+    if not resume:
+        check_sides({change.partition("=")[0].strip() for change in changes}, task, run_config.data)
     has_texts = any(getattr(run_config.data, name) for name in task.files["train"])
     if resume and not has_texts and (out / "config.toml").exists():
         raise UserError(
@@ -137,9 +141,21 @@ def check_task_options(names: Iterable[str], task: Task[Any, Any]) -> None:
         if name not in {f.name for f in fields(task.keys)}:
             owner = next(other.name for other in TASKS.values() if name in {f.name for f in fields(other.keys)})
             raise UserError(
-                f"--{name.replace('_', '-')}: expected an option of the task {task.name}; got one of the task {owner}; "
+                f"{option(name)}: expected an option of the task {task.name}; got one of the task {owner}; "
                 f"try --set data.task={owner}"
             )
+
+
+def check_sides(changed: Collection[str], task: Task[Any, Any], data: Any) -> None:
+    """Raise UserError if `changed`, the keys of options, replace one side of a text but not the other one in `data`."""
+    for names in task.files.values():
+        given = [name for name in names if f"data.{name}" in changed]
+        for name in names if given else ():
+            if name not in given and (file := getattr(data, name)):
+                raise UserError(
+                    f"{option(given[0])}: expected both sides of a text; got one for use with the configured {file}; "
+                    f"try adding {option(name)} F"
+                )
 
 
 def use_data_folder(
@@ -167,8 +183,7 @@ def use_data_folder(
         keys = {name: value for name, value in keys.items() if name not in valid_files}
     for name in texts:
         if name in keys:
-            option = f"--{name.replace('_', '-')}"
-            raise UserError(f"--data {folder} cannot be combined with {option}; try only one of them")
+            raise UserError(f"--data {folder} cannot be combined with {option(name)}; try only one of them")
     base = read({})
     original, defaults = base.data, preset_values(base.model.preset)["data"]
     if original.task != "translation":
@@ -207,7 +222,7 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
     """
     from train.run.checkpoint import find_checkpoint, run_files
     from train.run.config import to_toml
-    from train.run.folder import RunFolder
+    from train.run.folder import RunFolder, not_a_run_error
 
     changed = {change.partition("=")[0].strip() for change in changes}
     run_file = RunFolder(out).config_file
@@ -215,7 +230,7 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
         if RunFolder(out).is_new() or not out.is_dir():
             raise UserError(f"{out}: expected a run folder to resume; got {describe_path(out)}; try without --resume")
         if not RunFolder(out).has_run_files():
-            raise UserError(f"{out}: expected a run folder to resume; got a folder with other files; try another --out")
+            raise not_a_run_error(out, "a run folder to resume", "a folder with other files", "another --out")
         raise UserError(f"{out}: missing config.toml; try giving CONFIG.toml as well")
     config_is_of_run = init is not None and config is None
     if init is not None:
@@ -246,4 +261,11 @@ def load_config(config: str, changes: Iterable[str], complete: bool = False) -> 
 
     if config in PRESETS and not Path(config).exists():
         return RunConfig.from_dict({"model": {"preset": config}}, changes, source=config)
+    if os.path.isdir(config):
+        folder, attempt = Path(config), "the path of a file inside it"
+        if (folder / "manifest.json").is_file():
+            attempt = f"a preset, such as tiny, with --data {config}"
+        elif (folder / "config.toml").is_file():
+            attempt = f"{folder / 'config.toml'}, or --init {config} without it"
+        raise UserError(f"{config}: expected a configuration file; got a folder; try {attempt}")
     return RunConfig.load(config, changes, complete=complete)

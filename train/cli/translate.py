@@ -19,6 +19,7 @@ from train.cli.options import (
     Output,
     Penalty,
     ignore_warning,
+    name_option,
     number_option,
     search_options,
     warn,
@@ -100,6 +101,7 @@ def translate(
             "standard input; got standard input; try --input FILE"
         )
     with ExitStack() as stack:
+        stack.enter_context(name_option("prefixes", f"--constrain {constrain}"))
         lines: Iterator[str | None] = iter(())
         file, on_warning = None, ignore_warning
         prefixes = None if constrain is None else read_all_lines(constrain)
@@ -117,7 +119,7 @@ def translate(
             overrides = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra}
             options = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)
         options |= {"prefixes": prefixes, "alignments": alignments, "on_warning": on_warning, "world": world}
-        options |= {"prefixes_name": f"--constrain {constrain}", "trained_length": trained_length(config)}
+        options["trained_length"] = trained_length(config)
         work = stack.enter_context(line_progress("translated", input, output, not quiet and world.rank == 0))
         options["on_progress"] = lambda n_lines: work.advance(n_lines * world.size)  # other ranks progress at this rate
         index = -1

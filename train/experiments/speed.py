@@ -1,4 +1,4 @@
-"""Measures the training speed on this machine with a few updates on random sentences."""
+"""Measures the speed and the memory of training on this machine with a few updates on random sentences."""
 
 import time
 from dataclasses import replace
@@ -6,13 +6,14 @@ from dataclasses import replace
 import numpy as np
 
 import npx
+from autograd import Memory, observing
 from models import TransformerConfig
 from train.errors import UserError
 from train.learn.update import Update
 from train.run.config import RunConfig
 from train.run.report import RankNotes
 from train.tasks import TASKS
-from train.text.batches import Batches, Stream
+from train.text.batches import Batch, Batches, Stream
 from train.text.corpus import Corpus
 
 LENGTH = 30  # length of a random sentence in tokens, including EOS
@@ -26,6 +27,38 @@ def measure_speed(shape: TransformerConfig, config: RunConfig, updates: int = 3)
     An update has one micro-batch of at most MAX_BATCH_TOKENS tokens per side. Raises UserError for a task other than
     translation.
     """
+    (update, batch), seconds = first_update(shape, config), []
+    for step in range(1, updates + 2):
+        started = time.perf_counter()
+        update.gradient([batch], step)
+        update.apply(1e-6, 0.0)
+        seconds.append(time.perf_counter() - started)
+    return batch.n_tokens / min(seconds[1:])
+
+
+def measure_activations(shape: TransformerConfig, config: RunConfig) -> float:
+    """Return an estimate of the memory, in bytes, that an update takes besides weights, gradients and Adam's moments.
+
+    This is the peak during a micro-batch of `measure_speed`. A larger train.batch_tokens is extrapolated from it and
+    its first half, because some of the memory does not depend on the batch; it may take less, because a large batch
+    recomputes more intermediates. The memory that a kernel needs while it runs is not included. Raises UserError for a
+    task other than translation.
+    """
+    update, batch = first_update(shape, config)
+
+    def peak(batch: Batch) -> int:
+        with observing(Memory()) as memory:
+            update.gradient([batch], 1)
+        return memory.peak.live
+
+    measured, half = peak(batch), batch.halves()[0]
+    if (missing := 2 * config.train.batch_tokens - batch.n_tokens) < 2 * LENGTH or half.n_tokens == batch.n_tokens:
+        return measured
+    return measured + missing * (measured - peak(half)) / (batch.n_tokens - half.n_tokens)
+
+
+def first_update(shape: TransformerConfig, config: RunConfig) -> tuple[Update, Batch]:
+    """Return a new model's update, and a micro-batch of random sentences for it."""
     task = TASKS["translation"]
     if config.data.task != task.name:
         raise UserError(f"--measure: expected a model of the task translation; got {config.data.task}; try a preset")
@@ -37,13 +70,7 @@ def measure_speed(shape: TransformerConfig, config: RunConfig, updates: int = 3)
     stream = Stream(Batches(Corpus.from_pairs(zip(*ids, strict=True)), settings.batch_tokens, 0))
     model = shape.build(0, npx.use_precision(settings.precision).weight_dtype)
     model.train()
-    update, seconds, batch = Update(task, model, settings, RankNotes()), [], stream.batch((0, 0))
-    for step in range(1, updates + 2):
-        started = time.perf_counter()
-        update.gradient([batch], step)
-        update.apply(1e-6, 0.0)
-        seconds.append(time.perf_counter() - started)
-    return batch.n_tokens / min(seconds[1:])
+    return Update(task, model, settings, RankNotes()), stream.batch((0, 0))
 
 
 def training_hours(tokens_per_second: float, config: RunConfig) -> float:

@@ -18,8 +18,9 @@ from train.experiments.paper import TABLE2
 from train.files import digest, write_text
 from train.json_files import read_json, read_sealed, write_json
 from train.metrics.bleu import BLEUS, score_report
-from train.run.checkpoint import find_checkpoint, load_model, model_config, newest_totals, read_state
+from train.run.checkpoint import find_checkpoint, load_model, newest_totals
 from train.run.folder import RunFolder
+from train.run.storage import model_config, read_state
 from train.tasks.translation import best_translations
 from train.text.lines import read_all_lines
 

@@ -24,6 +24,7 @@ from train.run.keys import TrainSection
 from train.run.replace import existing_folder, remove_folder, remove_partial
 from train.run.report import RunReport
 from train.run.state import COUNT, RunState
+from train.run.storage import model_config
 from train.tasks import TASKS
 from train.tasks.protocols import Corpus, TextTokenizer
 from train.text.batches import Stream
@@ -273,7 +274,7 @@ class Checkpointer:
 
     def _check_identity(self, path: Path, state: Mapping[str, Any]) -> None:
         store.check_tokenizer(self.tokenizer, state, self.folder.tokenizer_file)
-        saved = store.model_config(state).to_dict()
+        saved = model_config(state).to_dict()
         for key, value in self.update.model.config.to_dict().items():
             if value != saved[key]:
                 raise UserError(

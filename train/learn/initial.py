@@ -20,12 +20,12 @@ from train.run.checkpoint import (
     check_peer,
     find_checkpoint,
     load_checkpoint,
-    model_config,
     run_files,
     task_of,
     warn_of_old_average,
 )
 from train.run.config import to_toml
+from train.run.storage import model_config
 from train.tasks.protocols import TextTokenizer
 
 LISTED = 3  # number of parameters that a message lists

@@ -31,7 +31,7 @@ class Schedule:
         scale = t.peak_lr * math.sqrt(d_model * t.warmup_steps) if t.peak_lr else t.lr_scale
         self.noam = NoamSchedule(d_model, t.warmup_steps, scale)
         self.name, self.warmup_steps, self.max_steps = t.schedule, t.warmup_steps, t.max_steps
-        self.peak = self.noam(t.warmup_steps)
+        self.peak, self.has_own_peak = self.noam(t.warmup_steps), bool(t.peak_lr)
 
     def __call__(self, step: int) -> float:
         """Return the learning rate of update `step`. The first update is step 1."""
@@ -48,11 +48,15 @@ class Schedule:
         )
 
     def warning(self) -> str:
-        """Return a warning if training ends before the warmup, or ""."""
+        """Return a warning if training ends before the warmup, or "".
+
+        It suggests a shorter warmup to the same peak, which the formula of the paper would raise.
+        """
         if self.warmup_steps <= self.max_steps:
             return ""
+        same_peak = "" if self.has_own_peak else f" and train.peak_lr={self.peak:.3g}"
         return (
             f"warning: train.warmup_steps = {self.warmup_steps:,} is more than train.max_steps = "
             f"{self.max_steps:,}: the learning rate rises to {self(self.max_steps):.3g}, not to its peak "
-            f"{self.peak:.3g}, and never decays; try train.warmup_steps={max(1, self.max_steps // 10)}"
+            f"{self.peak:.3g}, and never decays; try train.warmup_steps={max(1, self.max_steps // 10)}{same_peak}"
         )

@@ -128,7 +128,7 @@ class Trainer:
             if self._update():
                 self._after_update()
             elif self.signals.stop_requested:
-                raise KeyboardInterrupt
+                raise self._stopped()
         return self._summary()
 
     # ---- one update
@@ -219,10 +219,14 @@ class Trainer:
         if self.checkpoints.is_scheduled(s) or is_last or retry:
             self.checkpoints.save(s, required=is_last)
         if signals.stop_requested:
-            self.report.write_line(
-                f"stopped by a signal after step {s.step:,}; wrote {self.checkpoints.newest}; continue with --resume"
-            )
-            raise KeyboardInterrupt
+            raise self._stopped()
+
+    def _stopped(self) -> KeyboardInterrupt:
+        """Report that a signal has stopped the training, and return the exception to raise."""
+        newest = self.checkpoints.newest
+        saved = f"the newest checkpoint is {newest}" if newest else "there is no checkpoint"
+        self.report.write_line(f"stopped by a signal after step {self.state.step:,}; {saved}; continue with --resume")
+        return KeyboardInterrupt()
 
     def _is_validation_due(self) -> bool:
         s = self.state
@@ -316,7 +320,7 @@ class Trainer:
             previous = self.validation.last if s.validated == s.step else None
             result = previous or self._measure() or {}
             if not result:
-                raise KeyboardInterrupt
+                raise self._stopped()
             if s.validated < s.step:
                 self.report.log_validation(s, result, self.task.scores)
                 self._report_unsaved_best(result)

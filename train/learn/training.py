@@ -6,21 +6,22 @@ train(config, "runs/a", resume=True)     continues from the newest checkpoint, b
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import npx
 from models import ARCHITECTURES, TransformerConfig
 from train.errors import UserError, nearest
-from train.files import digest, write_text
+from train.files import text_digest, write_text
 from train.json_files import read_sealed
 from train.learn.initial import initialize, select
 from train.learn.memory import check_memory
 from train.learn.parallel.join import join_ranks
 from train.learn.signals import reraise_lost_interrupts
 from train.learn.trainer import Trainer
-from train.progress import Display
+from train.progress import Display, Work
 from train.run.checkpoint import resumed_config
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
@@ -174,14 +175,22 @@ def prepare_corpora(
         folder = run.data(part, data.prepared)
         if data.prepared:
             check_shared_arrays(folder, tokenizer, texts[part])
-        display.write(f"preparing the {part} text: {', '.join(texts[part])}")
         with display.work(f"preparing the {part} text", "examples") as work:
-            corpora[part] = task.prepare(texts[part], tokenizer, folder, data.max_length, work.set_done)
+            start = partial(display.write, f"preparing the {part} text: {', '.join(texts[part])}")
+            on_progress = partial(report_progress, work, start)
+            corpora[part] = task.prepare(texts[part], tokenizer, folder, data.max_length, on_progress)
         if work.done:
             display.write(f"prepared the {part} text: {work.result()}")
         else:
             display.write(f"using the token arrays in {folder}, which are up to date")
     return corpora
+
+
+def report_progress(work: Work, start: Callable[[], object], n_done: int) -> None:
+    """Call `start` when the first items are done, and count them."""
+    if not work.done:
+        start()
+    work.set_done(n_done)
 
 
 def check_shared_arrays(folder: Path, tokenizer: TextTokenizer, paths: Iterable[str]) -> None:
@@ -191,7 +200,7 @@ def check_shared_arrays(folder: Path, tokenizer: TextTokenizer, paths: Iterable[
     if meta is None:
         return
     has_tokenizer = meta.get("tokenizer") == tokenizer.digest
-    if not has_tokenizer or [*meta.get("sha256", {}).values()] != [digest(path) for path in paths]:
+    if not has_tokenizer or [*meta.get("sha256", {}).values()] != [text_digest(path) for path in paths]:
         raise UserError(
             f"data.prepared: expected token arrays made with this run's {'text' if has_tokenizer else 'tokenizer'}; "
             f"{folder} has arrays made with a different one, for another run; try --set data.prepared=, which stores "

@@ -6,7 +6,7 @@ from pathlib import Path
 import npx
 from train.errors import UserError
 from train.run.checkpoint import MODEL, check_is_folder, check_same_run
-from train.run.folder import RunFolder, step_of
+from train.run.folder import RunFolder, not_a_run_error, step_of
 from train.run.storage import IDENTITY, damaged_error, read_arrays, read_state, write_folder
 
 RUN_IDENTITY = ("task", "text_sha256", "config")  # keys of the state that, with IDENTITY, identify its run
@@ -34,6 +34,8 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
     check_is_folder(run.path, "a run folder")
     folders = partial(best_checkpoints, run) if best else run.steps
     available = folders()
+    if not available and not run.has_run_files():
+        raise not_a_run_error(run.path, "a run folder")
     last = max(2, len(available)) if best else last
     if last < 1 or len(available) < last:
         more = "a run with more checkpoints, which a smaller train.checkpoint_every writes"

@@ -19,19 +19,25 @@ from typing import Any, NamedTuple
 
 import npx
 from models import TransformerConfig
-from train.errors import UserError, plural
+from train.errors import UserError
 from train.files import digest as checksum
 from train.run.config import RunConfig, complete_frozen
-from train.run.folder import RunFolder, step_of
+from train.run.folder import RunFolder, not_a_run_error, step_of
 from train.run.replace import existing_folder, original_name, remove_folder
 from train.run.state import RunState
-from train.run.storage import STATE, DamagedCheckpoint, damaged_error, read_arrays, read_state, write_folder
-from train.run.storage import model_config as model_config
+from train.run.storage import (
+    STATE,
+    DamagedCheckpoint,
+    damaged_error,
+    model_config,
+    read_arrays,
+    read_state,
+    write_folder,
+)
 from train.tasks import TASKS, Task
 from train.tasks.protocols import TextTokenizer
 
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
-LISTED = 5  # number of runs that a message lists
 
 
 class Origin(NamedTuple):
@@ -196,10 +202,7 @@ def find_checkpoint(path: str | Path) -> Path:
         if folder.is_dir():
             return folder
     if not steps and not run.config_file.exists():
-        runs = [str(child) for child in sorted(path.iterdir()) if child.is_dir() and RunFolder(child).steps()]
-        attempt = " or ".join(runs[:LISTED]) or "the --out of a training run"
-        got = f"a folder with {plural(len(runs), 'run')}" if runs else "another folder"
-        raise UserError(f"{path}: expected a run or a checkpoint; got {got}; try {attempt}")
+        raise not_a_run_error(path, "a run or a checkpoint")
     if not steps:
         raise UserError(
             f"{path}: no checkpoints in {run.checkpoints}; try --resume with a smaller train.checkpoint_every"

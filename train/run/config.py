@@ -22,7 +22,7 @@ from typing import Any
 
 from models import PRESETS, TransformerConfig
 from models.config import add_former_defaults
-from models.fields import describe_range, fits, value_type
+from models.fields import describe_range, fits, range_of, value_type
 from train.errors import UserError, nearest, one_line
 from train.files import open_for_reading
 from train.run.keys import (
@@ -325,8 +325,8 @@ def check(table: str, f: Field[Any], value: Any, source: str = "config") -> Any:
         return value
     if choices and isinstance(value, str):
         attempt = f'{f.name} = "{SYNONYMS.get(value.lower()) or nearest(value.lower(), choices)}"'
-    elif isinstance(value, str) and (digits := re.fullmatch(r"\d{1,3}(,\d{3})+", value)) and value_type(f) is not str:
-        attempt = f"{f.name} = {digits[0].replace(',', '')}"
+    elif digits := range_of(f).without_commas(value):
+        attempt = f"{f.name} = {digits}"
     elif f.default is None:
         attempt = f"leaving {f.name} out ({f.metadata['unset']})"
     else:

@@ -25,7 +25,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from train.errors import UserError
+from train.errors import UserError, plural
 from train.files import disk_errors, make_folder, open_for_reading, write_text
 from train.json_files import parse_json
 from train.run.config import RunConfig
@@ -33,6 +33,7 @@ from train.run.lock import FOLDERS, FolderLock, lock_folder
 from train.run.replace import existing_folder, finish_replacements, original_name, remove_partial
 from train.tasks.protocols import TextTokenizer
 
+LISTED = 5  # number of runs that a message lists
 METRIC_FILES = {"metrics.jsonl", "metrics.csv", "tensorboard"}
 CONTENTS = {"config.toml", "tokenizer.json", "data", "checkpoints", "log.txt", *METRIC_FILES}
 
@@ -198,3 +199,16 @@ def _is_partial(name: str) -> bool:
 def step_of(path: Path) -> int:
     """Return N of a checkpoint folder step-N or best-N."""
     return int(original_name(path).rpartition("-")[2])
+
+
+def not_a_run_error(
+    path: Path, expected: str, got: str = "another folder", attempt: str = "the --out of a training run"
+) -> UserError:
+    """Return the error for a folder that is not a run; it names the run around the folder or the runs in it, if any."""
+    runs = [str(child) for child in sorted(path.iterdir()) if child.is_dir() and RunFolder(child).steps()]
+    if runs:
+        got, attempt = f"a folder with {plural(len(runs), 'run')}", " or ".join(runs[:LISTED])
+    for parent in (path.parent, path.parent.parent):
+        if not runs and RunFolder(parent).steps():
+            got, attempt = "a folder of a run", str(parent)
+    return UserError(f"{path}: expected {expected}; got {got}; try {attempt}")

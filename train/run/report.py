@@ -84,17 +84,20 @@ class RunReport:
         for add in self._copies:
             add(entry)
 
-    def write_line(self, text: str, always: bool = False) -> None:
+    def write_line(self, text: str, always: bool = False, shown: int = 0) -> None:
         """Append a line with the time to log.txt; show it if progress is shown or `always` is true."""
         self._log.add(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}")
-        self.show(text, always)
+        self.show(text, always, shown)
 
-    def show(self, text: str, always: bool = False) -> None:
-        """Show a line if progress is shown or `always` is true, without writing it to log.txt."""
+    def show(self, text: str, always: bool = False, shown: int = 0) -> None:
+        """Show a line if progress is shown or `always` is true, without writing it to log.txt.
+
+        `shown` is the number of its last fields that the progress shows as well (see `Display.write`).
+        """
         with suppress(OSError):  # the terminal or pipe is closed
             if always and not self.progress:
                 print(text, file=sys.stderr, flush=True)
-        self.display.write(text)
+        self.display.write(text, shown)
 
     def advance(self, state: RunState) -> None:
         """Update the progress display to the step, loss and speed of `state`."""
@@ -149,7 +152,8 @@ class RunReport:
         network = network_percentage(s.window_network, s.window_seconds) if ranks > 1 else ""
         self.write_line(
             f"step {s.step:,}/{self.max_steps:,}  epoch {s.in_epoch}  loss {s.loss:.4f}  lr {lr:.3g}  "
-            f"{s.speed:,.0f} tokens/s{network}  {self.time_left()}"
+            f"{s.speed:,.0f} tokens/s{network}  {self.time_left()}",
+            shown=2,
         )
 
     def log_validation(self, state: RunState, result: Mapping[str, float], names: Mapping[str, str]) -> None:
@@ -223,10 +227,10 @@ class SilentReport(RunReport):
     def write_metrics(self, entry: dict[str, Any]) -> None:
         pass
 
-    def write_line(self, text: str, always: bool = False) -> None:
+    def write_line(self, text: str, always: bool = False, shown: int = 0) -> None:
         pass
 
-    def show(self, text: str, always: bool = False) -> None:
+    def show(self, text: str, always: bool = False, shown: int = 0) -> None:
         pass
 
     def trim(self, state: RunState, validates: bool) -> None:

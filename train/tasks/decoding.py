@@ -50,7 +50,6 @@ def decode_stream(
     *,
     sampling: Mapping[str, Any] | None = None,
     prefixes: Sequence[str] | None = None,
-    prefixes_name: str = "prefixes",
     alignments: bool = False,
     max_extra: int = 50,
     **options: Any,
@@ -65,7 +64,6 @@ def decode_stream(
             searching.
         prefixes: one prefix per line, with which the line's translation begins; "" for no constraint. The translation
             may continue the last word of a prefix.
-        prefixes_name: the name of the prefixes in messages.
         alignments: also align the translations to their sources.
         max_extra: as for `beam_search`.
         options: keyword arguments of `search_lines`.
@@ -83,7 +81,7 @@ def decode_stream(
         except ValueError as error:
             raise UserError(str(error)) from None
     if prefixes is not None:
-        lines = _check_count(lines, len(prefixes), prefixes_name)
+        lines = _check_count(lines, len(prefixes))
 
     def decode(src: npx.Array, batch: list[Line], **search: Any) -> list[list[Any]]:
         search_model = model
@@ -123,7 +121,7 @@ def _replace_line_ends(text: str) -> str:
     return text.replace("\r", " ").replace("\n", " ")
 
 
-def _check_count(lines: Iterable[str | None], n_prefixes: int, name: str) -> Iterator[str | None]:
+def _check_count(lines: Iterable[str | None], n_prefixes: int) -> Iterator[str | None]:
     """Yield the lines; raise UserError unless there is exactly one prefix per line."""
     n_lines = 0
     for line in lines:
@@ -132,7 +130,7 @@ def _check_count(lines: Iterable[str | None], n_prefixes: int, name: str) -> Ite
             yield line
     if n_lines != n_prefixes:
         raise UserError(
-            f"{name}: expected one for each line of the input; got {n_prefixes:,} for {n_lines:,} lines; "
+            f"prefixes: expected one for each line of the input; got {n_prefixes:,} for {n_lines:,} lines; "
             "try an empty line for each line without a prefix"
         )
 

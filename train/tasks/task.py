@@ -59,15 +59,12 @@ class Task(Generic[C, B]):
         texts = {part: tuple(getattr(data, name) for name in names) for part, names in self.files.items()}
         if not any(texts["valid"]):
             del texts["valid"]
-        for part, files in texts.items():
-            for name, file in zip(self.files[part], files, strict=True):
-                if not file:
-                    raise UserError(f"data.{name}: expected a text file; got an empty name; try {option(name)} FILE")
-                if not os.path.exists(file):
-                    raise UserError(
-                        f"{file}: expected a text file; got no such file; try {option(name)} with another path"
-                        f"{describe_base(file)}"
-                    )
+        named = {name: file for part in texts for name, file in zip(self.files[part], texts[part], strict=True)}
+        for name, file in named.items():
+            if not file:
+                raise UserError(f"data.{name}: expected a text file; got an empty name; try {option(name)} FILE")
+        if missing := {name: file for name, file in named.items() if not os.path.exists(file)}:
+            raise missing_texts_error(missing, data.prepared)
         for file in (file for files in texts.values() for file in files):
             with closing(decoded_chunks(file, line_pieces, 1)) as lines:
                 next(lines)
@@ -145,6 +142,19 @@ def task(cls: type[Task[C, B]]) -> type[Task[C, B]]:
     """Register a subclass of `Task` under its name."""
     TASKS.add(cls.name, cls())
     return cls
+
+
+def missing_texts_error(files: Mapping[str, str], prepared: str) -> UserError:
+    """Return the error for missing text files, by key; `prepared` is data.prepared."""
+    base, (first, *others) = describe_base(next(iter(files.values()))), files
+    attempt = f"{option(first)} with another path{base}"
+    if others:
+        base = base.replace("this path is", "these paths are")
+        attempt = f"{' '.join(f'{option(name)} F' for name in files)} with other paths{base}"
+    if prepared and {os.path.dirname(os.path.abspath(file)) for file in files.values()} == {os.path.dirname(prepared)}:
+        attempt = f"--data with the new path of {os.path.dirname(prepared)}"  # the texts are in a folder of `data`
+    expected = "text files; got no such files" if others else "a text file; got no such file"
+    return UserError(f"{', '.join(files.values())}: expected {expected}; try {attempt}")
 
 
 def option(name: str) -> str:

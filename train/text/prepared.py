@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from train.errors import UserError
-from train.files import atomic_write, digest, make_folder
+from train.files import atomic_write, digest, make_folder, text_digest
 from train.json_files import read_sealed, write_json
 
 
@@ -53,8 +53,8 @@ def read_prepared(
     try:
         if any(meta[name] != value for name, value in expected.items()):
             return None
-        checksums = [(path, meta["sha256"][side]) for side, path in sources.items()]
-        checksums += [(out_dir / name, meta["files"][name]) for name in names]
-        return meta if all(digest(path) == checksum for path, checksum in checksums) else None
+        if any(text_digest(path) != meta["sha256"][side] for side, path in sources.items()):
+            return None
+        return meta if all(digest(out_dir / name) == meta["files"][name] for name in names) else None
     except (UserError, KeyError, TypeError, AttributeError):
         return None

@@ -5,7 +5,7 @@ from typing import Any
 
 from npx.ranges import Range
 from train.errors import UserError
-from train.files import describe_path, digest
+from train.files import describe_path, text_digest
 from train.json_files import Schema, read_json, schema_error
 from train.text.download.prepare import BEGUN
 
@@ -51,6 +51,6 @@ def data_keys(folder: Path) -> dict[str, Any]:
 
 def check_unchanged(file: Path, sha256: str, expected: str) -> None:
     """Raise UserError unless a file has the content with which `data` wrote it."""
-    if not file.is_file() or digest(file) != sha256:
+    if not file.is_file() or text_digest(file) != sha256:
         got = "a changed file" if file.is_file() else describe_path(file)
         raise UserError(f"{file}: expected {expected}; got {got}; try the `data` command again")

@@ -14,19 +14,21 @@ own text files.
 
 import hashlib
 import json
+import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, product, repeat
 from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.files import atomic_write, describe_path, digest, make_folder, write_text
+from train.files import WriteError, atomic_write, describe_path, digest, make_folder, write_text
 from train.json_files import Schema, open_own_folder, read_json, read_sealed, schema_error, write_json
 from train.progress import Display, Work
 from train.text.corpus import prepare
-from train.text.download.catalog import Dataset
+from train.text.download.catalog import Dataset, Pair
 from train.text.download.clean import REASONS, Cleaner, Rules
 from train.text.download.fetch import download_progress, fetch_all
 from train.text.download.hold_out import choose_sources, hold_out
@@ -88,10 +90,13 @@ def prepare_dataset(
     for files in zip(user_paths[::2], user_paths[1::2], strict=True):
         if not any(file.endswith(".gz") for file in files):  # those are counted while they are read
             check_parallel(*files)
-    make_folder(out / "downloads")
-    if marker is None:
-        write_json(out / BEGUN, {"of": "npx-transformer data"})
-    with Display(progress) as display:
+    with ExitStack() as stack:
+        if marker is None and not dataset.archives:
+            stack.enter_context(remove_if_refused(out))
+        make_folder(out / "downloads")
+        if marker is None:
+            write_json(out / BEGUN, {"of": "npx-transformer data"})
+        display = stack.enter_context(Display(progress))
         with download_progress(display) as on_progress:
             sources = fetch_all(dataset.archives, out / "downloads", mirror, on_progress)
         sources += [{"file": path, "bytes": Path(path).stat().st_size, "sha256": digest(path)} for path in user_paths]
@@ -119,6 +124,27 @@ def prepare_dataset(
     return manifest
 
 
+@contextmanager
+def remove_if_refused(out: Path) -> Iterator[None]:
+    """Remove the output of a new folder if the block raises UserError, unless the disk is the reason.
+
+    Files that the user has put into `downloads` remain.
+    """
+    missing = [folder for folder in (out / "downloads", out, *out.parents) if not os.path.lexists(folder)]
+    try:
+        yield
+    except UserError as error:
+        if not isinstance(error, WriteError):
+            for path in (*out.glob("*"), out / BEGUN):
+                if path != out / "downloads":
+                    with suppress(OSError):
+                        shutil.rmtree(path) if path.is_dir() else path.unlink()
+            for folder in missing:
+                with suppress(OSError):  # the folder is not empty, so it stays
+                    folder.rmdir()
+        raise
+
+
 def check_same_inputs(out: Path, dataset: Dataset, settings: Settings, user_paths: list[str]) -> None:
     """Raise UserError if `out` is complete and has different texts or settings, because runs may train on it.
 
@@ -135,7 +161,8 @@ def check_same_inputs(out: Path, dataset: Dataset, settings: Settings, user_path
     differing = [name for name in new if new[name] != stored.get(name, earlier[name])]
     changes = [OPTIONS.get(name, f"--{name.replace('_', '-')}") for name in differing]
     texts, hashes = record["how"][:2]
-    others = [part for part, pairs in texts.items() if pairs != list(map(asdict, dataset.parts.get(part, ())))]
+    new_texts = describe_texts(dataset)
+    others = [part for part, pairs in texts.items() if pairs != new_texts.get(part, [])]
     if others and hashes != [digest(path) for path in user_paths[: len(hashes)]]:
         changes.append(f"{others[0]} text")
     if changes:
@@ -143,6 +170,16 @@ def check_same_inputs(out: Path, dataset: Dataset, settings: Settings, user_path
             f"{out} was prepared with a different {' and a different '.join(changes)}, and runs may use it; "
             f"repeat the command in {file}, choose another --out, or delete {out}"
         )
+
+
+def describe_texts(dataset: Dataset) -> dict[str, list[dict[str, str]]]:
+    """Return the texts of each part, with absolute paths of the user's own files."""
+
+    def describe(pair: Pair) -> dict[str, str]:
+        paths = {} if pair.archive else {"src": os.path.abspath(pair.src), "tgt": os.path.abspath(pair.tgt)}
+        return asdict(pair) | paths
+
+    return {part: [*map(describe, pairs)] for part, pairs in dataset.parts.items()}
 
 
 def read_record(out: Path, dataset: Dataset, *parts: str) -> Any:
@@ -175,18 +212,21 @@ def write_texts(
 ) -> dict[str, Any]:
     """Write the text of each part, unless it is up to date; return the counts and hashes of each part."""
     languages = dataset.src, dataset.tgt
-    texts = {part: [asdict(pair) for pair in pairs] for part, pairs in dataset.parts.items()}
+    texts = describe_texts(dataset)
     input_hashes = [source["sha256"] for source in sources]
     recipe = json.loads(json.dumps([texts, input_hashes, asdict(settings.rules), dataset.held_out]))
     recipe += [settings.hold_out] * bool(settings.hold_out)
     record_file = out / TEXTS
-    if (record := read_record(out, dataset, *texts)) and record["how"] == recipe:
+    record = read_record(out, dataset, *texts)
+    # The user's own files, which have no archives, may have moved; the recipe includes their hashes.
+    has_moved = bool(record and not dataset.archives and record["how"][0].keys() == texts.keys())
+    if record and record["how"] == [record["how"][0] if has_moved else texts, *recipe[1:]]:
         hashes = {out / f"{part}.{language}": text["sha256"][language]
                   for part, text in record["parts"].items() for language in languages}  # fmt: skip
         if all(file.is_file() and digest(file) == sha256 for file, sha256 in hashes.items()):
             return record["parts"]
     if (manifest := out / "manifest.json").is_file():
-        display.write(f"{out}: texts have changed, moved or been added; preparing them again")
+        display.write(f"{out}: texts have changed or been added; preparing them again")
         manifest.unlink()  # the folder is incomplete from here on
 
     def read(part: str) -> Iterator[tuple[str, str]]:

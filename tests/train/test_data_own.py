@@ -1,0 +1,143 @@
+"""`data own` for a folder that exists: the same texts under other paths, changes, refusals and interruptions."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from train.cli import main
+from train.files import WriteError
+from train.json_files import sealed_json
+from train.text.download import prepare as preparing
+
+SIDES = (("src", "en"), ("tgt", "de"))
+
+
+def prepare(text, out, *options, part="train", valid="valid"):
+    files = [f"--train-{side}={text}/{part}.{language}" for side, language in SIDES]
+    files += [f"--valid-{side}={text}/{valid}.{language}" for side, language in SIDES] if valid else []
+    return main(["data", "own", *files, "--vocab-size=265", "--keep-duplicates", f"--out={out}", *options])
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json"}
+
+
+def test_a_complete_folder_is_not_replaced_by_other_texts_or_settings(text, tmp_path, capfd):
+    out = tmp_path / "out"
+    assert prepare(text, out) == 0
+    before = contents(out)
+    for options, change in (
+        ({"part": "valid"}, "train text"),
+        ({"valid": "train"}, "valid text"),
+        ({"valid": ""}, "valid text"),
+    ):
+        assert prepare(text, out, **options) == 2
+        err = capfd.readouterr().err
+        assert f"with a different {change}, and runs" in err
+        assert f"; repeat the command in {out / 'manifest.json'}, choose another --out, or" in err
+    for option, change in (
+        ("--vocab-size=266", "--vocab-size"),
+        ("--max-length=20", "--max-length"),
+        ("--max-ratio=2", "--max-ratio"),
+        ("--keep-scripts", "--keep-scripts"),
+    ):
+        assert prepare(text, out, option) == 2
+        err = capfd.readouterr().err
+        assert f"{out} was prepared with a different {change}, and runs" in err and err.count("\n") == 1
+    assert contents(out) == before
+    (out / "manifest.json").unlink()  # as after an interruption: nothing trains on it
+    assert prepare(text, out, "--vocab-size=266") == 0
+
+
+def test_changed_moved_and_added_texts_are_prepared_again(text, tmp_path, capfd):
+    mine, out = tmp_path / "mine", tmp_path / "out"
+    shutil.copytree(text, mine)
+    assert prepare(mine, out, valid="") == 0
+    before = contents(out / "prepared")
+    assert prepare(mine, out) == 0 and (out / "prepared" / "valid").is_dir()
+    assert prepare(text, out) == 0  # from another folder
+    assert {path: content for path, content in contents(out / "prepared").items() if path in before} == before
+
+
+@pytest.mark.parametrize("folder", [".", "./../mine", "moved"])
+def test_texts_under_another_path_are_up_to_date(text, tmp_path, monkeypatch, capfd, folder):
+    mine, out = tmp_path / "mine", tmp_path / "out"
+    shutil.copytree(text, mine)
+    shutil.copytree(text, mine / "moved")
+    assert prepare(mine, out) == 0
+    before = {path: path.stat().st_mtime_ns for path in contents(out)}
+    monkeypatch.chdir(mine)
+    capfd.readouterr()
+    assert prepare(folder, out) == 0
+    assert "have changed" not in capfd.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in contents(out)} == before
+    source = Path(json.loads((out / "manifest.json").read_text())["sources"][0]["file"])
+    assert source.samefile(mine / folder / "train.en")
+
+
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize(
+    "options", [["--vocab-size=9000"], ["--max-length=2"], ["--hold-out=99", "--valid-src=", "--valid-tgt="]]
+)
+def test_a_refused_command_leaves_nothing(text, tmp_path, exists, options):
+    out = tmp_path / "new" / "out"
+    if exists:
+        (out / "downloads").mkdir(parents=True)
+        (out / "downloads" / "mine").touch()
+    assert prepare(text, out, *options) == 2
+    assert [*tmp_path.rglob("*")] == [out.parent, out, out / "downloads", out / "downloads" / "mine"] * exists
+    assert prepare(text, out) == 0
+
+
+def test_an_interrupted_command_says_how_to_continue(text, tmp_path, monkeypatch, capfd):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "train_tokenizer", interrupt)
+        assert prepare(text, tmp_path / "out") == 130
+    assert capfd.readouterr().err.endswith("interrupted; the same command continues\n")
+    assert prepare(text, tmp_path / "out") == 0 and "cleaned" not in capfd.readouterr().err
+    assert main(["train", str(tmp_path / "out"), "--out", str(tmp_path / "run")]) == 2
+    assert f"got a folder; try a preset, such as tiny, with --data {tmp_path / 'out'}\n" in capfd.readouterr().err
+
+
+def test_a_full_disk_leaves_the_work_that_is_done(text, tmp_path, monkeypatch):
+    def fail(*_):
+        raise WriteError("x: expected space on the disk")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "train_tokenizer", fail)
+        assert prepare(text, tmp_path / "out") == 2
+    assert (tmp_path / "out" / "texts.json").exists()
+    assert prepare(text, tmp_path / "out") == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda record: record.update(parts=[]),
+        lambda record: record.update(parts={}),
+        lambda record: record.update(how=5),
+        lambda record: record.update(how=[5, 5]),
+        lambda record: record.update(how=[{"train": 5}, [5]]),  # other texts
+        lambda record: record["parts"].update(train={}),
+        lambda record: record["parts"]["train"].update(lines="x"),
+        lambda record: record["parts"]["train"].update(counts={}),
+        lambda record: record["parts"]["train"].update(sha256={}),
+        lambda record: record["parts"]["valid"].update(sha256={"src": 5}),
+    ],
+)
+def test_a_forged_record_of_the_texts_is_damage(text, tmp_path, change):
+    out = tmp_path / "out"
+    assert prepare(text, out) == 0
+    before = contents(out)
+    record = json.loads((out / "texts.json").read_text())
+    del record["sha256_of_this"]
+    change(record)
+    (out / "texts.json").write_text(sealed_json(record))
+    forged = contents(out)
+    status = prepare(text, out)
+    assert status in (0, 2) and contents(out) == (forged if status else before)
