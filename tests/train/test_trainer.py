@@ -201,7 +201,7 @@ def test_every_pair_is_trained_on_once_per_epoch(text, tmp_path, monkeypatch):
     seen, batch = [], Batches.batch
 
     def watched(self, indices):
-        if self.seed == 7:  # the batches of the training, not of the validation
+        if self.seed == 7:  # the batches of the training run, not of the validation
             seen.extend(indices.tolist())
         return batch(self, indices)
 
