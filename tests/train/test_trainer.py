@@ -259,6 +259,14 @@ def scripted(monkeypatch, losses):
     monkeypatch.setattr(Validation, "measure", measure)
 
 
+@pytest.mark.parametrize(("perplexity", "shown"), [(1.075, "1.07"), (123456.789, "123456.79"), (1e300, "1e+300")])
+def test_a_huge_perplexity_is_logged_with_few_digits(text, tmp_path, monkeypatch, perplexity, shown):
+    result = {"loss": 1.0, "perplexity": perplexity, "seconds": 0.0}
+    monkeypatch.setattr(Validation, "measure", lambda self, signals: result)
+    run(text, tmp_path / "run", max_steps=1)
+    assert f"loss 1.0000  perplexity {shown}  " in (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("patience", "losses", "stop", "best"),
     [

@@ -92,7 +92,7 @@ def read_npz(path: Path, on_warning: Callable[[str], object]) -> Imported:
 def read_arrays(path: Path) -> dict[str, Any]:
     """Return the arrays of a .npz file by name. Raises UserError for a damaged file."""
     try:
-        with open_for_reading(path, "a model of Marian") as file:
+        with open_for_reading(path, "a Marian model") as file:
             with ZipFile(file) as archive:  # a small compressed file could expand to fill the memory
                 if any(member.compress_type != ZIP_STORED for member in archive.infolist()):
                     raise ValueError("compressed arrays")
@@ -101,7 +101,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
                 content = {name: arrays[name] for name in arrays.files}
     except (BadZipFile, ValueError, EOFError, KeyError, OverflowError) as error:
         raise UserError(
-            f"{path}: expected a model of Marian; got '{one_line(error)}'; try another copy of the file"
+            f"{path}: expected a Marian model; got '{one_line(error)}'; try another copy of the file"
         ) from None
     for name, array in content.items():
         if name != SETTINGS and array.dtype.kind != "f":

@@ -156,9 +156,10 @@ class RunReport:
         s = state
         self.write_metrics({"kind": "valid", "step": s.step, "epoch": s.in_epoch, "tokens": s.tokens, **result})
         scores = "".join(f"  {name} {result[key]:.2f}" for key, name in names.items() if key in result)
+        perplexity = result["perplexity"]
         self.write_line(
-            f"validation after step {s.step:,}: loss {result['loss']:.4f}  perplexity {result['perplexity']:.2f}"
-            f"{scores}  ({result['seconds']:.1f} s)"
+            f"validation after step {s.step:,}: loss {result['loss']:.4f}  "
+            f"perplexity {perplexity:{'.2f' if perplexity < 1e6 else '.3g'}}{scores}  ({result['seconds']:.1f} s)"
         )
 
     def log_overflow(self, step: int, loss_scale: float, skipped: int) -> None:
