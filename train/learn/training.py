@@ -74,7 +74,7 @@ def train(
             check_init_unchanged(run, t.init)
     try:
         precision = npx.use_precision(t.precision)
-        npx.precision_named(t.reduce_dtype).compute_dtype  # noqa: B018  raises if this NumPy does not have the dtype
+        npx.precision_named(t.reduce_dtype).require_dtype()
     except ValueError as error:
         raise UserError(f"train.{error}") from None
     check_model(config, task)
