@@ -185,8 +185,7 @@ def prepare_corpora(
 
 
 def check_shared_arrays(folder: Path, tokenizer: TextTokenizer, paths: Iterable[str]) -> None:
-    """Raise UserError if a shared folder has token arrays of a different tokenizer or text, because other runs may need
-    them."""
+    """Raise UserError if a shared folder has token arrays of another tokenizer or text; other runs may need them."""
     meta = read_sealed(folder / "meta.json")
     if meta is None:
         return
