@@ -123,7 +123,7 @@ class RunReport:
         file, lines = self.run.metrics_file, ""
         if not file.exists():
             return
-        # A validation after step `validated` was the last one of a finished run; if the run is continued, it is kept.
+        # A validation after step `validated` ended a finished run; it stays if that run is continued.
         last_validation = state.step - 1 if validates and state.validated < state.step else state.step
         for line, entry in self.run.metric_lines():
             if entry["step"] <= (last_validation if entry["kind"] == "valid" else state.step):
