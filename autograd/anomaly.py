@@ -1,7 +1,9 @@
 """Anomaly detection: stop at the first operation or vjp that produces a NaN or an infinity.
 
-with anomaly():
-    model.loss(src_ids, tgt_ids).backward()
+    with anomaly():
+        model.loss(src_ids, tgt_ids).backward()
+
+The error names the operation, its layer and its line of code.
 """
 
 from collections.abc import Iterator

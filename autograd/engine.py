@@ -235,7 +235,7 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
     ValueError for a `g` that does not fit.
     """
     if not tensor.requires_grad:
-        raise RuntimeError("backward: expected a Tensor computed from one with requires_grad=True; got one without")
+        raise RuntimeError("backward: expected a Tensor with a graph; got one without; try requires_grad=True")
     if g is None:
         if tensor.size != 1:
             raise ValueError(f"backward: expected a Tensor of one element; got shape {tensor.shape}; try backward(g)")

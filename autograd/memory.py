@@ -1,8 +1,10 @@
 """Memory profile of a training step: the size of the live arrays after each operation and each vjp, by layer.
 
-with observing(Memory()) as memory:
-    model.loss(src_ids, tgt_ids).backward()
-print(memory.peak, memory.by_layer())
+    with observing(Memory()) as memory:
+        model.loss(src_ids, tgt_ids).backward()
+    print(memory.peak, memory.by_layer())
+
+`draw_memory` (train/viewer/memory.py) draws the samples.
 """
 
 import tracemalloc

@@ -1,5 +1,4 @@
-"""Benchmarks against peers: each program runs our engine and another one alternately on the same work and prints
-ratios.
+"""Benchmarks against peers: each program alternates our engine and another one on the same work and prints ratios.
 
 The peers (PyTorch, CTranslate2) are installed by `make bench`, never by the packages. RESULTS.md has the current
 figures, HISTORY.md all measurements.

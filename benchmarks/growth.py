@@ -71,8 +71,7 @@ def run(a: argparse.Namespace, setting: dict[str, int]) -> dict[str, float]:
 
 
 def measure(setting: dict[str, int], threads: int, steps: int) -> dict[str, float]:
-    """Return the median seconds of a step and of its attention kernels, the tokens per step, and the peak memory
-    (MiB)."""
+    """Return the median seconds of a step and of its attention kernels, tokens per step, and peak memory (MiB)."""
     _, forward_backward, update = our_step(argparse.Namespace(**setting, device="cpu", precision=None, threads=threads))
     seconds, attention = [], []
     with timed_kernels() as kernels:

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks import turns, twin
 
 ENGINES = ("ours", "torch", "torch-bf16", "torch-compile", "jax", "floor")
-UPDATES = 2000  # number of updates of a training, for the title
+UPDATES = 2000  # number of updates of a training run, for the title
 
 
 def arguments() -> argparse.Namespace:
@@ -35,7 +35,7 @@ def main() -> None:
     if a.worker:
         return turns.serve(STEPS[a.worker](a))
     title = f"d_model {a.d_model}, heads {a.heads}, d_ff {a.d_ff}, layers {a.layers}, {a.batch} x {a.length} characters"
-    turns.compare("benchmarks.language_step", a, f"{title}, seconds x {UPDATES} = a training", a.batch * a.length)
+    turns.compare("benchmarks.language_step", a, f"{title}, seconds x {UPDATES} = a training run", a.batch * a.length)
 
 
 def config(a: argparse.Namespace) -> Any:

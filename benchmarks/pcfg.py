@@ -125,8 +125,7 @@ class Pcfg:
         return {self.index[t]: float(np.log(p * self.total / self.tags[t])) for t, p in probability.items()}
 
     def parse(self, words: Sequence[str]) -> tuple[Tree, bool]:
-        """Return the most probable tree and False, or a flat tree and True if the grammar does not derive the
-        sentence."""
+        """Return the most probable tree and False, or a flat tree and True if the grammar derives none."""
         n, marks = len(words), punctuation(words)
         chart = np.full((n, n + 1, self.size), IMPOSSIBLE, np.float32)  # [i, j, symbol] for words i to j
         bare = np.full((n, n + 1, self.size), IMPOSSIBLE, np.float32)  # scores before unary rules

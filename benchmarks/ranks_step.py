@@ -1,5 +1,4 @@
-"""Compare training steps of k ranks with one core each with those of one process on one core: speedup, waiting time,
-bytes sent, plan.
+"""Compare training steps of k single-core ranks and one process: speedup, waiting time, bytes sent, plan.
 
     python -m benchmarks.ranks_step --ranks 2 --json
     python -m benchmarks.ranks_step --ranks 2 --preset tiny --vocab 8000 --wire "--delay 0.02 --rate 12.5e6"

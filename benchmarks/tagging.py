@@ -1,5 +1,4 @@
-"""Compare the tagging accuracy of runs with two baselines trained on the same words: most frequent tag, averaged
-perceptron.
+"""Compare the tagging accuracy of runs with two baselines: the most frequent tag and an averaged perceptron.
 
     python -m benchmarks.tagging --train train.tags --test test.tags --run runs/tagging --run runs/pretrained-tagging
 

@@ -160,11 +160,16 @@ def reference_page(package: str) -> str:
         f"::: {package}\n    options: {{members: false, show_root_heading: false, show_root_toc_entry: false}}\n",
     ]
     for module, group in names.items():
-        links = ", ".join(f"[{name}][{package}.{name}]" for name in group)
+        links = ", ".join(f"[{name}][{target(package, module, name)}]" for name in group)
         lines.append(f"- `{module}`: {links}")
     for module, group in names.items():
-        lines += [f"\n## {module}\n", *(f"::: {package}.{name}\n" for name in group)]
+        lines += [f"\n## {module}\n", *(f"::: {target(package, module, name)}\n" for name in group)]
     return "\n".join(lines)
+
+
+def target(package: str, module: str, name: str) -> str:
+    """Return the path of a public name; `autograd.anomaly` is the module of that name, not the function."""
+    return f"{module if module == f'{package}.{name}' else package}.{name}"
 
 
 def public_names(package: str) -> dict[str, list[str]]:

@@ -41,6 +41,10 @@ class Precision:
         """The dtype of activations and GEMMs. Raises ValueError if it needs ml_dtypes, which is not installed."""
         return dtype(self.compute_dtype_name)
 
+    def require_dtype(self) -> None:
+        """Raise ValueError if the compute dtype needs ml_dtypes, which is not installed."""
+        dtype(self.compute_dtype_name)
+
     @property
     def is_mixed(self) -> bool:
         """True if the model computes with a 16-bit copy of its weights."""
@@ -71,7 +75,7 @@ def use_precision(name: str) -> Precision:
         supported = " or ".join(CPU_PRECISIONS)
         raise ValueError(f"precision: expected {supported} on a CPU; got {name!r}; try --device cuda")
     use_tf32(name == "tf32")
-    dtype(precision.compute_dtype_name)  # raises ValueError if ml_dtypes is missing
+    precision.require_dtype()
     return precision
 
 

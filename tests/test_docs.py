@@ -51,6 +51,20 @@ def test_the_diagram_matches_the_imports() -> None:
     assert shown == [import_diagram.diagram()], "run python -m tests.import_diagram --write"
 
 
+def test_the_arrows_of_the_diagram_imply_every_import() -> None:
+    graph = import_diagram.imported_boxes()
+    drawn: dict[str, set[str]] = {name: set() for name in graph}
+    for name, target in import_diagram.arrows(graph):
+        drawn[name].add(target)
+    assert all(import_diagram.reachable(drawn, name) == import_diagram.reachable(graph, name) for name in graph)
+
+
+def test_an_arrow_that_others_imply_is_left_out() -> None:
+    assert import_diagram.arrows({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == {("a", "b"), ("b", "c")}
+    cycle = {"a": {"b", "c"}, "b": {"a", "c"}, "c": set()}
+    assert import_diagram.arrows(cycle) == {("a", "b"), ("b", "a"), ("a", "c"), ("b", "c")}
+
+
 @pytest.fixture
 def registries():
     """Remove the operations and kernels that a test registers from the registries."""

@@ -1,13 +1,13 @@
 """The progress of long work on standard error.
 
-On a terminal, or in a notebook that has ipywidgets, lines are redrawn; elsewhere, a plain line is written now and then.
+On a terminal, or in a notebook that has ipywidgets, lines are redrawn; elsewhere, plain lines are written at intervals.
 
     with Display() as display, display.work("translating", "sentences", total=3000) as work:
         work.advance(32)  # translating 32/3,000 sentences  11/s  0:04:29 left
     display.write(f"translated {work.result()}")  # translated 3,000 sentences in 273.1 s, 11 per second
 
 A plain line is written after FIRST_LINE seconds of work and then whenever the time has grown by a tenth, so hours of
-work write a few dozen lines.
+work produce a few dozen lines.
 """
 
 import sys

@@ -15,7 +15,7 @@ from typing import Any
 import npx
 from autograd.testing.adapters.discover import CustomGradient, adapt, adapt_by_trial, custom_gradients, partner
 from autograd.testing.adapters.guess import guess_inputs
-from autograd.testing.expectation import Expectation
+from autograd.testing.declared_gradient import DeclaredGradient
 from autograd.testing.mutate import Parser
 from autograd.testing.mutation.runner import UsageError
 from autograd.testing.progress import progress_line, show_on_terminal
@@ -124,7 +124,7 @@ def parse_expectations(texts: list[str], gradients: list[CustomGradient]) -> dic
         if name not in names:
             raise UsageError(f"expected NAME=GRADIENT for --expect, with NAME among {', '.join(names)}; got {text!r}")
         try:
-            Expectation(declared)
+            DeclaredGradient(declared)
         except ValueError as error:
             raise UsageError(f"--expect {text}: {error}") from None
         if any(g.name == name and hasattr(g.operation, "named_parameters") for g in gradients):

@@ -17,7 +17,7 @@ from autograd.engine import Tensor
 from autograd.testing import modes as mode_rules
 from autograd.testing import rules, variants
 from autograd.testing.arguments import Arguments
-from autograd.testing.expectation import Expectation
+from autograd.testing.declared_gradient import DeclaredGradient
 from autograd.testing.expected import Expected
 from autograd.testing.hidden_state import buffer_state, cast_buffers, hold_state, layer_restored
 from autograd.testing.out_of_contract import note_strays, out_of_contract, require_registered
@@ -91,14 +91,14 @@ def check_operation(
     with unwritten_recognized(problem, operation, *arguments.restore(arguments.values)):
         hold_state(problem, operation, report.notes)
         check = ProblemCheck(report, directions, float32, domain, dtype, seed)
-        check.expectation, check.has_expect = None if expect is None else Expectation(expect), True
+        check.declared, check.has_expect = None if expect is None else DeclaredGradient(expect), True
         if reference is not None:
             check.compare_value = partial(compare_value, reference=arguments.adapt(reference))
         check.compare_value(problem, tolerance=1e-9, given=True)
         expected = check.at_given_inputs(problem)
     note_strays(out_of_contract(expected.problem), report.notes)
-    if check.expectation is not None:
-        report.notes.append(check.expectation.describe_difference(problem, seed))
+    if check.declared is not None:
+        report.notes.append(check.declared.describe_difference(problem, seed))
     output, _ = problem.run()
     saved = report.saved_bytes = rules.saved_bytes(output, [*problem.values, *options.values()])
     if max_saved_bytes is not None and saved > max_saved_bytes:

@@ -1,6 +1,6 @@
 """`python -m autograd.testing mutate MODULE`: mutation testing of gradients.
 
-Applies the mutation operators of mutation/rules.py to the backward code of a module, one at a time, runs its tests on
+Applies the operators of mutation/operators.py to the backward code of a module, one at a time, runs its tests on
 each mutant, and lists the mutants that pass them (docs/mutation-testing.md). The user's files are not modified: an
 import hook (mutation/planted.py) substitutes the mutated source inside the pytest processes.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from autograd.testing.mutation.mutator import Mutant, mutants
-from autograd.testing.mutation.rules import KINDS
+from autograd.testing.mutation.operators import KINDS
 from autograd.testing.mutation.runner import CRASHED, ENDLESS, FOUND, NOT_RUN, UNNOTICED, Outcome, Runner, UsageError
 from npx.messages import plural
 

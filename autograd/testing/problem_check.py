@@ -7,7 +7,7 @@ from typing import Any
 
 import npx
 from autograd.testing import precision, rules, variants
-from autograd.testing.expectation import Expectation, with_hint
+from autograd.testing.declared_gradient import DeclaredGradient, with_hint
 from autograd.testing.expected import Expected
 from autograd.testing.gradcheck import MAX_ENTRIES, check_gradients
 from autograd.testing.problem import Problem
@@ -35,7 +35,7 @@ class ProblemCheck:
         # saves the buffers; returns a function that restores them
         self.save_buffers: Callable[[], Callable[[], Any]] = lambda: lambda: None
         self.compare_value: Callable[..., None] = lambda problem, tolerance, given=False: None
-        self.expectation: Expectation | None = None  # declaration of a gradient that differs from the derivative
+        self.declared: DeclaredGradient | None = None  # replaces the numerical derivative
         self.has_expect = False  # whether the caller has an `expect` option
 
     def gradients(
@@ -53,8 +53,8 @@ class ProblemCheck:
             known: as for `check_gradients`.
         """
         try:
-            if self.expectation is not None:
-                return self.expectation.compare(problem, self.seed)
+            if self.declared is not None:
+                return self.declared.compare(problem, self.seed)
             return check_gradients(
                 problem,
                 self.report,
@@ -104,7 +104,7 @@ class ProblemCheck:
         expected.compare("no mutation", "for write-protected arrays", y, gradients, cause=cause)
         rules.no_mutation(expected)
         rules.input_layouts(expected)
-        rules.incoming_gradients(expected, is_linear=self.expectation is None)
+        rules.incoming_gradients(expected, is_linear=self.declared is None)
         rules.independent_inputs(expected)
         rules.accumulation(expected)
         rules.aliased_inputs(expected)

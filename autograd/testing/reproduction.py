@@ -4,7 +4,8 @@ import hashlib
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def reproduction(check: str, function: Any, values: Sequence[Any], options: dict
     text = f"{setup} {' '.join(arguments)}"
     names = [(module, n) for module, group in LITERAL_NAMES.items() for n in group if re.search(rf"\b{n}\b", text)]
     names.append(("autograd.testing", check))
-    for f in (function, *values, *options.values()):
+    for f in unbound(function, *values, *options.values()):
         if hasattr(f, "imports"):  # a function from another framework
             names += f.imports()
         elif is_importable(f):
@@ -60,6 +61,14 @@ def reproduction(check: str, function: Any, values: Sequence[Any], options: dict
     return "; ".join([*imports, *([setup] if setup else []), f"{check}({', '.join(arguments)})"])
 
 
+def unbound(*values: Any) -> Iterator[Any]:
+    """Yield values; before each `functools.partial`, also its function and the arguments bound to it."""
+    for value in values:
+        if isinstance(value, partial):
+            yield from unbound(value.func, *value.args, *value.keywords.values())
+        yield value
+
+
 def is_importable(f: Any) -> bool:
     """Return whether `from module import name` imports this function or class."""
     name, module = getattr(f, "__name__", None), getattr(f, "__module__", None)
@@ -70,6 +79,9 @@ def literal(x: Any) -> str:
     """Return Python source for x; large arrays are saved to a file that the source loads."""
     if isinstance(x, Tensor):
         return f"Tensor({literal(x.data)})"
+    if isinstance(x, partial):
+        bound = [*map(literal, x.args), *(f"{k}={literal(v)}" for k, v in x.keywords.items())]
+        return f"partial({', '.join([literal(x.func), *bound])})"
     if isinstance(x, tuple) and hasattr(x, "_fields"):
         return f"{type(x).__name__}({', '.join(f'{name}={literal(v)}' for name, v in zip(x._fields, x, strict=True))})"
     if isinstance(x, (list, tuple)):

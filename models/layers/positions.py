@@ -1,5 +1,4 @@
-"""Positional encodings: sinusoidal, learned and rotary, and the base class of encodings that are a bias on the
-scores."""
+"""Positional encodings: sinusoidal, learned and rotary, and the base class of biases on the scores."""
 
 from typing import Any
 

@@ -19,7 +19,7 @@ from npx.kernels.recurrent import columns
 
 
 class TimeMajor:
-    """The layout of a recurrence over x (B, T, ...), or packed (N, ...): arrays (T, B, ...), padded with zeros.
+    """The layout of a recurrence over x (B, T, ...), or packed (R, ...): arrays (T, B, ...), padded with zeros.
 
     Args:
         reverse: whether the last position of each sentence comes first; padding stays last.
@@ -85,7 +85,7 @@ def check_gates(name: str, z: npx.Array, w: npx.Array, n_gates: int) -> None:
 def lstm(z, w, packing=None, lengths=None, reverse=False):
     """Return the outputs h_t (..., H) of an LSTM for gate inputs z = x W_x + b (..., 4 H), from h_0 = c_0 = 0.
 
-    The kernel has the formula. z (B, T, 4 H), or packed (N, 4 H); w (H, 4 H). Other arguments: see `TimeMajor`.
+    The kernel has the formula. z (B, T, 4 H), or packed (R, 4 H); w (H, 4 H). Other arguments: see `TimeMajor`.
     """
     check_gates("lstm", z, w, 4)
     return recurrence(npx.lstm, npx.lstm_grad, TimeMajor(z, packing, lengths, reverse), 2, z, w)
@@ -108,7 +108,7 @@ def composed_lstm(z: Tensor, w: Tensor) -> Tensor:
 def gru(z, w, b, packing=None, lengths=None, reverse=False):
     """Return the outputs h_t (..., H) of a GRU for gate inputs z = x W_x + b_x (..., 3 H), from h_0 = 0.
 
-    The kernel has the formula. z (B, T, 3 H), or packed (N, 3 H); w (H, 3 H); b (H,). Other arguments: see `TimeMajor`.
+    The kernel has the formula. z (B, T, 3 H), or packed (R, 3 H); w (H, 3 H); b (H,). Other arguments: see `TimeMajor`.
     """
     check_gates("gru", z, w, 3)
     return recurrence(npx.gru, npx.gru_grad, TimeMajor(z, packing, lengths, reverse), 1, z, w, b)
@@ -123,7 +123,7 @@ class Recurrent(Module):
         reverse: read each sentence from its end to its beginning. Default False.
 
     `forward(x, packing, lengths)`: x (B, T, D), of which sentence b has `lengths[b]` positions (default: T), or packed
-    (N, D). `forward(x, cache=cache)` continues from the states in the cache, without a graph.
+    (R, D). `forward(x, cache=cache)` continues from the states in the cache, without a graph.
     """
 
     n_gates: int

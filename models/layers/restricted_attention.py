@@ -131,8 +131,8 @@ class RestrictedSelfAttention(SelfAttention):
         super().__init__(*args, **options)
         if not self.is_merged or self.n_kv_heads != self.n_heads:
             raise ValueError(
-                "attention_window: expected no window with n_kv_heads, qk_norm or relative positions; "
-                f"got {window}; try leaving one of them out"
+                f"attention_window = {window} cannot be combined with n_kv_heads, qk_norm or relative positions; "
+                "try without one of them"
             )
         self.window = window
 

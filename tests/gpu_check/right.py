@@ -1,4 +1,4 @@
-"""Compare a GPU with the CPU: a training step in every precision, a short training, a run, every kernel."""
+"""Compare a GPU with the CPU: a training step in every precision, a short training run, every command, every kernel."""
 
 import math
 import os
@@ -23,7 +23,7 @@ from train.tasks.translation import translate_lines
 # Relative error of the full gradient in the 2-norm; float16 and bfloat16: a model without float32 master weights.
 TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "fp16": 2e-2, "bf16": 8e-2, "float16": 2e-2, "bfloat16": 8e-2}
 SCALE = {"fp16": 256.0}  # loss scale
-LOSS_TOLERANCE = {"float32": 0.01, "bf16": 0.05, "fp16": 0.05}  # relative error of the losses in a short training
+LOSS_TOLERANCE = {"float32": 0.01, "bf16": 0.05, "fp16": 0.05}  # relative error of the losses in a short training run
 DTYPES = ("float32", "bfloat16")  # dtypes of the calls under the sanitizers
 
 
@@ -117,7 +117,7 @@ def by_graph(name: str, graphs: bool, sizes: Sizes) -> tuple[np.ndarray, int]:
 
 
 def losses(name: str, device: str, updates: int) -> list[float]:
-    """Return the losses of a training on reversed sequences, with dropout."""
+    """Return the losses of a training run on reversed sequences, with dropout."""
     npx.use_device(device)
     precision = npx.use_precision(name)
     model = Transformer(TransformerConfig(24, d_model=32, d_ff=64, n_heads=2, n_layers=1, dropout=0.1), seed=2)
@@ -137,7 +137,7 @@ def losses(name: str, device: str, updates: int) -> list[float]:
 
 
 def short_training(sizes: Sizes) -> Iterator[dict[str, Any]]:
-    """Compare the losses of a short training with those on the CPU; raise AssertionError beyond the tolerance."""
+    """Compare the losses of a short training run with those on the CPU; raise AssertionError beyond the tolerance."""
     expected = losses("float32", "cpu", sizes.updates)
     yield {"cpu": {"first": expected[0], "last": expected[-1]}}
     for name, tolerance in LOSS_TOLERANCE.items():

@@ -88,7 +88,7 @@ def _is_descendant(pid, ancestor):
 
 
 def train(world, tables, out, resume=False):
-    """Run a training."""
+    """Train a small model."""
     from train import RunConfig
     from train import train as train_run
 

@@ -1,4 +1,4 @@
-"""Small trainings for tests: text, configuration, results."""
+"""Small training runs for tests: text, configuration, results."""
 
 import json
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ def write_text(folder):
 
 
 def tables(folder, **changes):
-    """Return the tables of a small training with dropout, micro-batches, clipping, validation and early stopping."""
+    """Return the tables of a small run with dropout, micro-batches, clipping, validation and early stopping."""
     return {
         "model": {"d_model": 8, "d_ff": 16, "n_heads": 2, "n_layers": 1, "dropout": 0.2},
         "data": {
@@ -98,12 +98,12 @@ def one_line(error):
 
 
 class Crash(Exception):
-    """Stops a training in the middle."""
+    """Stops a training run in the middle."""
 
 
 @contextmanager
 def crash_after(step):
-    """Expect a Crash in this block; trainings raise it after update `step`."""
+    """Expect a Crash in this block; training runs raise it after update `step`."""
     after = Trainer._after_update
 
     def crash(self):

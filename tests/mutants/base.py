@@ -61,7 +61,7 @@ class Detection(NamedTuple):
 
 
 MUTANTS: list[Mutant] = []
-# The number of edges before the one that detects a mutant, where they are expensive: the search tries them last.
+# The number of edges to try before the one that detects a mutant. These searches are expensive, so they run last.
 POSTPONED_EDGES = {
     "memory gradient from the first decoder layer only": 13,
     "memory gradient sent to the first encoder layer": 6,

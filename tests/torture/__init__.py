@@ -4,6 +4,6 @@
     python -m tests.torture --only writes,damage    some parts; each updates its row of the report when it is done
     python -m tests.torture --scale 0.1             a tenth of the cases
 
-Every program is a fork of this process (`tests/helpers/forks.py`). A training has 12 updates and takes less than a
+Every program is a fork of this process (`tests/helpers/forks.py`). A training run has 12 updates and takes less than a
 second.
 """

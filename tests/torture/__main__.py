@@ -107,7 +107,7 @@ def main():
         failed += count - right
         log(f"{name}: {right:,} of {count:,} right in {seconds:.0f} s: {words}")
 
-    # The long trainings run at the same time as the other parts.
+    # The long runs continue at the same time as the other parts.
     wait = in_thread(lambda: run("memory")) if "memory" in names else None
     if wait:
         memory.started.wait(60.0)

@@ -1,6 +1,6 @@
 """Kill every kind of command: SIGKILL before a system call that changes a file, and at random times in `serve`.
 
-A case is right if the same command (a training with --resume) then gives the result of an undisturbed one.
+A case is right if the same command (a training run with --resume) then gives the result of an undisturbed one.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Power loss during a training, an average, a `data own` and a `translate --output`.
+"""Power loss during a training run, an average, a `data own` and a `translate --output`.
 
 Each state that the disk may be left in (tests/torture/disk.py) is written to a folder and examined: whatever a command
 had reported as done must be there, bit for bit; a file that it was writing must have the old or the new content, or be
@@ -20,7 +20,7 @@ from train.run.checkpoint import DamagedCheckpoint, load_checkpoint
 from train.run.folder import RunFolder, step_of
 from train.run.replace import existing_folder
 
-KEEP_LAST = 3  # train.keep_last of the trainings in tests/helpers/trainings.py
+KEEP_LAST = 3  # train.keep_last of the training runs in tests/helpers/trainings.py
 RESUMED = 20  # one of this many states is resumed to the end
 
 
@@ -67,8 +67,8 @@ def crashes(workspace, scale=1.0, commands=None):
 
 
 def training(workspace, scale=1.0):
-    """Examine the states of a training."""
-    out, reference, result = workspace.new_run(), {}, Crashes(workspace, "a training", scale)
+    """Examine the states of a training run."""
+    out, reference, result = workspace.new_run(), {}, Crashes(workspace, "a training run", scale)
 
     def train():
         save = store.save_checkpoint

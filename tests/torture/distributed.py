@@ -122,7 +122,7 @@ def one_run(folder: Path, number: int, rng: random.Random) -> tuple[str, bool]:
 
 
 def ranks(workspace, count: int, seed: int = 1) -> tuple[str, int, int]:
-    """Run `count` trainings; report each, and return a description, the number right and `count`."""
+    """Run `count` training runs; report each, and return a description, the number right and `count`."""
     rng, folder, right = random.Random(seed), workspace.folder / "ranks", 0
     folder.mkdir(parents=True)
     for part, lines in (("train", 40), ("valid", 5)):
@@ -133,7 +133,7 @@ def ranks(workspace, count: int, seed: int = 1) -> tuple[str, int, int]:
         right += passed
     kinds = Counter(fault_of(number) for number in range(count))
     words = ", ".join(f"{n} {fault}" for fault, n in kinds.items())
-    return f"trainings of all tasks on 2 and 3 ranks, half of them sharded: {words}", right, count
+    return f"training runs of all tasks on 2 and 3 ranks, half of them sharded: {words}", right, count
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Long trainings of three tasks: memory, file descriptors and threads do not grow."""
+"""Long training runs of three tasks: memory, file descriptors and threads do not grow."""
 
 import gc
 import os
@@ -14,8 +14,8 @@ from train.run.folder import RunFolder
 
 CHANGES = {"max_steps": 10**9, "validate_every": 200, "checkpoint_every": 100, "log_every": 50, "patience": 0}
 GROWTH = 0.02  # the largest change of the resident memory, as a fraction
-# Set when the trainings have been forked. Other parts that run at the same time start later: a fork inherits their
-# open files, and closing one of them would look like a change in the training.
+# Set when the training runs have been forked. Other parts that run at the same time start later: a fork inherits their
+# open files, and closing one of them would look like a change in the training run.
 started = threading.Event()
 
 
@@ -25,7 +25,7 @@ def memory(workspace, minutes):
     programs = {task: partial(training, workspace.folder, task, out[task], **CHANGES) for task in out}
     programs["translation"] = partial(workspace.train, out["translation"], **CHANGES)
     forks = {}
-    gc.collect()  # closes the files of unreachable objects, which the trainings would inherit and close later
+    gc.collect()  # closes the files of unreachable objects, which the training runs would inherit and close later
     for task, program in programs.items():
         with open(workspace.folder / f"stderr-{task}", "wb") as err:
             forks[task] = Fork(program, {2: err.fileno()})
@@ -52,7 +52,7 @@ def memory(workspace, minutes):
                 f"memory: exit {status}: {words[-1]}; descriptors, threads: {start}, {end}; {stderr[-300:]}"
             )
     each = "resident memory after a fifth of the time and at the end"
-    words = f"{minutes:g} minutes of three trainings at once; {each}: {'; '.join(words)}"
+    words = f"{minutes:g} minutes of three training runs at once; {each}: {'; '.join(words)}"
     return f"{words}; the numbers of file descriptors and threads must stay the same", right, len(forks)
 
 

@@ -34,7 +34,7 @@ class Workspace:
         self.train(self.new_run())  # imports modules that the forks then share
         started = time.monotonic()
         assert self.child(lambda: self.train(reference)).wait() == 0
-        self.seconds = time.monotonic() - started  # time of a training with its preparation
+        self.seconds = time.monotonic() - started  # time of a training run with its preparation
         self.expected = self.result(reference)
 
     def train(self, out, resume=False, **changes):
@@ -96,7 +96,7 @@ class Workspace:
 
 
 def kills(workspace, count, seed=0):
-    """Send SIGKILL at a random time, and in a third of the trainings again while resuming."""
+    """Send SIGKILL at a random time, and in a third of the training runs again while resuming."""
     rng, counts, number = random.Random(seed), Counter(), 0
     while counts["killed"] < count and number < 10 * count:
         number += 1
@@ -109,7 +109,7 @@ def kills(workspace, count, seed=0):
                 counts["killed"] += 1
             fork.wait()
         counts["right" if workspace.resumes(out, f"kill {number}") else "wrong"] += 1
-    return f"{counts['killed']} SIGKILLs in {number} trainings", counts["right"], number
+    return f"{counts['killed']} SIGKILLs in {number} training runs", counts["right"], number
 
 
 def stops(workspace, count, number, twice, seed=1):
@@ -209,7 +209,7 @@ def writes(workspace, fraction=1.0):
         assert status == -signal.SIGKILL, (at, calls[at - 1], status, workspace.stderr())
         right += workspace.resumes(out, f"killed before call {at}, {calls[at - 1]}")
     kinds = ", ".join(f"{count} {name}" for name, count in Counter(calls).most_common())
-    return f"{len(points)} of the {len(calls)} write points of a training ({kinds})", right, len(points)
+    return f"{len(points)} of the {len(calls)} write points of a training run ({kinds})", right, len(points)
 
 
 # ---- two programs in one folder
@@ -280,7 +280,7 @@ def full(workspace, count, seed=3):
     return f"a disk that is full for some updates (a limit of 3,000 bytes per file), {count} times", right, count
 
 
-# ---- a long training
+# ---- a long training run
 
 
 def in_thread(call):

@@ -49,7 +49,7 @@ PRECISE = {"float32": 1e-6, "float64": 1e-12}
 
 
 def config_tables(folder, ranks, steps=3, **changes):
-    """Return the configuration of a training whose updates are the same for any number of ranks."""
+    """Return the configuration of a training run whose updates are the same for any number of ranks."""
     changes = {"accumulate": MICRO_BATCHES // ranks, "max_steps": steps, "validate_every": 3, "lr_scale": 0.1} | changes
     values = tables(folder, **changes)
     if "rdrop" in changes:
@@ -59,13 +59,13 @@ def config_tables(folder, ranks, steps=3, **changes):
 
 
 def split_tables(folder, steps):
-    """Return the configuration of a training with one micro-batch per update and without dropout."""
+    """Return the configuration of a training run with one micro-batch per update and without dropout."""
     changed = config_tables(folder, MICRO_BATCHES, steps=steps, validate_every=2, precision="float64")
     return changed | {"model": changed["model"] | {"dropout": 0.0}}
 
 
 def run_all(text, folder):
-    """Run all trainings of this file, with one process and with several ranks."""
+    """Run every training job of this file, with one process and with several ranks."""
     jobs = []
 
     def job(name, ranks, resume=False, **changes):

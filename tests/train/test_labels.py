@@ -1,4 +1,4 @@
-"""Masked language models, classifiers and taggers: their files, batches, trainings, and the commands that use them."""
+"""Masked language models, classifiers and taggers: their files, batches, training, and commands."""
 
 import json
 

@@ -116,7 +116,7 @@ def test_a_window_larger_than_the_batch_raises():
         WindowBatches(PlainText(np.arange(99), 8), 7)
 
 
-# ---- a training
+# ---- a training run
 
 
 def config(folder, **changes):

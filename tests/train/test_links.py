@@ -70,7 +70,7 @@ def test_hard_links_in_a_run_are_never_written_through(copied, text, name):
 
 
 def test_a_backup_of_hard_links_stays_unaltered_and_can_continue(copied, text):
-    """`cp -al RUN BACKUP` during a training also links the lock, which its holder keeps."""
+    """`cp -al RUN BACKUP` during a training run also links the lock, which its holder keeps."""
     backup = copied.parent / "backup"
     with RunFolder(copied).lock("train"):
         shutil.copytree(copied, backup, copy_function=os.link)

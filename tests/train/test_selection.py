@@ -1,4 +1,4 @@
-"""The weights that a training selects: best checkpoints by any metric, early stopping, and the moving average."""
+"""The weights that a training run selects: best checkpoints by any metric, early stopping, and the moving average."""
 
 import csv
 from dataclasses import asdict

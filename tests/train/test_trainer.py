@@ -216,7 +216,7 @@ def test_every_pair_is_trained_on_once_per_epoch(text, tmp_path, monkeypatch):
     seen, batch = [], Batches.batch
 
     def watched(self, indices):
-        if self.seed == 7:  # the batches of the training, not of the validation
+        if self.seed == 7:  # the batches of the training run, not of the validation
             seen.extend(indices.tolist())
         return batch(self, indices)
 
@@ -272,6 +272,14 @@ def scripted(monkeypatch, losses):
         return self.last
 
     monkeypatch.setattr(Validation, "measure", measure)
+
+
+@pytest.mark.parametrize(("perplexity", "shown"), [(1.075, "1.07"), (123456.789, "123456.79"), (1e300, "1e+300")])
+def test_a_huge_perplexity_is_logged_with_few_digits(text, tmp_path, monkeypatch, perplexity, shown):
+    result = {"loss": 1.0, "perplexity": perplexity, "seconds": 0.0}
+    monkeypatch.setattr(Validation, "measure", lambda self, signals: result)
+    run(text, tmp_path / "run", max_steps=1)
+    assert f"loss 1.0000  perplexity {shown}  " in (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Failures of a training: no bad step is saved, nothing is overwritten, and every user error is one line."""
+"""Failures of a training run: no bad step is saved, nothing is overwritten, and every user error is one line."""
 
 import errno
 import math

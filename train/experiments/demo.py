@@ -97,7 +97,7 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
 
     Args:
         out: new folder for all files.
-        seed: seed of the numbers and of the training.
+        seed: seed of the numbers and of the training run.
         n_train: number of training pairs.
         settings: configuration changes, as for --set, which override CONFIG.
 

@@ -152,8 +152,7 @@ def train_model(
     seed: int,
     on_update: Callable[[], object],
 ) -> None:
-    """Train on new sequences of random lengths in every update; the learning rate rises for a tenth of the updates,
-    then falls."""
+    """Train on new sequences of random lengths; the learning rate rises for a tenth of the updates, then falls."""
     adam, rng, warmup = Adam(model), np.random.default_rng((seed, 1)), max(1, steps // 10)
     for step in range(1, steps + 1):
         src, tgt = batch([task(rng, int(n)) for n in rng.integers(1, TRAINED + 1, BATCH)])

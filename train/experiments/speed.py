@@ -21,8 +21,7 @@ MAX_BATCH_TOKENS = 2048  # tokens per side; larger micro-batches take about the 
 
 
 def measure_speed(shape: TransformerConfig, config: RunConfig, updates: int = 3) -> float:
-    """Return the training speed in source + target tokens per second: the best of `updates` updates, after one
-    warm-up update.
+    """Return the source + target tokens per second of the fastest of `updates` updates, after a warm-up update.
 
     An update has one micro-batch of at most MAX_BATCH_TOKENS tokens per side. Raises UserError for a task other than
     translation.

@@ -305,8 +305,7 @@ class Copier(Module):
 
 
 def steps_to_copy(kind: Kind, distance: int, longest: int, limit: int) -> int | None:
-    """Return the number of updates until COPY_ACCURACY of tokens are copied from that distance; None if it exceeds
-    `limit`."""
+    """Return the updates until COPY_ACCURACY of tokens are copied from that distance; None beyond `limit`."""
     with npx.keyed(1, 0):
         model = Copier(kind)
     adam, rng = Adam(model), np.random.default_rng(1)

@@ -1,5 +1,4 @@
-"""Table 4 of the paper, constituency parsing: a Transformer trained on gold trees, and one also trained on
-automatically parsed trees.
+"""Table 4 of the paper: parsers trained on gold trees, and on gold and automatically parsed trees.
 
     OUT/table4.settings.json   settings of all rows: scale, configuration changes, SHA-256 of the trees and runs
        /test.mrg               the test trees

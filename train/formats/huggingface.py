@@ -26,7 +26,7 @@ TOKENIZER_CONFIG, VOCABULARY, TARGET_VOCABULARY = "tokenizer_config.json", "voca
 SENTENCEPIECE = "source.spm", "target.spm"
 UNKNOWN = "<unk>"
 # Generation settings that our search does not support, with the values that disable them.
-OTHER_SETTINGS: Mapping[str, Any] = {
+UNSUPPORTED_SETTINGS: Mapping[str, Any] = {
     "no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "min_length": 0, "forced_bos_token_id": None,
     "do_sample": False, "num_beam_groups": 1, "diversity_penalty": 0.0, "renormalize_logits": False,
 }  # fmt: skip
@@ -183,7 +183,7 @@ def suppressed_ids(settings: Mapping[str, Any], tokenizer: TextTokenizer, path: 
 
 def warn_of_settings(settings: Mapping[str, Any], path: Path, on_warning: Callable[[str], object]) -> None:
     """Warn about generation settings that our search does not support."""
-    for name, off in OTHER_SETTINGS.items():
+    for name, off in UNSUPPORTED_SETTINGS.items():
         if settings.get(name) not in (None, off):
             on_warning(f"{path}: {name} = {settings[name]!r} is not imported")
 

@@ -32,13 +32,13 @@ NAMES = {
     "dropout": "transformer-dropout", "attention_dropout": "transformer-dropout-attention",
     "activation_dropout": "transformer-dropout-ffn",
 }  # fmt: skip
-OTHER_SETTINGS = {  # maps a setting to the values that our model supports, the default first
+SUPPORTED_VALUES = {  # maps a setting to the values that our model supports, the default first
     "type": ("transformer",), "transformer-decoder-autoreg": ("self-attention",), "transformer-ffn-depth": ("2",),
     "transformer-no-projection": ("false",), "transformer-train-position-embeddings": ("false",),
     "transformer-postprocess-emb": ("d", ""), "right-left": ("false",),
 }  # fmt: skip
 TEXT_SETTINGS = {
-    *OTHER_SETTINGS, *NAMES.values(), "dec-depth", "transformer-preprocess", "transformer-postprocess",
+    *SUPPORTED_VALUES, *NAMES.values(), "dec-depth", "transformer-preprocess", "transformer-postprocess",
     "transformer-postprocess-top", "transformer-ffn-activation",
 }  # fmt: skip
 PLACEMENTS = {("", "dan", ""): "post", ("n", "da", "n"): "pre"}  # preprocess, postprocess, postprocess-top
@@ -92,7 +92,7 @@ def read_npz(path: Path, on_warning: Callable[[str], object]) -> Imported:
 def read_arrays(path: Path) -> dict[str, Any]:
     """Return the arrays of a .npz file by name. Raises UserError for a damaged file."""
     try:
-        with open_for_reading(path, "a model of Marian") as file:
+        with open_for_reading(path, "a Marian model") as file:
             with ZipFile(file) as archive:  # a small compressed file could expand to fill the memory
                 if any(member.compress_type != ZIP_STORED for member in archive.infolist()):
                     raise ValueError("compressed arrays")
@@ -101,7 +101,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
                 content = {name: arrays[name] for name in arrays.files}
     except (BadZipFile, ValueError, EOFError, KeyError, OverflowError) as error:
         raise UserError(
-            f"{path}: expected a model of Marian; got '{one_line(error)}'; try another copy of the file"
+            f"{path}: expected a Marian model; got '{one_line(error)}'; try another copy of the file"
         ) from None
     for name, array in content.items():
         if name != SETTINGS and array.dtype.kind != "f":
@@ -114,7 +114,7 @@ def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
     for key, value in config.items():
         if key in TEXT_SETTINGS and not isinstance(value, str):
             raise UserError(f"{name}: {key}: expected one value; got {value}; try the original file")
-    for key, values in OTHER_SETTINGS.items():
+    for key, values in SUPPORTED_VALUES.items():
         if config.get(key, values[0]) not in values:
             raise UserError(f"{name}: {key}: expected {values[0]}; got {config[key]}; try another model")
     placement = tuple(

@@ -213,8 +213,7 @@ def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def read_legacy(path: Path) -> Any:
-    """Read the format of PyTorch before 1.6: pickles of the magic number, version, machine, tensors and keys, then the
-    storages."""
+    """Read PyTorch's format before 1.6: pickles of magic number, version, machine, tensors and keys; then storages."""
     content = path.read_bytes()
     file = io.BytesIO(content[:MAX_PICKLE])
     magic, _, machine, *_ = (TensorUnpickler(file).load() for _ in range(3))

@@ -44,8 +44,7 @@ class Graphs:
         self.flat_gradient = trained.buffer().grad  # graphs accumulate into this address
 
     def loss(self, sequences: Sequence[npx.Array], normalizer: float, scale: float) -> npx.Array:
-        """Return the loss () of a batch divided by `normalizer`, on the device; accumulate `scale` times its
-        gradient."""
+        """Return the loss () / `normalizer` of a batch, on the device; accumulate `scale` times its gradient."""
         model, dtype = self.model, self.flat_gradient.dtype.type
         weight = dtype(1 / float(normalizer))
         if not self.graphs:  # the GEMMs of the first batch must use the graphs' handle too

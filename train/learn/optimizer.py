@@ -183,8 +183,7 @@ class LossScale:
 
 
 def squared_norm(flat: FlatParameters) -> npx.Array:
-    """Return sum g^2 () over all gradients, on the device; inf or NaN if a gradient is inf or NaN, or if the sum
-    overflows."""
+    """Return sum g^2 () over all gradients, on the device; inf or NaN if a gradient is, or if the sum overflows."""
     return npx.sum(npx.stack([sum_of_squares(g) for _, g in flat.gradient_chunks()]))
 
 

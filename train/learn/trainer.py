@@ -173,9 +173,7 @@ class Trainer:
         self.stream.prepare([places[index] for index in share.indices])
 
     def _locate_nonfinite(self, batches: list[Batch], places: list[Position], share: WorkShare) -> tuple[str, str]:
-        """Return the examples of the non-finite micro-batches and, with debug, the first operation with a non-finite
-        result.
-        """
+        """Return the examples of the non-finite micro-batches and, with debug, the first non-finite operation."""
         indices, operation = self.update.locate_nonfinite(batches, self.state.step + 1, bool(self.debug), share)
         keys = [self.stream.examples(places[index]) for index in indices]
         return "; ".join(self.task.describe_examples(self.corpora["train"], key) for key in keys), operation

@@ -75,7 +75,7 @@ def train(
             check_init_unchanged(run, t.init)
     try:
         precision = npx.use_precision(t.precision)
-        npx.precision_named(t.reduce_dtype).compute_dtype  # noqa: B018  raises if this NumPy does not have the dtype
+        npx.precision_named(t.reduce_dtype).require_dtype()
     except ValueError as error:
         raise UserError(f"train.{error}") from None
     check_model(config, task)
@@ -194,8 +194,7 @@ def report_progress(work: Work, start: Callable[[], object], n_done: int) -> Non
 
 
 def check_shared_arrays(folder: Path, tokenizer: TextTokenizer, paths: Iterable[str]) -> None:
-    """Raise UserError if a shared folder has token arrays of a different tokenizer or text, because other runs may need
-    them."""
+    """Raise UserError if a shared folder has token arrays of another tokenizer or text; other runs may need them."""
     meta = read_sealed(folder / "meta.json")
     if meta is None:
         return

@@ -167,8 +167,7 @@ class Update:
         }
 
     def load_weights(self, state: Mapping[str, npx.Array], trained: npx.Array | None = None) -> None:
-        """Restore the result of `weights` and, with a moving average, the entry "weights" of `optimizer_state` as
-        `trained`.
+        """Restore the result of `weights` and, with a moving average, `optimizer_state["weights"]` as `trained`.
 
         Raises ValueError for the weights of a different model; nothing is changed in that case.
         """

@@ -91,8 +91,7 @@ class Validation:
             return float(self.model.loss(*self.task.sequences(batch), label_smoothing=0.0, loss_normalizer=1.0).item())
 
     def locate_nonfinite(self, debug: bool) -> tuple[str, str]:
-        """Return the positions in the text of the examples that failed and, with `debug`, the first non-finite
-        operation.
+        """Return the positions in the text of failed examples and, with `debug`, the first non-finite operation.
 
         The result is the same on all ranks.
         """

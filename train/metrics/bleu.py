@@ -147,7 +147,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], variant: Variant)
     """Return one BLEU row for a corpus: score, signature, precisions (%), brevity penalty, lengths (words)."""
     try:
         return score_measure(bleu_measure(variant), hypotheses, references)
-    finally:  # sacreBLEU caches 65,536 lines per tokenizer, which wastes memory in a long training
+    finally:  # sacreBLEU caches 65,536 lines per tokenizer, which wastes memory in a long training run
         for tokenizer in (Tokenizer13a, TokenizerRegexp, TokenizerV14International):
             cast(Any, tokenizer.__call__).cache_clear()
 

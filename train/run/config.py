@@ -389,9 +389,7 @@ def format_value(value: Any, width: int = 60) -> str:
 
 
 def to_toml(value: Any) -> str:
-    """Return a string, number or bool in TOML syntax; numbers have the fewest digits that read back as the same
-    number.
-    """
+    """Return a string, number or bool in TOML syntax; numbers have the fewest digits that read back the same."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

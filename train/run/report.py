@@ -127,7 +127,7 @@ class RunReport:
         file, lines = self.run.metrics_file, ""
         if not file.exists():
             return
-        # A validation after step `validated` was the last one of a finished run; if the run is continued, it is kept.
+        # A validation after step `validated` ended a finished run; it stays if that run is continued.
         last_validation = state.step - 1 if validates and state.validated < state.step else state.step
         for line, entry in self.run.metric_lines():
             if entry["step"] <= (last_validation if entry["kind"] == "valid" else state.step):
@@ -161,9 +161,10 @@ class RunReport:
         s = state
         self.write_metrics({"kind": "valid", "step": s.step, "epoch": s.in_epoch, "tokens": s.tokens, **result})
         scores = "".join(f"  {name} {result[key]:.2f}" for key, name in names.items() if key in result)
+        perplexity = result["perplexity"]
         self.write_line(
-            f"validation after step {s.step:,}: loss {result['loss']:.4f}  perplexity {result['perplexity']:.2f}"
-            f"{scores}  ({result['seconds']:.1f} s)"
+            f"validation after step {s.step:,}: loss {result['loss']:.4f}  "
+            f"perplexity {perplexity:{'.2f' if perplexity < 1e6 else '.3g'}}{scores}  ({result['seconds']:.1f} s)"
         )
 
     def log_overflow(self, step: int, loss_scale: float, skipped: int) -> None:

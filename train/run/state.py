@@ -144,8 +144,7 @@ class RunState:
         return better
 
     def rank(self, value: float, lowest_first: bool, keep: int) -> bool:
-        """Insert this step's validation into `ranking`, which holds at most `keep` steps; return whether it was
-        inserted.
+        """Insert this step into `ranking`, which holds at most `keep` steps; return whether it was inserted.
 
         Of equal values, the earlier one ranks higher.
         """

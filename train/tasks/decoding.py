@@ -201,8 +201,7 @@ def score_pairs(
 
 
 def format_fields(t: ScoredTranslation, tokenizer: Any, scores: bool, alignments: bool) -> list[str]:
-    """Return the requested fields as text: the log-probabilities of the translation and of its tokens, and the word
-    alignment."""
+    """Return the requested fields: log-probabilities of the translation and its tokens, and the word alignment."""
     fields = []
     if scores:
         terms = " ".join(f"{value:.4f}" for value in t.hypothesis.token_log_probabilities)

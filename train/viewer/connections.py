@@ -45,8 +45,7 @@ class LimitedProtocol(H11Protocol):
 
 
 def max_connections() -> int:
-    """Return the number of connections allowed at once, which leaves enough file descriptors for the rest of the
-    program."""
+    """Return the maximum number of connections, which leaves file descriptors for the rest of the program."""
     return min(MAX_CONNECTIONS, max(2, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
 
 

@@ -26,8 +26,7 @@ def mosaic(weights: Any, mask: Any) -> Any:
 def draw_heads(
     inspection: Inspection, sentence: str, path: Path, source: str, kinds: Sequence[str] = tuple(AXES)
 ) -> Path:
-    """Draw all heads of all layers in one mosaic per kind, with layers from top to bottom, heads from left to right and
-    one color scale."""
+    """Draw a mosaic per kind of attention: layers from top to bottom, heads from left to right, one color scale."""
     axes = AXES | TEXT_AXES
     parts = {kind: mosaic(inspection.maps[kind], inspection.masks[kind]) for kind in kinds}
     side = (

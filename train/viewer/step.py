@@ -27,8 +27,7 @@ MAX_CHARACTERS, MAX_NODES, MAX_SIZE, MAX_VALUES = 400, 60, 64, 64
 
 
 class StepRecorder(Recorder):
-    """A Recorder that also records the source of each vjp and the gradient sums before each visit, and rejects graphs
-    that are too large."""
+    """A Recorder that also records sources of vjps and gradient sums before each visit, and rejects large graphs."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -155,8 +155,7 @@ class TorchOperation(ForeignOperation):
     def reject_silent_writes(
         self, values: list[Any], arguments: list[Any], origins: list[Any], requires_grad: list[bool]
     ) -> None:
-        """Write to the array of an argument that was modified without autograd's knowledge, and record other
-        modifications.
+        """Update an argument's array that changed without autograd's knowledge; record other modifications.
 
         An in-place operation changes the `grad_fn` of its argument, and so does `ctx.mark_dirty`. The checker protects
         its arrays, so it reports the write.

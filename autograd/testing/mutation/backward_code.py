@@ -2,7 +2,7 @@
 
 Backward code is the vjp that each function decorated with @differentiable returns (a nested function, a lambda, or
 the result of another function of the module), and each helper that only backward code calls. Functions under
-`@kernel_name.gradient` and their fast versions are backward code too. In other frameworks, backward code is the
+`@kernel_name.define_gradient` and their fast versions are backward code too. In other frameworks, backward code is the
 `backward` of a `torch.autograd.Function`, the second rule that `f.defvjp` receives, and `f_backward` next to
 `f_forward` or `f`. The module is neither imported nor run.
 """
@@ -170,7 +170,7 @@ class BackwardCode:
                     yield target.targets[0].id if named else f"lambda in line {node.lineno}", function  # type: ignore
 
     def gradient_kernels(self) -> Iterator[ast.FunctionDef]:
-        """Yield the functions under `@kernel_name.gradient` and their fast versions, `@gradient_name.fast(...)`."""
+        """Yield the functions under `@kernel_name.define_gradient` and their fast versions, `@gradient_name.fast`."""
         functions = [node for node in ast.walk(self.source.tree) if isinstance(node, ast.FunctionDef)]
         pairs = [(node, d.func if isinstance(d, ast.Call) else d) for node in functions for d in node.decorator_list]
         attributes = [(node, d) for node, d in pairs if isinstance(d, ast.Attribute)]

@@ -21,7 +21,7 @@ from autograd.testing.mutation.backward_code import (
     own_nodes,
     returned,
 )
-from autograd.testing.mutation.rules import (
+from autograd.testing.mutation.operators import (
     ABOUT_SHAPES,
     ON_A_GRADIENT,
     RULES,

@@ -276,7 +276,14 @@ def test_an_option_with_the_name_of_a_setting_is_passed_by_position():
     with pytest.raises(TypeError, match="astype needs the option 'dtype', which check_operation has too"):
         check_operation(ops.astype, x, dtype="float32")
     assert check_operation(ops.astype, x, "float32", dtype="float32").compared
-    assert check_operation(partial(ops.astype, dtype="float32"), x, dtype="float32").compared
+    bound = partial(ops.astype, dtype="float32")
+    assert check_operation(bound, x, dtype="float32").compared
+    with pytest.raises(CheckError, match="expected an output of dtype float64") as caught:
+        check_operation(bound, x)
+    line = str(caught.value).split("reproduce: ")[1]
+    assert "partial(astype, dtype='float32')" in line
+    with pytest.raises(CheckError, match="expected an output of dtype float64"):
+        exec(line, {})
 
 
 def test_a_layer_whose_option_has_the_name_of_a_setting_names_it():

@@ -185,7 +185,7 @@ def test_tied_entries_are_compared_when_moved_together(operation):
 @pytest.mark.parametrize("x", [X, X[0]])
 @pytest.mark.parametrize("where", ["value", "gradient"])
 def test_elementwise_formula_that_reads_other_values_is_found(where, x):
-    """The formula multiplies by the number of rows that it gets, which are all of them in a small array."""
+    """The formula multiplies by the number of rows in its block; a small array has only one block."""
 
     def times_rows(a, part):
         return npx.elementwise(lambda a: a * len(a), a) if where == part else a * len(a)

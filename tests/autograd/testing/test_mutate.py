@@ -19,8 +19,8 @@ import pytest
 from autograd.testing import mutate
 from autograd.testing.mutation.backward_code import BackwardCode, Source
 from autograd.testing.mutation.mutator import instrumented, mutants
+from autograd.testing.mutation.operators import KINDS
 from autograd.testing.mutation.planted import planted
-from autograd.testing.mutation.rules import KINDS
 from autograd.testing.mutation.runner import Outcome, Runner
 from tests import ROOT
 

@@ -114,9 +114,9 @@ def pickled(folder):
 
 BAD = {
     "a second model": (lambda f: (f / "b.npz").write_bytes(b""), "expected one .npz file; got 2"),
-    "truncated": (lambda f: (f / "model.npz").write_bytes(b"PK"), "model.npz: expected a model of Marian; got '"),
-    "compressed": (compress, "expected a model of Marian; got 'compressed arrays'"),
-    "pickled": (pickled, "expected a model of Marian; got 'Object arrays cannot be loaded"),
+    "truncated": (lambda f: (f / "model.npz").write_bytes(b"PK"), "model.npz: expected a Marian model; got '"),
+    "compressed": (compress, "expected a Marian model; got 'compressed arrays'"),
+    "pickled": (pickled, "expected a Marian model; got 'Object arrays cannot be loaded"),
     "quantized": (quantize, "encoder_l1_self_Wq: expected floats; got int8"),
     "no settings": (drop, "special:model.yml, which Marian writes, is missing"),
     "no vocabulary": (lambda f: (f / "v.yml").unlink(), "v.yml: expected a vocabulary; got no such file"),

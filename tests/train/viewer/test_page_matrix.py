@@ -27,7 +27,7 @@ SHOW = """async ([values, most]) => {
     ],
 )
 def test_the_numbers_in_the_cells(tab, address, values, most, shown):
-    """Three significant digits of large values; only 1 is "1"; infinite values are numbers."""
+    """Large values have three significant digits, only 1 is shown as "1", and infinite values are shown as ∞."""
     tab.add_init_script(RECORD_CANVAS)
     view(tab, address, "step")
     tab.evaluate(SHOW, [values, most])

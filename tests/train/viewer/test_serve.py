@@ -89,7 +89,7 @@ def test_only_files_of_the_page_folder_are_served():
 
 
 def test_every_answer_says_that_nothing_foreign_may_be_loaded(address):
-    async def asked():
+    async def sent_messages():
         sent = []
         guard = Guard(None, 1)
         scope = {"type": "http", "path": "/", "query_string": b"", "headers": [], "method": "GET"}
@@ -99,7 +99,7 @@ def test_every_answer_says_that_nothing_foreign_may_be_loaded(address):
     async def collect(sent, message):
         sent.append(message)
 
-    headers = dict(asyncio.run(asked())[0]["headers"])
+    headers = dict(asyncio.run(sent_messages())[0]["headers"])
     assert headers[b"content-security-policy"].startswith(b"default-src 'self';")
     assert headers[b"x-content-type-options"] == b"nosniff" and headers[b"referrer-policy"] == b"no-referrer"
 
@@ -141,7 +141,7 @@ async def collect(lines):
     return [json.loads(line) async for line in lines]
 
 
-def asked(address, path, question=None):
+def post_or_get(address, path, question=None):
     """Return the last line of the answer to a POST of `question`, or to a GET."""
     _, guard, port = address
     headers = {"Cookie": f"{guard.cookie}={guard.token}"}
@@ -154,18 +154,19 @@ def asked(address, path, question=None):
 
 def test_each_page_opens_the_heads_of_its_own_translation(address):
     """Two tabs have separate translations; an expired one gives an error."""
-    one, two = (asked(address, "/api/translate", {"text": text}) for text in ("one", "two three"))
+    one, two = (post_or_get(address, "/api/translate", {"text": text}) for text in ("one", "two three"))
     of = {"kind": "encoder", "layer": 0, "head": 1}
     for answer in (one, two):
         assert (
-            asked(address, "/api/head_weights", of | {"translation": answer["translation"]})["rows"] == answer["source"]
+            post_or_get(address, "/api/head_weights", of | {"translation": answer["translation"]})["rows"]
+            == answer["source"]
         )
     of_two = {"translation": two["translation"]}
     for wrong in ({}, {"translation": []}, of_two | {"layer": -1}, of_two | {"layer": float("inf")}):
-        assert "no longer in memory" in asked(address, "/api/head_weights", of | wrong)["error"]
+        assert "no longer in memory" in post_or_get(address, "/api/head_weights", of | wrong)["error"]
     for i in range(RECENT):
-        asked(address, "/api/translate", {"text": "one", "beam": 1, "alpha": i / 10})
-    assert "error" in asked(address, "/api/head_weights", of | {"translation": two["translation"]})
+        post_or_get(address, "/api/translate", {"text": "one", "beam": 1, "alpha": i / 10})
+    assert "error" in post_or_get(address, "/api/head_weights", of | {"translation": two["translation"]})
 
 
 def test_two_tabs_translate_at_the_same_time(address):
@@ -180,14 +181,16 @@ def test_two_tabs_translate_at_the_same_time(address):
         client.sendall((request + long).encode())
         assert b"started" in client.recv(65536) + client.recv(65536)
     with ThreadPoolExecutor(2) as threads:
-        answers = threads.map(lambda text: asked(address, "/api/translate", {"text": text}), ["one two", "two three"])
+        answers = threads.map(
+            lambda text: post_or_get(address, "/api/translate", {"text": text}), ["one two", "two three"]
+        )
     assert [answer["sentence"] for answer in answers] == ["one two", "two three"]
 
 
 def test_a_run_without_metrics_has_no_curves_yet(tmp_path):
     (tmp_path / "metrics.jsonl").mkdir()
     with served(Page({"run": tmp_path, "new": tmp_path / "none"})) as address:
-        assert asked(address, "/api/curves")["runs"] == {"run": {}, "new": {}}
+        assert post_or_get(address, "/api/curves")["runs"] == {"run": {}, "new": {}}
 
 
 @pytest.mark.parametrize(
@@ -302,12 +305,12 @@ def test_half_sent_requests_do_not_keep_the_page_from_its_user(page, monkeypatch
                 with suppress(OSError):  # closed already
                     clients[-1].sendall(beginnings[number % len(beginnings)].encode())
                 if number % 9 == 8:
-                    assert asked(address, "/api/about")["runs"]
+                    assert post_or_get(address, "/api/about")["runs"]
             for client in clients:
                 with suppress(ConnectionResetError):
                     while client.recv(65536):
                         pass
-        assert asked(address, "/api/step", {"expression": "a * a", "values": {"a": [[1.0]]}})
+        assert post_or_get(address, "/api/step", {"expression": "a * a", "values": {"a": [[1.0]]}})
 
 
 def test_a_refusal_closes_the_connection(address):

@@ -52,8 +52,7 @@ def plan_update(stream: Stream, start: Position, count: int, world: World) -> tu
 
 
 def split_positions(stream: Stream, positions: list[Position], ranks: int) -> list[Position]:
-    """Split micro-batches into the smallest number of parts that gives every rank one; there are at most as many parts
-    as examples."""
+    """Split micro-batches into the fewest parts that give every rank one, but at most one part per example."""
     sizes, parts = [len(stream.examples(position)) for position in positions], 1
     while sum(min(parts, size) for size in sizes) < ranks and parts < max(sizes):
         parts += 1

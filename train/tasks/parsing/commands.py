@@ -37,8 +37,7 @@ def write_parses(file: Any, parses: Iterable[Sequence[Parse]], n_best: int) -> W
 
 
 def summarize(parses: Sequence[Sequence[Parse]], report: Report) -> Iterator[str]:
-    """Yield lines with F1, recall and precision for all sentences, short sentences and each length range, and with the
-    number of repairs."""
+    """Yield lines with F1, recall, precision and the number of repairs, for all sentences and by length."""
     for name, counts in {"all": report.all, f"at most {report.cutoff}": report.short, **report.by_length()}.items():
         if counts.sentences:
             scores = f"F1 {counts.f1:6.2f}  recall {counts.recall:6.2f}  precision {counts.precision:6.2f}"

@@ -134,9 +134,7 @@ def about_shapes(comparison: ast.AST) -> bool:
 
 
 def numeric(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """Yield the node and its descendants that affect numerical values, which excludes indices, shapes, axes and
-    conditions on them.
-    """
+    """Yield the node and its descendants that affect values: not indices, shapes, axes, nor conditions on them."""
     if isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef, ast.Raise, ast.Assert, ast.JoinedStr)):
         return
     if isinstance(node, (ast.BinOp, ast.UnaryOp)) and any(isinstance(n, ast.FloorDiv) for n in ast.walk(node)):

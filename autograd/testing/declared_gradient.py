@@ -21,7 +21,7 @@ NAMED: dict[str, Callable[..., Any]] = {
 }
 
 
-class Expectation:
+class DeclaredGradient:
     """A declared gradient.
 
     Args:
