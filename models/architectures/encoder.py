@@ -185,9 +185,17 @@ class Encoder(SequenceModel):
 
         def hidden() -> Tensor:
             x = self._encode(ids, token_types, npx.AttentionSpec(kv_lengths=lengths))
-            return self._pool(x[:, :1]) if labels.shape[1] == 1 else self._transform(x)
+            return self.label_states(x, labels.shape[1] == 1)
 
         return self.training_loss(hidden, labels, **options)
+
+    def label_states(self, x: Tensor, of_texts: bool) -> Tensor:
+        """Return the vectors from which labels are predicted, for the last layer's output x (B, S, D).
+
+        Args:
+            of_texts: whether each text has one label; the result is then (B, 1, D), else (B, S, D).
+        """
+        return self._pool(x[:, :1]) if of_texts else self._transform(x)
 
     def _packed(self, ids: Any, labels: Any) -> tuple[Any, ...]:
         """Return packed ids and token types, their packing, packed labels, and the rows (n,) with labels to predict.

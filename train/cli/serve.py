@@ -79,10 +79,10 @@ def load_page(runs: list[Path]) -> Any:
 
     try:
         model, tokenizer, config, origin = load_with_origin(runs[0], "", warn)
-        if model.examples not in ("pairs", "text"):
+        if config.data.task == "masking":
             raise UserError(
-                f"{runs[0]}: expected a translation model, a language model or a parser; got the task "
-                f"{config.data.task}; try another run"
+                f"{runs[0]}: expected a translation model, a language model, a parser, a classifier or a tagger; got "
+                "the task masking; try another run"
             )
         if model.examples == "pairs":
             check_heads(model)

@@ -140,6 +140,12 @@ def make_label_tokenizer(path: object, labels: Iterable[str]) -> Tokenizer:
     return Tokenizer(tokenizer_spec(model, None, pre_tokenizers.Split(Regex(r"[\s\S]+"), "isolated"), decoders.Fuse()))
 
 
+def is_label_tokenizer(tokenizer: Any) -> bool:
+    """Return whether a tokenizer encodes labels (`make_label_tokenizer`)."""
+    spec: Mapping[str, Any] = getattr(tokenizer, "spec", {})
+    return (spec.get("pre_tokenizer") or {}).get("pattern") == {"Regex": r"[\s\S]+"}
+
+
 def label_names(tokenizer: Any) -> list[str]:
     """Return the labels in the order of their ids."""
     vocabulary: Mapping[str, int] = tokenizer.target.spec["model"]["vocab"]

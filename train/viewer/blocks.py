@@ -11,7 +11,7 @@ from autograd import Tensor
 from models.layers.attention import CrossAttention
 from models.layers.positions import AttentionPositions, LearnedPositions
 from train.viewer.attention_steps import attention_head, head_inputs
-from train.viewer.explanations import ALL_TOKENS, EARLIER_TOKENS, FIXED, NEXT_TOKEN, OWN_OUTPUT, explain
+from train.viewer.explanations import ALL_TOKENS, EARLIER_TOKENS, FIXED, NEXT_TOKEN, OWN_LABELS, OWN_OUTPUT, explain
 from train.viewer.inspection import AXES, BEGIN, TEXT_AXES, Head, labels, log_softmax, mask_of
 from train.viewer.trace import OUTPUT, Block, Trace, blocks, norm, on_host, zeros_if_none
 
@@ -20,15 +20,15 @@ MAX_COLUMNS = 4096  # maximum columns of a matrix in an open block
 SHOWN_TOKENS = 40  # maximum columns of the vocabulary in the output block
 
 
-def structure(model: Any) -> list[dict[str, Any]]:
-    """Return the blocks of a model with their parameters, independently of any sentence."""
+def structure(model: Any, of_texts: bool = True) -> list[dict[str, Any]]:
+    """Return the blocks of a model with their parameters, independently of any sentence. See `blocks`."""
     parameters = dict(model.named_parameters())
     return [
         {
             "name": b.name, "kind": b.kind, "title": b.title, "stack": b.stack, "layer": b.layer,
             "parameters": sum(parameters[name].size for name in b.parameters),
         }
-        for b in blocks(model)
+        for b in blocks(model, of_texts)
     ]  # fmt: skip
 
 
@@ -48,6 +48,8 @@ def show_overview(trace: Trace) -> dict[str, Any]:
 
 def about_loss(trace: Trace) -> str:
     """Return a sentence that says with what the loss compares the predictions."""
+    if trace.model.examples == "labels":
+        return OWN_LABELS
     return NEXT_TOKEN if trace.ids["encoder"] is None else OWN_OUTPUT
 
 
@@ -96,12 +98,14 @@ def show_block(trace: Trace, name: str, head: int, tokenizer: Any) -> dict[str, 
         head: index of the head of an attention block (`has_head`); ignored for other blocks.
     """
     block = trace.blocks[name]
+    side = "source" if trace.model.examples == "labels" else "target"
     tokens = {
-        stack: [] if ids is None else labels(tokenizer, ids.tolist(), "source" if stack == "encoder" else "target")
+        stack: [] if ids is None else labels(tokenizer, ids.tolist(), "source" if stack == "encoder" else side)
         for stack, ids in trace.ids.items()
     }
-    if tokens["decoder"]:
-        tokens["decoder"][0] = BEGIN
+    tokens["decoder"][0] = BEGIN
+    if trace.model.examples == "labels":
+        tokens["text"][0] = BEGIN
     tokens["rows"] = tokens[block.stack]
     answer = SHOW.get(block.kind, show_other)(trace, block, tokens, tokenizer, head)
     _, g = trace.output(name)
@@ -126,13 +130,14 @@ def inputs_of(trace: Trace, block: Block, rows: Mapping[str, Any], symbol: str =
             title = "output of the encoder"
         elif source.name == f"{block.name}_residual":
             title = "norm(x)"
-        matrices.append(matrix(title, x, zeros_if_none(left.get(name), x), rows[source.stack], "dimension"))
+        names = rows[source.stack][: len(x)]  # the output of a pooler has one row
+        matrices.append(matrix(title, x, zeros_if_none(left.get(name), x), names, "dimension"))
     return matrices
 
 
 def output_of(trace: Trace, block: Block, rows: Any, title: str = "output y") -> dict[str, Any]:
     y, g = trace.output(block.name)
-    return matrix(title, y, g, rows["rows"], "dimension")
+    return matrix(title, y, g, rows["rows"][: len(y)], "dimension")
 
 
 def show_other(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
@@ -148,6 +153,7 @@ def show_embedding(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
     y, g = trace.output(block.name)
     model, config, ids = trace.model, trace.model.config, trace.ids[block.stack]
     table = trace.parameters[block.parameters[0]]
+    normed, types = getattr(model, "embedding_norm", None), getattr(model, "token_types", None)
     embedding = model.source_embedding if block.parameters[0].startswith("source") else model.embedding
     positions = getattr(model, block.name.replace("embedding", "positions"))
     start = config.decoder_start if block.stack == "decoder" else "bos"
@@ -166,7 +172,11 @@ def show_embedding(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
         f"E is the parameter {block.parameters[0].removesuffix('.weight')}.",
         "The first row is 0: the decoder starts from a zero vector." if start == "zeros" else "",
         "The first row is the embedding of padding, from which the decoder starts." if start == "pad" else "",
-        "P is 0: these positions act within attention." if isinstance(positions, AttentionPositions) else "",
+        "P is 0: these positions act within attention."
+        if isinstance(positions, AttentionPositions) and not types
+        else "",
+        "P includes the vectors of the token types, which tell two texts apart." if types else "",
+        "The sum passes through a norm, whose output is y." if normed else "",
     ]
     added = y - scaled - vector
     numbers = [str(i) for i in range(len(y))]
@@ -179,12 +189,14 @@ def show_embedding(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
         **explain("embedding", root=root, sizes=sizes, space=vector_sum, positions=about_positions),
         "note": " ".join(filter(None, notes)),
         "matrices": [
-            matrix(f"{root}E[token]", scaled, g, rows["rows"], "dimension"),
-            matrix("positions P", added, g if is_learned else None, numbers, "dimension", without_gradient=FIXED),
+            matrix(f"{root}E[token]", scaled, None if normed else g, rows["rows"], "dimension"),
+            *([] if normed else [
+                matrix("positions P", added, g if is_learned else None, numbers, "dimension", without_gradient=FIXED)
+            ]),
             *([matrix("target space s", vector, g, rows["rows"], "dimension")] if space else []),
-            output_of(trace, block, rows, "sum y"),
+            output_of(trace, block, rows, "norm y" if normed else "sum y"),
         ],
-    }
+    }  # fmt: skip
 
 
 def show_feed_forward(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
@@ -277,7 +289,8 @@ def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
     )
     return {
         **explain(
-            "cross-attention" if cross else "self-attention", whom=ALL_TOKENS if kind == "encoder" else EARLIER_TOKENS,
+            "cross-attention" if cross else "self-attention",
+            whom=EARLIER_TOKENS if kind in trace.model.causal_kinds else ALL_TOKENS,
             mask=plus, root=f"{attention.d_k**0.5:.4g}", last=attention.n_heads - 1,
             bias="" if attention.output.bias is None else " + b",
         ),
@@ -319,8 +332,7 @@ def has_head(model: Any, block: Block, head: int) -> bool:
 def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
     """Logits, probabilities and p - y of the targets and of the tokens that are among the most probable at some
     position."""
-    hidden, _ = trace.output(OUTPUT)
-    logits = on_host(trace.model.logits(Tensor(npx.asarray(hidden))).data)
+    logits = on_host(trace.model.logits(Tensor(npx.asarray(trace.states[trace.rows]))).data)
     log_p = log_softmax(logits)  # (T, V)
     order = np.argsort(-log_p, axis=1, kind="stable")
     wanted = dict.fromkeys(trace.targets.tolist())
@@ -334,12 +346,24 @@ def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int
     gradient[np.arange(len(gradient)), trace.targets] -= 1
     gradient /= max(1, int((trace.targets != trace.model.config.pad_id).sum()))
     predicted = labels(tokenizer, trace.targets.tolist())
-    tied = trace.model.projection is None
-    return {
-        **explain("output", loss=about_loss(trace), bias="" if trace.model.output_bias is None else " + b"),
-        "note": f"{'E is the embedding matrix: input and output are tied. ' if tied else ''}"
+    whom = "the first token, <s>," if len(trace.states) == 1 else "the first token of each word"
+    kind, tied = "output", trace.model.projection is None
+    note = f"{'E is the embedding matrix: input and output are tied. ' if tied else ''}" + (
         f"The loss on this sentence is {trace.loss:.4f} nats per token. "
-        f"A row is named after its target. Of {log_p.shape[1]:,} tokens, {len(ids)} are shown.",
+        f"A row is named after its target. Of {log_p.shape[1]:,} tokens, {len(ids)} are shown."
+    )
+    read = rows | {block.stack: predicted}
+    if trace.model.examples == "labels":
+        kind, read = "output.labels", rows
+        note = (
+            f"The loss on this text is {trace.loss:.4f} nats per label. Of {log_p.shape[1]:,} entries, {len(ids)} are "
+            "shown, special tokens included, which are never labels."
+        )
+        if len(trace.rows) > 1:
+            predicted = [f"{rows['rows'][i]}/{name}" for i, name in zip(trace.rows, predicted, strict=True)]
+    return {
+        **explain(kind, loss=about_loss(trace), whom=whom, bias="" if trace.model.output_bias is None else " + b"),
+        "note": note,
         "targets": predicted,
         "bars": [
             [[label, float(np.exp(log_p[t, i])), int(i) == int(trace.targets[t])] for i, label in
@@ -347,7 +371,7 @@ def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int
             for t in range(len(log_p))
         ],
         "matrices": [
-            *inputs_of(trace, block, rows | {block.stack: predicted}, "input h"),
+            *inputs_of(trace, block, read, "input h"),
             matrix("logits", logits[:, ids], gradient[:, ids], predicted, names),
             matrix("probabilities p", np.exp(log_p[:, ids]), None, predicted, names, unit=True),
         ],

@@ -8,6 +8,7 @@ from typing import Any
 from train.errors import UserError
 from train.run.folder import RunFolder
 from train.tasks import TASKS
+from train.tasks.labeling import text_of
 from train.tasks.parsing.task import read_clean_trees
 from train.tasks.parsing.trees import escape_brackets
 from train.text.corpus import Corpus
@@ -23,7 +24,7 @@ LINE = range(20, 50)  # number of characters of an example for a language model
 def validation_sentences(run: Path, tokenizer: Any, config: Any) -> list[str]:
     """Return up to three short sentences of the validation text, or of the training text; [] if both are missing."""
     for part in ("valid", "train"):
-        with suppress(UserError, OSError):
+        with suppress(UserError, OSError, KeyError):
             return short_sentences(run, part, tokenizer, config)
     return []
 
@@ -39,6 +40,11 @@ def short_sentences(run: Path, part: str, tokenizer: Any, config: Any) -> list[s
             chain.from_iterable(read_plain(config.data.text if part == "train" else config.data.valid_text)), SEARCHED
         )
         return list(dict.fromkeys(line.strip() for line in lines if len(line) in LINE))[:N_EXAMPLES]
+    elif TASKS[config.data.task].examples == "labels":
+        task: Any = TASKS[config.data.task]
+        examples = islice(task.read(*task.texts(config.data)[part]), SEARCHED)
+        sentences = [text_of(example, config.data.task) for example in examples]
+        sizes = [len(sentence.split()) for sentence in sentences]
     else:
         corpus = Corpus.open(RunFolder(run).data(part, config.data.prepared), tokenizer.special)
         source = getattr(tokenizer, "source", tokenizer)

@@ -153,6 +153,13 @@ BLOCKS = {
         "an update raises the target's logit and lowers all others.",
         ("∂logits = (p − onehot(target)) / T", "∂h = ∂logits E,  ∂E = ∂logitsᵀ h"),
     ),
+    "output.labels": Explanation(
+        "The vector of {whom} is compared with every label; the softmax gives the probabilities of the labels.",
+        ("logits = h Wᵀ{bias},  p = softmax(logits)", "loss = −mean(log p[label])"),
+        "{loss} The gradient of the logits is the probability p minus 1 at the label, over the number T of labels: an "
+        "update raises the label's logit and lowers all others. Tokens without a label receive no gradient here.",
+        ("∂logits = (p − onehot(label)) / T", "∂h = ∂logits W,  ∂W = ∂logitsᵀ h"),
+    ),
 }  # fmt: skip
 
 ALL_TOKENS, EARLIER_TOKENS = "every token", "itself and the tokens before it; those after it are masked"
@@ -163,6 +170,10 @@ OWN_OUTPUT = (
     "The loss compares each prediction with the model's own output, because the page knows no reference: it is the "
     "mean of −log p of the output's tokens, and small if the model is sure."
 )
+OWN_LABELS = (
+    "The loss compares each prediction with the model's own label, because the page knows no reference: it is the mean "
+    "of −log p of the predicted labels, and small if the model is sure."
+)
 NEXT_TOKEN = (
     "The loss compares each prediction with the next token of the text: it is the mean of −log p of these tokens."
 )
@@ -171,6 +182,7 @@ NEXT_TOKEN = (
 SUBWORDS = "A token is a subword: a frequent word is one token, and a rare one is made of several. "
 SHARED = "Source and target share one vocabulary of {size:,} tokens."
 SEPARATE = "Source and target have separate vocabularies; the target's has {size:,} tokens."
+LABELED = "The vocabulary of the text has {size:,} tokens."
 TEXT_TOKENS = "A token is a character or a subword, one of {size:,} in the vocabulary."
 SIGNS = {
     "·ing": "a token that continues a word",
@@ -178,13 +190,22 @@ SIGNS = {
     "<s>": "beginning of the sentence, which the decoder reads first",
     "</s>": "end of the sentence, which the model predicts last",
 }
+LABELED_SIGNS = {
+    "·ing": SIGNS["·ing"],
+    "<s>": "beginning of the text, from which a classifier predicts the label",
+    "</s>": "end of the text",
+}
 TEXT_SIGNS = {"␣": "a space", "⏎": "a line break"}
 
 
-def notation(reads_text: bool, is_shared: bool, size: int) -> dict[str, Any]:
+def notation(task: str, is_shared: bool, size: int) -> dict[str, Any]:
     """Return a text about the vocabulary, and the signs of tokens with their meanings."""
-    text = TEXT_TOKENS if reads_text else SUBWORDS + (SHARED if is_shared else SEPARATE)
-    return {"text": text.format(size=size), "signs": list((TEXT_SIGNS if reads_text else SIGNS).items())}
+    text, signs = {
+        "text": (TEXT_TOKENS, TEXT_SIGNS),
+        "classification": (SUBWORDS + LABELED, LABELED_SIGNS),
+        "tagging": (SUBWORDS + LABELED, LABELED_SIGNS),
+    }.get(task, (SUBWORDS + (SHARED if is_shared else SEPARATE), SIGNS))
+    return {"text": text.format(size=size), "signs": list(signs.items())}
 
 
 # The operations of the Step view: their output y, and the gradients of their inputs for the gradient g of y.

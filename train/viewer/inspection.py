@@ -21,6 +21,7 @@ from train.tasks.parsing.linearize import tree_from_tokens
 from train.tasks.parsing.tokenizer import TreeTokenizer
 from train.tasks.parsing.trees import escape_brackets, write_tree
 from train.text.affixes import split_words
+from train.text.labeled import is_label_tokenizer
 from train.text.plain import PlainTokenizer
 
 MAX_TOKENS = 256  # maximum tokens of an inspected sentence, end of sentence included
@@ -29,7 +30,7 @@ AXES = {  # maps a kind of attention to the meaning of its rows (queries) and co
     "decoder": ("generated token", "attended previous token"),
     "cross": ("generated token", "attended source token"),
 }
-TEXT_AXES = {"text": ("token", "attended token")}  # the attention of a language model
+TEXT_AXES = {"text": ("token", "attended token")}  # the attention of a language model or an encoder
 
 
 BEGIN = "<s>"  # label of the position before the first token
@@ -50,7 +51,7 @@ class Head(NamedTuple):
 def all_heads(model: Any) -> list[Head]:
     """Return every head of a model, the encoder's first."""
     layers, heads = model.config.n_layers, model.config.n_heads
-    kinds = TEXT_AXES if model.examples == "text" else AXES
+    kinds = AXES if model.examples == "pairs" else TEXT_AXES
     return [Head(kind, layer, head) for kind in kinds for layer in range(layers) for head in range(heads)]
 
 
@@ -94,8 +95,12 @@ def labels(tokenizer: Any, ids: Sequence[int], side: str = "target") -> list[str
         return [text if is_readable(text) else tokenizer.spelling(i) for i, text in zip(ids, texts, strict=True)]
     if tokenizer.src_vocab_size is not None:
         tokenizer = getattr(tokenizer, side)
+    if is_label_tokenizer(tokenizer):
+        return [tokenizer.spelling(i) for i in ids]
     context = tokenizer.encode("a")  # decoding a token after another one shows whether it begins a word
     prefix, *texts = tokenizer.decode_batch([context, *([*context, i] for i in ids)])
+    # a vocabulary without "a" gives no context
+    starts = tokenizer.word_starts() if not prefix and hasattr(tokenizer, "word_starts") else []
     symbols = tokenizer.symbols(ids) if is_parser(tokenizer) else [""] * len(ids)
     names = []
     for i, text, symbol in zip(ids, texts, symbols, strict=True):
@@ -103,7 +108,8 @@ def labels(tokenizer: Any, ids: Sequence[int], side: str = "target") -> list[str
         if symbol or not is_readable(token.strip()):
             names.append(symbol or tokenizer.spelling(i))
         else:
-            names.append(token[1:] if token.startswith(" ") else f"\u00b7{token}")
+            is_start = token.startswith(" ") or bool(starts and starts[i])
+            names.append(token.removeprefix(" ") if is_start else f"\u00b7{token}")
     return names
 
 
@@ -219,18 +225,10 @@ def inspect_text(model: Any, tokenizer: Any, text: str) -> Inspection:
     """
     ids = source_ids(model, tokenizer, text)[:-1]
     maps = {"text": np.stack([layer[0] for layer in model.attention_maps(np.array([ids]))])}
-    inputs: list[Tensor] = []  # outputs of each layer
-    hooks = [(layer, layer.hook) for layer in model.layers]
-    for layer in model.layers:
-        layer.hook = lambda x, *args: inputs.append(x)
-    try:
-        with evaluation_mode(model):
-            last = model.hidden_states(npx.from_host(np.array([ids])))
-            below = [model.norm(x) if model.norm else x for x in inputs[1:]]  # the outputs of all layers but the last
-            layers = [log_softmax(npx.to_host(model.logits(x).data)[0]) for x in (*below, last)]
-    finally:
-        for layer, hook in hooks:
-            layer.hook = hook
+    with evaluation_mode(model), layer_inputs(model.layers) as inputs:
+        last = model.hidden_states(npx.from_host(np.array([ids])))
+        below = [model.norm(x) if model.norm else x for x in inputs[1:]]  # the outputs of all layers but the last
+        layers = [log_softmax(npx.to_host(model.logits(x).data)[0]) for x in (*below, last)]
     tokens = labels(tokenizer, ids)
     return Inspection(
         tokens,
@@ -242,6 +240,20 @@ def inspect_text(model: Any, tokenizer: Any, text: str) -> Inspection:
         np.stack([layer[:-1].argmax(axis=1) for layer in layers]),
         np.stack([np.exp(layer[:-1].max(axis=1)) for layer in layers]),
     )
+
+
+@contextmanager
+def layer_inputs(layers: Sequence[Any]) -> Iterator[list[Tensor]]:
+    """Yield a list that receives the input of each layer as it runs."""
+    inputs: list[Tensor] = []
+    hooks = [(layer, layer.hook) for layer in layers]
+    for layer in layers:
+        layer.hook = lambda x, *args: inputs.append(x)
+    try:
+        yield inputs
+    finally:
+        for layer, hook in hooks:
+            layer.hook = hook
 
 
 def inspect_encoder(model: Any, tokenizer: Any, text: str) -> Inspection:

@@ -1,7 +1,7 @@
 """Answers to the page's questions about sentences. Each takes {"text": ...} or the id of a recent sentence.
 
 translate     the output with its search, the alternatives, all heads and each layer's prediction; a language model
-              reads the text instead. Sends {"so_far"} during the search.
+              reads the text instead, and a classifier or tagger labels it. Sends {"so_far"} during the search.
 overview      values and gradients of every block, small
 block         one block in full precision, see blocks.py
 head_weights  one head in full precision
@@ -39,6 +39,7 @@ from train.viewer.inspection import (
     summary,
     translate,
 )
+from train.viewer.labeled import read_labels
 from train.viewer.step import to_json
 from train.viewer.trace import Trace
 
@@ -100,7 +101,7 @@ class Sentences:
     def translate(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
         key = json.dumps([query.get(name) for name in ("text", "beam", "alpha", "prefix", "ablated_heads")])
         if self.answers.get(key, {}).get("translation") not in self.recent:
-            answer = self.read(query) if self.model.examples == "text" else self.search_output(query, send)
+            answer = {"text": self.read, "labels": self.label}.get(self.model.examples, self.search_output)(query, send)
             self.answers = {k: v for k, v in self.answers.items() if v["translation"] in self.recent} | {key: answer}
         name = self.answers[key]["translation"]
         self.recent[name] = self.recent.pop(name)  # make it the latest
@@ -133,7 +134,7 @@ class Sentences:
             **self.predictions(inspection, ids, ablated), "beam": self.beam(tree, hypotheses),
         }  # fmt: skip
 
-    def read(self, query: Mapping[str, Any]) -> dict[str, Any]:
+    def read(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
         """Read a text with a language model: the probability of each token after the first, given those before it."""
         model, tokenizer = self.model, self.tokenizer
         text, ablated = text_of(query), self.ablated_heads(query)
@@ -149,13 +150,29 @@ class Sentences:
             "decoder_input": inspection.source, **self.predictions(inspection, ids[1:], ablated), "beam": None,
         }  # fmt: skip
 
+    def label(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
+        """Predict the label of a text, or the tags of its words; `positions` are the tokens they are predicted from."""
+        model, tokenizer = self.model, self.tokenizer
+        text, ablated = text_of(query), self.ablated_heads(query)
+        with ablate_heads(model, ablated):
+            reading = read_labels(model, tokenizer, text, self.config.data.task)
+        inspection, label_ids = reading.inspection, reading.label_ids
+        total = float(inspection.log_probabilities[range(len(label_ids)), label_ids].sum())
+        return {
+            "translation": self.remember(inspection, [reading.ids, reading.targets(model.config.pad_id)], ablated),
+            "sentence": text, "text": " ".join(inspection.target), "finished": True,
+            "score": total / len(label_ids), "log_probability": total, "settings": {}, "forced": 0,
+            "decoder_input": inspection.source, "positions": reading.positions,
+            **self.predictions(inspection, label_ids, ablated), "beam": None,
+        }  # fmt: skip
+
     def predictions(self, inspection: Inspection, ids: list[int], ablated: list[Head]) -> dict[str, Any]:
         """Return tokens, their probabilities and alternatives, all heads, and the predictions of each layer."""
         log_p, tokenizer = inspection.log_probabilities, self.tokenizer
         order = np.argsort(-log_p, axis=1, kind="stable")[:, : ALTERNATIVES + 1]  # (T, 6)
         alternatives = [
             [{"id": int(i), "label": label, "p": float(np.exp(log_p[t, i]))}
-             for i, label in zip(row, labels(tokenizer, row.tolist()), strict=True)]
+             for i, label in zip(row, labels(tokenizer, row.tolist()), strict=True) if log_p[t, i] > -np.inf]
             for t, row in enumerate(order)
         ]  # fmt: skip
         lens = [

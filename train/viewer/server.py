@@ -125,17 +125,19 @@ class Page:
     ) -> None:
         self.runs = {name: RunFolder(run) for name, run in runs.items()}
         self.model, self.tokenizer, self.config, self.source = model, tokenizer, config, source
-        self.examples, self.blocks = list(examples), structure(model) if model else []
+        self.examples, self.blocks = list(examples), []
         self.unavailable_reason = "" if model else "no run was given; start with npx-transformer serve RUN"
         self.inference = Inference()
         self.sentences = Sentences(model, tokenizer, config) if model else None
+        if model:
+            self.blocks = structure(model, config.data.task != "tagging")
 
     def warm_up(self) -> None:
         """Analyze the first example in the inference thread, so it is ready when the page opens."""
         if self.sentences is not None and self.examples:
             search = self.config.search
             settings = (
-                {} if self.model.examples == "text" else {"beam": min(search.beam, MAX_BEAM), "alpha": search.alpha}
+                {"beam": min(search.beam, MAX_BEAM), "alpha": search.alpha} if self.model.examples == "pairs" else {}
             )
             query = {"text": self.examples[0], **settings, "prefix": [], "ablated_heads": []}
             self.inference.thread.submit(self.sentences.translate, query, lambda item: None)
@@ -158,14 +160,16 @@ class Page:
         }
         if self.model is not None:
             c, search = self.model.config, self.config.search
-            task = "text" if self.model.examples == "text" else "tree" if is_parser(self.tokenizer) else "translation"
+            tasks = {"text": "text", "labels": self.config.data.task}
+            task = tasks.get(self.model.examples, "tree" if is_parser(self.tokenizer) else "translation")
+            size = (c.src_vocab_size or 0) if self.model.examples == "labels" else c.vocab_size
             answer["model"] = {
                 "task": task, "layers": c.n_layers, "heads": c.n_heads, "d_model": c.d_model, "d_ff": c.d_ff,
-                "d_k": c.d_k or c.d_model // c.n_heads, "vocabulary": c.vocab_size, "norm": c.norm,
+                "d_k": c.d_k or c.d_model // c.n_heads, "vocabulary": size, "norm": c.norm,
                 "parameters": self.model.n_parameters(), "blocks": self.blocks, "examples": self.examples,
                 "beam": min(search.beam, MAX_BEAM), "most_beam": MAX_BEAM, "alpha": search.alpha,
-                "notation": notation(task == "text", self.tokenizer.src_vocab_size is None, c.vocab_size),
-                "kinds": TEXT_AXES if task == "text" else AXES,
+                "notation": notation(task, self.tokenizer.src_vocab_size is None, size),
+                "kinds": AXES if self.model.examples == "pairs" else TEXT_AXES,
             }  # fmt: skip
         return JSONResponse(answer)
 

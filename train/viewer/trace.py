@@ -39,8 +39,12 @@ class Block:
     parameters: tuple[str, ...]  # dotted names
 
 
-def blocks(model: Any) -> list[Block]:
-    """Return the blocks of a model in the order in which they run."""
+def blocks(model: Any, of_texts: bool = True) -> list[Block]:
+    """Return the blocks of a model in the order in which they run.
+
+    Args:
+        of_texts: for an encoder, whether a text has one label; only then the pooler, if there is one, runs.
+    """
     names = [name for name, _ in model.named_parameters()]
     result: list[Block] = []
 
@@ -57,27 +61,29 @@ def blocks(model: Any) -> list[Block]:
         side = {"encoder": "source", "decoder": "target", "text": "text"}[stack]
         is_separate = stack == "encoder" and getattr(model, "source_embedding", None)
         table = "source_embedding" if is_separate else "embedding"
-        extra = ["target_space"] if stack == "encoder" else []
+        extra = {"encoder": ("target_space",), "text": ("token_types", "embedding_norm")}.get(stack, ())
         add(
             f"{side}_embedding", "embedding", "Embedding + positions", stack, None, (table, f"{side}_positions", *extra)
         )
         for i, layer in enumerate(getattr(model, attribute)):
             for name, module in layer.named_children():
-                add(f"{attribute}.{i}.{name}", *describe(name, module, stack), stack, i)
+                add(f"{attribute}.{i}.{name}", *describe(name, module, stack in model.causal_kinds), stack, i)
         final = "norm" if stack == "text" else f"{attribute}_norm"
         if getattr(model, final, None):
             add(final, "norm", "Final norm", stack)
-    tied = model.projection is None
-    add(OUTPUT, "output", "Linear + softmax", result[-1].stack, None, ("embedding" if tied else "projection",))
+    if of_texts and getattr(model, "pooler", None):
+        add("pooler", "other", "Pooler", result[-1].stack)
+    table = "embedding" if model.projection is None else "projection"  # tied or not
+    add(OUTPUT, "output", "Linear + softmax", result[-1].stack, None, (table, "output_bias"))
     return result
 
 
-def describe(name: str, module: Module, stack: str) -> tuple[str, str]:
+def describe(name: str, module: Module, causal: bool) -> tuple[str, str]:
     """Return the kind and the title of the block of a module inside a layer."""
     if isinstance(module, Attention):
         if name == "cross_attention":
             return "attention", "Cross-attention"
-        return "attention", "Self-attention" if stack == "encoder" else "Masked self-attention"
+        return "attention", "Masked self-attention" if causal else "Self-attention"
     if isinstance(module, Residual):
         return "residual", "Add & norm" if module.post else "Norm & add"
     if isinstance(module, FeedForward):
@@ -134,32 +140,40 @@ class Trace:
 
     Args:
         model: in evaluation mode.
-        ids: rows of token ids, [source, target] with BOS first in the target, or [text]; the last row is predicted.
+        ids: rows of token ids, [source, target] with BOS first in the target, [text], or [text, labels] with one label
+            or, for each token, a label or padding; the last row is predicted.
         ablated: the heads to ablate (`ablate_heads`).
 
     The loss is the cross entropy per predicted token, without label smoothing.
     """
 
     def __init__(self, model: Any, ids: Sequence[Sequence[int]], ablated: Iterable[Head] = ()) -> None:
-        self.model, self.blocks = model, {block.name: block for block in blocks(model)}
+        self.model, of_texts = model, len(ids[-1]) == 1
+        self.blocks = {block.name: block for block in blocks(model, of_texts)}
         self.ablated = frozenset(ablated)
         self.parameters = dict(model.named_parameters())
         *sources, predicted = (np.array([row]) for row in ids)
-        self.targets = predicted[0, 1:]
-        self.ids = {"encoder": sources[0][0] if sources else None, "decoder": predicted[0, :-1]}
-        self.ids["text"] = self.ids["decoder"]
+        labels_text = model.examples == "labels"
+        inputs, targets = (sources[0], predicted) if labels_text else (predicted[:, :-1], predicted[:, 1:])
+        has_source = bool(sources) and not labels_text
+        self.ids = {"encoder": sources[0][0] if has_source else None, "decoder": inputs[0], "text": inputs[0]}
+        self.rows = np.flatnonzero(targets[0] != model.config.pad_id) if labels_text else np.arange(targets.shape[1])
+        self.targets = targets[0, self.rows]
         with ablate_heads(model, self.ablated), observing(Recording()) as recording:
-            inputs = npx.from_host(predicted[:, :-1])
-            hidden = model.decode(inputs, *model.encode(sources[0])) if sources else model.hidden_states(inputs)
-            targets = npx.from_host(predicted[:, 1:])
-            loss = model.cross_entropy(hidden, targets, 0.0, "all", max(1, predicted.shape[1] - 1))
+            if labels_text:
+                hidden = model.label_states(model.encode(inputs)[0], of_texts)
+            elif has_source:
+                hidden = model.decode(npx.from_host(inputs), *model.encode(sources[0]))
+            else:
+                hidden = model.hidden_states(npx.from_host(inputs))
+            loss = model.cross_entropy(hidden, npx.from_host(targets), 0.0, "all", max(1, len(self.rows)))
             loss.backward()
         self.loss = loss.item()
         self.operations = recording.operations
         self.parameter_gradients = {n: norm(p.grad) for n, p in self.parameters.items() if p.grad is not None}
         for parameter in self.parameters.values():
             parameter.grad = None
-        self.hidden = on_host(hidden.data)
+        self.states = on_host(hidden.data)  # projected to the vocabulary; `rows` are those with a target
         self.members = self.assign()
         self.owner_of = {number: name for name, numbers in self.members.items() for number in numbers}
 
@@ -167,15 +181,19 @@ class Trace:
         """Return the operations of each block, by the names of their modules."""
         members: dict[str, list[int]] = {name: [] for name in self.blocks}
         early: list[int] = []  # embeddings and positions run before the first layer of their stack
+        inside: set[str] = set()  # stacks whose first layer has begun
         for number, operation in self.operations.items():
             owner = self.owner(operation.layer)
             if owner is None:
                 early.append(number)
                 continue
             stack = self.blocks[owner].stack
-            members[next(block.name for block in self.blocks.values() if block.stack == stack)] += early
+            first = next(block.name for block in self.blocks.values() if block.stack == stack)
+            members[owner if stack in inside else first] += early
             early = []
             members[owner].append(number)
+            if owner != first:
+                inside.add(stack)
         members[OUTPUT] += early  # the loss
         return members
 
@@ -191,7 +209,7 @@ class Trace:
     def output(self, block: str) -> tuple[Any, Any]:
         """Return the output (T, D) of a block and its gradient; for the output block, return its input."""
         if block == OUTPUT:
-            return self.hidden, next(iter(self.leaving(block).values()))
+            return next(iter(self.inputs(block).values())), next(iter(self.leaving(block).values()))
         operation = self.last(block)
         return operation.y, zeros_if_none(operation.g, operation.y)
 

@@ -22,7 +22,7 @@ def test_the_view_survives_a_reload_and_back_closes_the_block(tab, address):
         tab.wait_for_selector("#model .opened[data-block=source_embedding]")
     assert tab.input_value("#text") == "four" and tab.get_attribute(":root", "data-theme") == theme
     assert "backward, encoder: Embedding" in tab.inner_text("#model .place")
-    assert "fixed, no gradient" in tab.inner_text("#model .matrices")
+    assert "fixed, no gradient" in tab.inner_text("#model .opened")
     turn_to(tab, "translate")
     tab.go_back()
     until(tab, "!document.querySelector('#model').hidden")

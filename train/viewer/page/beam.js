@@ -27,7 +27,8 @@ function edge([px, from], [x, to], bottom, top, pitch) {
   ].join(" ");
 }
 
-// What the colors and lines mean, and the number in a box.
+// What the colors, lines and marks mean, and the number in a box.
+const MARKS = { finished: "✓", dropped: "✗", "cut off": "…" };
 const KEY = [
   ["kept", "kept"],
   ["finished", "finished"],
@@ -35,6 +36,7 @@ const KEY = [
   ["cut-off", "cut off"],
   ["lit", "on the best path"],
   ["selected", "selected"],
+  ["traced", "path to the box under the pointer or with the focus"],
 ];
 const key = () =>
   el(
@@ -43,7 +45,7 @@ const key = () =>
     ...KEY.map(([kind, name]) => {
       const rect = el("rect", { x: 2, y: 2, width: 20, height: 12, rx: 3 });
       const box = el("svg", { width: 24, height: 16, "aria-hidden": "true" }, el("g", { class: `box ${kind}` }, rect));
-      return el("span", {}, box, ` ${name}`);
+      return el("span", {}, box, ` ${MARKS[name] ?? ""} ${name}`);
     }),
     el("span", {}, "Number: score of the hypothesis, log-probability / length penalty (nats)"),
   );
@@ -98,6 +100,12 @@ export function start(section) {
       if (node.fate === "dropped" && !dropped.checked) return;
       if (node.length <= end || late.checked) (rows[node.length] ??= []).push(i);
     });
+    // dropped hypotheses after the others, in the order of their parents, so that few edges cross
+    const order = new Map(rows.flatMap((row) => row.map((i, k) => [i, k])));
+    for (const row of rows.filter(Boolean)) {
+      const rank = (i) => (search.nodes[i].fate === "dropped" ? 1e6 + (order.get(search.nodes[i].parent) ?? 0) : 0);
+      row.sort((a, b) => rank(a) - rank(b)).forEach((i, k) => order.set(i, k));
+    }
     // boxes as wide as the longest token; a step takes as many lines as it needs
     const longest = Math.max(...rows.flat().map((i) => lengthOf(search.nodes[i].label, 16)));
     const margin = 62,
@@ -137,7 +145,8 @@ export function start(section) {
       const { parent, length } = search.nodes[i],
         [px, py] = at.get(parent) ?? at.get(-1);
       const d = edge([px, py + (parent < 0 ? 4 : H / 2)], [x, y - H / 2], bottoms[length - 1], tops[length] - H / 2, pitch);
-      svg.append(el("path", { d, class: ["edge", "edge chosen", "edge lit"][importance([i])] }));
+      const kind = [search.nodes[i].fate === "dropped" ? "edge faint" : "edge", "edge chosen", "edge lit"][importance([i])];
+      svg.append(el("path", { d, class: kind, "data-edge": i }));
     }
     for (const [i, [x, y]] of at) {
       if (i < 0) continue;
@@ -150,8 +159,9 @@ export function start(section) {
         return cut(n);
       };
       const score = ({ score, fate }) => {
-        const rounded = [3, 2, 1].map((digits) => fixed(score, digits)).find((text) => fits(text, 13));
-        const text = rounded ?? fixed(score, 0); // rounded, because cutting digits would change the number
+        const mark = MARKS[fate] ? `${MARKS[fate]} ` : "";
+        const rounded = [3, 2, 1].map((digits) => mark + fixed(score, digits)).find((text) => fits(text, 13));
+        const text = rounded ?? mark + fixed(score, 0); // rounded, because cutting digits would change the number
         const both = `${text} ${fate}`;
         return fate !== "kept" && fits(both, 13) ? both : text;
       };
@@ -159,15 +169,21 @@ export function start(section) {
         el(
           "g",
           {
-            class: `box ${node.fate.replace(" ", "-")}${best.has(i) ? " lit" : ""}${i === selected ? " selected" : ""}`,
+            class: `box ${node.fate.replace(" ", "-")}${best.has(i) ? " lit" : ""}${
+              i === selected ? " selected" : chosenPath.has(i) ? " chosen" : ""
+            }`,
             tabindex: i === selected || (selected < 0 && i === 0) ? 0 : -1,
             role: "button",
             "data-node": i,
             "aria-pressed": String(i === selected),
             "aria-label": `step ${node.length}, ${node.label}, score ${fixed(node.score)}, ${node.fate}`,
             onclick: () => select(i),
+            onpointerenter: () => trace(i),
+            onpointerleave: () => trace(focused()),
+            onfocus: () => trace(i),
+            onblur: () => trace(-1),
           },
-          el("title", {}, `${node.label}: ${node.fate}`),
+          el("title", {}, `${path(i).map((one) => search.nodes[one].label).join(" ")}: ${node.fate}`),
           el("rect", { x: x - w / 2, y: y - H / 2, width: w, height: H, rx: 4 }),
           el("text", { x, y: y - 4 }, fit(node.label)),
           el("text", { x, y: y + 15, class: "value" }, score(node)),
@@ -196,6 +212,19 @@ export function start(section) {
     });
     place.replaceChildren(svg);
     explain();
+  }
+
+  const focused = () => Number(place.querySelector("[data-node]:focus")?.dataset.node ?? -1);
+
+  // Highlights the path from the start to a node (-1: none) and fades the rest.
+  function trace(i) {
+    const svg = place.querySelector("svg"),
+      on = new Set(path(i));
+    svg.classList.toggle("tracing", on.size > 0);
+    for (const part of svg.querySelectorAll("[data-node], [data-edge]"))
+      part.classList.toggle("traced", on.has(Number(part.dataset.node ?? part.dataset.edge)));
+    // above the edges that it crosses
+    svg.querySelector("[data-node]")?.before(...[...on].map((one) => svg.querySelector(`[data-edge="${one}"]`)));
   }
 
   function select(i, focus = true) {

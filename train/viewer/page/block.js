@@ -14,37 +14,23 @@ export function openBlock(titleOf, block, backward, actions, steps) {
       },
     };
   });
-  // in the order in which they are computed, but attention weights first, so that they are seen without scrolling
-  const isWeights = ({ title }) => title.startsWith("weights, ");
-  const shown = backward
+  // in the order in which they are computed, but weights or probabilities first
+  const [first, ...others] = backward
     ? decoded.flatMap((one) => showGradient(one)).reverse()
-    : decoded.toSorted((a, b) => isWeights(b) - isWeights(a)).map((one) => showValues(one, decoded));
+    : decoded.toSorted((a, b) => Boolean(b.unit) - Boolean(a.unit)).map((one) => showValues(one, decoded));
   const small = (x) => number(Number(x.toPrecision(3)));
   const [text, lines] = backward ? [block.backward, block.gradients] : [block.text, block.formulas];
+  // the first matrix is seen without scrolling; what explains it follows
   return [
-    el("h3", {}, titleOf(block.block)),
-    ...(text ? [el("p", {}, ...typeset(text))] : []),
-    ...steps,
-    ...(lines?.length ? [formula(lines)] : []),
-    ...(backward
-      ? [
-          el(
-            "p",
-            {},
-            block.block === "output"
-              ? "Gradient in: 1, that of the loss with respect to itself. Gradient out: norm "
-              : `Gradient in: norm ${small(block.arriving)}, of the output. Gradient out: `,
-            block.leaving.length
-              ? block.leaving.map(([to, norm]) => `${small(norm)} to ${titleOf(to)}`).join("; ")
-              : "to the embedding table",
-            ".",
-          ),
-        ]
-      : []),
-    ...(block.note ? [el("p", { class: "soft" }, ...typeset(block.note))] : []),
+    el("div", { class: "heading" }, el("h3", {}, titleOf(block.block)), ...steps),
+    ...(text ? [el("p", { class: "about" }, ...typeset(text))] : []),
     ...(block.heads ? [heads(block, actions)] : []),
+    el("div", { class: "matrices" }, first),
+    ...(lines?.length ? [formula(lines)] : []),
+    ...(backward ? [el("p", {}, flowOfGradients(block, titleOf, small))] : []),
+    ...(block.note ? [el("p", { class: "soft" }, ...typeset(block.note))] : []),
     ...(block.bars ? [distribution(block)] : []),
-    el("div", { class: "matrices" }, ...shown),
+    el("div", { class: "matrices" }, ...others),
     collapsible("Parameters", () =>
       table(
         "Norms of the weights and of their gradients",
@@ -59,6 +45,16 @@ export function openBlock(titleOf, block, backward, actions, steps) {
       ),
     ),
   ];
+}
+
+// The norms of the gradients that arrive at a block and leave it.
+function flowOfGradients({ block, arriving, leaving }, titleOf, small) {
+  const start =
+    block === "output"
+      ? "Gradient in: 1, that of the loss with respect to itself. Gradient out: norm "
+      : `Gradient in: norm ${small(arriving)}, of the output. Gradient out: `;
+  const to = leaving.map(([name, norm]) => `${small(norm)} to ${titleOf(name)}`).join("; ");
+  return `${start}${to || "to the embedding table"}.`;
 }
 
 const labels = ({ rows, columns, masked }) => ({ rows, columns, masked });

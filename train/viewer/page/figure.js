@@ -10,11 +10,13 @@ export function blockOf(head) {
   return `${stack}.${layer}.${kind === "cross" ? "cross_attention" : "attention"}`;
 }
 
-export const STACKS = { encoder: "Encoder", decoder: "Decoder", text: "Decoder only" };
+const STACKS = { encoder: "Encoder", decoder: "Decoder", text: "Decoder only" };
+const isEncoder = (task) => task === "classification" || task === "tagging";
+export const stackName = (stack, task) => (stack === "text" && isEncoder(task) ? "Encoder only" : STACKS[stack]);
 
 // Returns {figure, draw, connect}. `draw` takes {answer, flow, layer, backward}, `answer` and `flow` null if unknown;
 // `select` is called with the name of the block that is clicked.
-export function modelFigure({ blocks, layers }, select) {
+export function modelFigure({ blocks, layers, task }, select) {
   const figure = el("div", { class: "figure" });
   let answer, flow, layer, backward;
   new ResizeObserver(() => connect()).observe(figure);
@@ -47,8 +49,8 @@ export function modelFigure({ blocks, layers }, select) {
     return el(
       "div",
       { class: "stack" },
-      el("h3", {}, STACKS[name]),
-      ...(last ? [tokens("Output probabilities", answer?.target ?? [], answer?.p)] : []),
+      el("h3", {}, stackName(name, task)),
+      ...(last ? [tokens(isEncoder(task) ? "Labels" : "Output probabilities", answer?.target ?? [], answer?.p)] : []),
       ...after.map(button).reverse(),
       ...others(layer + 1, layers - 1),
       el(

@@ -1,6 +1,8 @@
 // The Model view before a block is open: where to start, the attention to the source, and the parameters.
-import { el, fixed, rounded } from "./parts.js";
+import { el, fixed, rounded, searches } from "./parts.js";
 import { floats, matrix } from "./matrix.js";
+
+const OUTPUT = { classification: "its label leaves", tagging: "the tags of its words leave" };
 
 // `answer` and `flow` may be missing; `backward` is the direction shown; `walk` opens the first block.
 export function introduction(model, answer, flow, backward, walk) {
@@ -11,6 +13,7 @@ export function introduction(model, answer, flow, backward, walk) {
     ["Feed-forward", count("feed_forward")],
     ["Norms", count("residual") + count("norm")],
   ];
+  if (task in OUTPUT) rows.push(["Labels", count("output")]);
   const rest = parameters - rows.reduce((sum, [, n]) => sum + n, 0);
   return [
     el("h3", { class: "start" }, "Start here"),
@@ -20,8 +23,9 @@ export function introduction(model, answer, flow, backward, walk) {
       backward
         ? `${flow?.about_loss ?? ""} The gradient of the loss flows from the top to the bottom. The strip of each block shows the gradient ` +
             "with respect to its output (at the top, its input h)"
-        : "The sentence above enters at the bottom, and the next tokens leave at the top. Each box is a block of the " +
-            "network with the number of its parameters; its strip shows its output (at the top, its input h)",
+        : `The ${searches(task) ? "sentence" : "text"} above enters at the bottom, and ${OUTPUT[task] ?? "the next tokens leave"} ` +
+            "at the top. Each box is a block of the network with the number of its parameters; its strip shows its " +
+            "output (at the top, its input h)",
       ", one row per token: purple is negative, green positive. ",
       answer ? "Select a block to see inside." : "",
     ),
@@ -51,7 +55,7 @@ export function introduction(model, answer, flow, backward, walk) {
     el(
       "p",
       { class: "soft" },
-      `N = ${layers} layers${task === "text" ? "" : " in each stack"}, d_model ${d_model}, d_ff ${d_ff}, ` +
+      `N = ${layers} layers${searches(task) ? " in each stack" : ""}, d_model ${d_model}, d_ff ${d_ff}, ` +
         `${heads} heads of width ${d_k}, ${vocabulary.toLocaleString("en")} tokens, ${norm}-norm. `,
       flow
         ? `The loss on this sentence is ${fixed(flow.loss)} nats per token. ${backward ? "" : flow.about_loss} ` +
@@ -61,7 +65,7 @@ export function introduction(model, answer, flow, backward, walk) {
   ];
 }
 
-// Shows what each token reads in the last layer: the weights of cross-attention, or of self-attention in a language model.
+// Shows what each token reads in the last layer: the weights of cross-attention, or of self-attention in a model with one stack.
 function attention(answer, kinds) {
   const kind = "cross" in answer.heads ? "cross" : "text",
     { rows, columns, layers: all, heads: count, mean, masked } = answer.heads[kind];

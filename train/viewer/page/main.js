@@ -1,5 +1,5 @@
 // Starts the views and switches between them.
-import { recorded, rounded, setTheme, start, theme } from "./parts.js";
+import { recorded, rounded, searches, setTheme, start, theme } from "./parts.js";
 import { start as sentence } from "./sentence.js";
 import { start as model } from "./model.js";
 import { start as translate } from "./translate.js";
@@ -15,7 +15,7 @@ if (location.search) history.replaceState(null, "", location.pathname + location
 const sections = [...document.querySelectorAll("main > section")];
 const links = [...document.querySelectorAll("nav a")];
 const OF_SENTENCE = ["model", "translate", "beam"];
-const NAMES = { translation: "Translate", tree: "Parse", text: "Generate" };
+const NAMES = { translation: "Translate", tree: "Parse", text: "Generate", classification: "Classify", tagging: "Tag" };
 let first = "step",
   shown = null;
 
@@ -69,7 +69,7 @@ if (about) {
     const name = NAMES[trained.task];
     links.find((link) => link.hash === "#translate").textContent = name;
     document.getElementById("translate-title").textContent = `${name} and inspect`;
-    if (trained.task === "text") remove("beam");
+    if (!searches(trained.task)) remove("beam");
   } else OF_SENTENCE.forEach(remove);
   const ask = sentence(document.getElementById("ask"), about);
   const views = { model, translate, beam, step, curves };

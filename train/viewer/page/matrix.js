@@ -134,7 +134,10 @@ export function matrix({ title, caption = [title], rows, columns, values, most, 
     context.drawImage(pixels(pixelScale()), left, top, across * cellWidth, down * cellHeight);
     hatch(context);
     // lifts a label that hangs below its line, as the sign for a space does
-    const lift = (label) => Math.max(0, context.measureText(label).actualBoundingBoxDescent - 0.5 * size);
+    const lift = (label) => {
+      const { actualBoundingBoxAscent: above, actualBoundingBoxDescent: below } = context.measureText(label);
+      return label === "␣" ? (below - above) / 2 : Math.max(0, below - 0.5 * size); // the sign alone: to the middle
+    };
     const everyRow = Math.ceil((size * 1.1) / cellHeight);
     context.fillStyle = ink;
     context.textAlign = "right";

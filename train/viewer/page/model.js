@@ -6,9 +6,10 @@
 import { ask, el, isAnswerable, recorded, stepByKeys } from "./parts.js";
 import { introduction } from "./introduction.js";
 import { openBlock } from "./block.js";
-import { modelFigure, STACKS } from "./figure.js";
+import { modelFigure, stackName } from "./figure.js";
 
-const PLAY = "▶ Play the walk";
+const PLAY = () => ["▶ Play", el("span", { class: "longer" }, " the walk")];
+const PAUSE = () => ["Pause", el("span", { class: "longer" }, " the walk")];
 const isNarrow = () => matchMedia("(max-width: 60rem)").matches; // the panel is below the figure (page.css)
 const whenIdle = (work) => (window.requestIdleCallback ?? setTimeout)(work);
 
@@ -44,12 +45,11 @@ export function start(section, about) {
     ["→", "Next", 1],
     ["⇥", "Last", Infinity],
   ].map(([sign, name, by]) => el("button", { type: "button", "aria-label": name, onclick: () => go(by) }, sign));
-  const play = el("button", { type: "button", class: "play", onclick: () => (playing ? stop() : begin()) }, PLAY);
+  const play = el("button", { type: "button", class: "play", onclick: () => (playing ? stop() : begin()) }, ...PLAY());
   const place = el("output", { class: "place", "aria-live": "polite" });
   const { figure, ...drawing } = modelFigure(about.model, (name) => {
     stop();
-    visit(find(name, backward));
-    if (isNarrow()) panel.scrollIntoView({ block: "start" });
+    visit(find(name, backward), isNarrow());
   });
   const panel = el("div", { class: "opened", tabindex: -1 });
   section.append(
@@ -186,10 +186,9 @@ export function start(section, about) {
     if (!answer) return;
     const follows = document.activeElement === document.body || document.activeElement.matches(".block");
     const from = at ?? (backward ? blocks.length : 0) - Math.sign(by); // the walk begins in the direction shown
-    visit(Math.min(walk.length - 1, Math.max(0, from + by)));
-    if (follows) return focusBlock(walk[at][0]);
-    const isReading = isNarrow() && panel.getBoundingClientRect().top < innerHeight / 2;
-    if (isReading) panel.scrollIntoView({ block: "start" });
+    visit(Math.min(walk.length - 1, Math.max(0, from + by)), isNarrow());
+    if (isNarrow()) return;
+    if (follows) focusBlock(walk[at][0]);
     else figure.querySelector(".block[aria-pressed=true]").scrollIntoView({ block: "nearest" });
   }
 
@@ -210,12 +209,14 @@ export function start(section, about) {
 
   function whereOf(name) {
     const { stack, layer: of } = block(name);
-    return `${STACKS[stack].toLowerCase()}${of === null ? "" : ` layer ${of}`}`;
+    const side = stackName(stack, about.model.task).toLowerCase().replace(" only", "");
+    return `${side}${of === null ? "" : ` layer ${of}`}`;
   }
   const titleOf = (name) => `${block(name).title}, ${whereOf(name)}`;
 
   // Opens the block at a place of the walk.
-  function visit(place) {
+  // `seen`: whether the window scrolls to it once it is drawn.
+  function visit(place, seen = false) {
     at = place;
     const [name, back] = walk[at],
       of = block(name).layer ?? layer;
@@ -223,7 +224,7 @@ export function start(section, about) {
     [backward, layer] = [back, of];
     if (same) mark();
     else draw();
-    open();
+    open(seen);
   }
 
   function focusBlock(name) {
@@ -261,7 +262,7 @@ export function start(section, about) {
       if (at === walk.length - 1) return stop();
       go(1);
     }, 1200);
-    play.textContent = "Pause the walk";
+    play.replaceChildren(...PAUSE());
     section.classList.add("is-playing");
   }
 
@@ -269,13 +270,13 @@ export function start(section, about) {
     if (!playing) return;
     clearInterval(playing);
     playing = null;
-    play.textContent = PLAY;
+    play.replaceChildren(...PLAY());
     section.classList.remove("is-playing");
   }
 
   // ---- the open block
 
-  async function open() {
+  async function open(seen = false) {
     writeAddress();
     if (at === null || !answer)
       return show(
@@ -295,6 +296,9 @@ export function start(section, about) {
     const ablate = (chosen) => toggle(loaded.names[chosen]);
     show(`${id} ${name}`, openBlock(titleOf, loaded, backward, { choose, ablate, hasHead: (one) => hasHead(name, one) }, steps()));
     panel.dataset.block = name;
+    if (!seen) return;
+    if (!panel.contains(document.activeElement)) panel.focus({ preventScroll: true });
+    panel.scrollIntoView({ block: "start" });
   }
 
   // The buttons that lead on from the open block.
@@ -309,9 +313,9 @@ export function start(section, about) {
     };
     const row = el(
       "p",
-      { class: "row" },
+      { class: "row steps" },
       next
-        ? button(`Next: ${isTurn ? "backward pass" : titleOf(next[0])} →`, walkOn(1), "primary")
+        ? button(`Next: ${isTurn ? "backward pass" : block(next[0]).title} →`, walkOn(1), "primary")
         : button("↺ Walk again", walkOn(-Infinity), "primary"),
       el("button", { type: "button", onclick: close }, "✕ Close", el("span", { class: "shortcut" }, " (Esc)")),
     );

@@ -15,6 +15,9 @@ export function el(tag, attributes = {}, ...children) {
   return element;
 }
 
+// Whether a task searches its output token by token; other models read a text in one pass.
+export const searches = (task) => task === "translation" || task === "tree";
+
 // The number of CSS pixels for one pixel of a window of usual width; drawings grow with it on large screens.
 export const unit = () => parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
 
@@ -133,7 +136,8 @@ export const theme = () => current;
 export const scale = () => SCALES[theme()]; // 255 colors for -1 to 1
 export const pixelScale = () => PIXELS[theme()]; // the same as pixels of an ImageData
 // Masked cells have diagonal lines of the first color on the second, a blue that the scale does not have.
-const MASKED = { light: ["b7c4da", "e3e9f3"], dark: ["3f5275", "1c2840"] };
+// The lines are as faint in both themes, so that they do not stand out among the weights.
+const MASKED = { light: ["c3cede", "e8edf5"], dark: ["2a3340", "151a22"] };
 export const maskedColors = () => MASKED[theme()].map((hex) => `#${hex}`);
 export const level = (value, most) => 127 + Math.round(127 * Math.min(1, Math.max(-1, value / (most || 1))));
 

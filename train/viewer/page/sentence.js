@@ -1,5 +1,5 @@
 // The sentence that Model, Translate and Search tree show: the form, the running search, and the latest answer.
-import { ask, el, fixed, minus, recall, recorded, remember } from "./parts.js";
+import { ask, el, fixed, minus, recall, recorded, remember, searches } from "./parts.js";
 
 const WORDS = {
   translation: {
@@ -17,6 +17,13 @@ const WORDS = {
     same: "The tree is the same",
   },
   text: { label: "Text", button: "Read", hint: "A text like the training text" },
+  classification: {
+    label: "Text",
+    button: "Classify",
+    hint: "A text, or two texts with a tab between them",
+    same: "The label is the same",
+  },
+  tagging: { label: "Sentence", button: "Tag", hint: "Words separated by spaces", same: "The tags are the same" },
 };
 
 // Fills `place`. Each answer is announced as the event "translated" with {answer, before, rerun, toggle}: `before` is the
@@ -47,7 +54,7 @@ export function start(place, about) {
     },
     el("label", { for: "text" }, words.label),
     text,
-    ...(task === "text" ? [] : [el("label", {}, "Beam ", beam), el("label", {}, "Alpha ", alpha)]),
+    ...(searches(task) ? [el("label", {}, "Beam ", beam), el("label", {}, "Alpha ", alpha)] : []),
     el("button", { class: "primary" }, words.button),
     ...(examples.length ? [el("label", { class: "choice" }, el("span", { class: "hidden" }, "Examples"), choice)] : []),
   );
@@ -84,7 +91,7 @@ export function start(place, about) {
   function submit() {
     sent = fields();
     markEdited();
-    if (task === "text") return run({ text: text.value });
+    if (!searches(task)) return run({ text: text.value });
     for (const [name, { value, min, max, validity, defaultValue }] of Object.entries({ beam, alpha })) {
       if (value !== "" && validity.valid) continue;
       const range = `${name === "beam" ? "an integer" : "a number"} from ${min} to ${max}`;
@@ -163,7 +170,7 @@ export function start(place, about) {
     status.textContent =
       task === "text"
         ? `Loss ${fixed(-answer.score)} nats per token, perplexity ${Math.exp(-answer.score).toFixed(2)}`
-        : `${answer.text || words.empty}${answer.finished ? "" : " (cut off at the maximum length)"}`;
+        : `${answer.text || words.empty}${task === "classification" ? `, probability ${answer.p[0].toFixed(4)}` : ""}${answer.finished ? "" : " (cut off at the maximum length)"}`;
     const settings = Object.entries(answer.settings).map(([name, value]) => `, ${name} ${minus(value)}`);
     kept.textContent = `${words.label}: ${answer.sentence}${settings.join("")}`;
     document.dispatchEvent(new CustomEvent("translated", { detail: { answer, before, rerun, toggle } }));

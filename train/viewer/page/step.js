@@ -250,9 +250,9 @@ export function start(section) {
         ),
       );
     }
-    // as large as the window allows, with letters (of 12 units) of 0.92 to 1.6 rem
+    // as large as the window allows, with letters (of 12 units) of 0.83 to 1.6 rem
     const fitting = `min(100%, ${(70 * graph.width) / graph.height}vh)`;
-    svg.style.width = `clamp(${graph.width / 13}rem, ${fitting}, ${graph.width / 7.5}rem)`;
+    svg.style.width = `clamp(${graph.width / 14.5}rem, ${fitting}, ${graph.width / 7.5}rem)`;
     drawing.replaceChildren(svg);
     panel.replaceChildren(...about(here));
     svg.querySelector(".box.lit")?.scrollIntoView({ block: "nearest", inline: "nearest" });

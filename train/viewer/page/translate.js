@@ -1,8 +1,9 @@
 // Translate, parse or read: tokens with probabilities and alternatives, the tree, all heads, each layer's prediction.
-import { el, fixed, table } from "./parts.js";
+import { el, fixed, searches, table } from "./parts.js";
 import { grids, openHead } from "./heads.js";
 import { drawTree } from "./tree.js";
 
+const OUTPUTS = { text: "Predictions", classification: "Label", tagging: "Tags" }; // of what the model predicts
 const forced = (n) => (n ? ` ${n === 1 ? "The first token was" : `The first ${n} tokens were`} forced.` : "");
 
 export function start(section, about) {
@@ -58,42 +59,44 @@ export function start(section, about) {
     });
     place.append(...blocks);
     place.style.setProperty("--heads", about.model.heads);
+    const about_score = searches(task)
+      ? `Score ${fixed(answer.score)}, log-probability ${fixed(answer.log_probability)} nats.${forced(answer.forced)}`
+      : "";
     result.replaceChildren(
       el(
-        "p",
-        {},
-        task === "text"
-          ? ""
-          : `Score ${fixed(answer.score)}, log-probability ${fixed(answer.log_probability)} nats.`,
-        forced(answer.forced),
+        "div",
+        { class: "ends" },
+        ...(task === "tree" ? [el("div", {}, el("h3", {}, "Tree"), drawTree(answer.text))] : []),
+        el(
+          "div",
+          {},
+          el("h3", {}, searches(task) ? "Source" : "Text"),
+          tokenRow("source", answer.source, (label, i) =>
+            el("span", { class: "token", tabindex: 0, ...lit("source", i) }, label),
+          ),
+        ),
+        el(
+          "div",
+          {},
+          el("h3", {}, `${OUTPUTS[task] ?? "Output"} `, el("small", {}, `${about_score} Select one to see alternatives.`)),
+          tokenRow("translation", answer.target, (label, i) => {
+            const chip = el(
+              "button",
+              {
+                type: "button",
+                class: `token${changed(i) ? " changed" : ""}`,
+                "aria-expanded": "false",
+                ...lit("target", answer.positions?.[i] ?? i),
+                onclick: (event) => alternatives(event.currentTarget, i, event.detail === 0),
+              },
+              label,
+              el("small", {}, ` ${answer.p[i].toFixed(4)}${change(i)}`),
+            );
+            chip.style.setProperty("--p", answer.p[i]);
+            return chip;
+          }),
+        ),
       ),
-      ...(task === "tree" ? [el("h3", {}, "Tree"), drawTree(answer.text)] : []),
-      el("h3", {}, task === "text" ? "Text" : "Source"),
-      tokenRow("source", answer.source, (label, i) =>
-        el("span", { class: "token", tabindex: 0, ...lit("source", i) }, label),
-      ),
-      el(
-        "h3",
-        {},
-        task === "text" ? "Predictions " : "Output ",
-        el("small", {}, "with the probability of each token; select one to see alternatives"),
-      ),
-      tokenRow("translation", answer.target, (label, i) => {
-        const chip = el(
-          "button",
-          {
-            type: "button",
-            class: `token${changed(i) ? " changed" : ""}`,
-            "aria-expanded": "false",
-            ...lit("target", i),
-            onclick: (event) => alternatives(event.currentTarget, i, event.detail === 0),
-          },
-          label,
-          el("small", {}, ` ${answer.p[i].toFixed(4)}${change(i)}`),
-        );
-        chip.style.setProperty("--p", answer.p[i]);
-        return chip;
-      }),
       others,
       el(
         "h3",
@@ -105,7 +108,8 @@ export function start(section, about) {
       panel,
       el("h3", {}, "Prediction of each layer"),
       table(
-        `Most probable token if each ${task === "text" ? "" : "decoder "}layer's output is projected to the vocabulary`,
+        `Most probable ${searches(task) || task === "text" ? "token" : "label"} if each ` +
+          `${searches(task) ? "decoder " : ""}layer's output is projected to the vocabulary`,
         ["layer", ...answer.target],
         answer.lens.map((row, i) => [i, ...row.map(({ label, p }) => `${label} ${p.toFixed(2)}`)]),
       ),
@@ -125,7 +129,7 @@ export function start(section, about) {
           ...choices.map(({ id, label, p }) => {
             const force = () => rerun([...answer.ids.slice(0, i), id], off);
             const content = [label, el("small", {}, ` ${p.toFixed(4)}`)];
-            if (task === "text") return el("span", { class: "token" }, ...content);
+            if (!searches(task)) return el("span", { class: "token" }, ...content);
             return el("button", { type: "button", class: "alternative", onclick: force }, ...content);
           }),
         ),

@@ -1,0 +1,82 @@
+"""Labels that a classifier or a tagger predicts for one text, and the model's attention on it."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import npx
+from models.module import evaluation_mode
+from train.errors import UserError
+from train.text.affixes import split_words
+from train.text.labeled import WordEncoder, encode_texts
+from train.text.tokenizer import SPECIALS
+from train.viewer.inspection import (
+    BEGIN,
+    Inspection,
+    labels,
+    layer_inputs,
+    log_softmax,
+    masks_of,
+    max_source_tokens,
+)
+
+
+class Reading(NamedTuple):
+    """A text with its predicted labels: S tokens, BOS and EOS included, and T labels."""
+
+    inspection: Inspection
+    ids: list[int]  # (S,) of the tokens
+    positions: list[int]  # (T,) of the tokens from which the labels are predicted
+    label_ids: list[int]  # (T,)
+
+    def targets(self, pad_id: int) -> list[int]:
+        """Return the labels as the loss takes them: one for the text, or one or padding for each token."""
+        if self.positions == [0]:
+            return self.label_ids
+        at = dict(zip(self.positions, self.label_ids, strict=True))
+        return [at.get(i, pad_id) for i in range(len(self.ids))]
+
+
+def read_labels(model: Any, tokenizer: Any, text: str, task: str) -> Reading:
+    """Run a classifier or a tagger once on a text. Raises UserError if the text is empty or too long.
+
+    The probabilities are those of the labels alone, as `classify` prints them.
+
+    Args:
+        task: "classification", for a text or two texts separated by a tab, or "tagging", for words.
+    """
+    words = split_words(text) if task == "tagging" else []
+    if words:
+        (ids,), (positions,) = WordEncoder(tokenizer.source)([words])
+    else:
+        (ids,), positions = encode_texts(tokenizer.source, [text.split("\t")]), [0]
+    limit = max_source_tokens(model) - 1
+    if not 2 <= len(ids) <= limit + 1:
+        attempt = "a shorter text" if ids else "a word"
+        raise UserError(f"text: expected 1 to {limit} tokens; got {max(0, len(ids) - 1)}; try {attempt}")
+    ids = [*ids, tokenizer.eos_id]
+    maps = {"text": np.stack([layer[0] for layer in model.attention_maps(np.array([ids]))])}
+    with evaluation_mode(model), layer_inputs(model.layers) as inputs:
+        last, _ = model.encode(np.array([ids]))
+        outputs = [*(model.norm(x) if model.norm else x for x in inputs[1:]), last]
+        layers = []
+        for x in outputs:
+            states = model.label_states(x, task == "classification")
+            logits = npx.to_host(model.logits(states).data)[0, positions]
+            logits[:, : len(SPECIALS)] = -np.inf  # are never labels
+            layers.append(log_softmax(logits))
+    label_ids = layers[-1].argmax(axis=1).tolist()
+    target, source = labels(tokenizer, label_ids), [BEGIN, *labels(tokenizer, ids[1:], "source")]
+    if words:
+        target = [f"{word}/{tag}" for word, tag in zip(words, target, strict=True)]
+    inspection = Inspection(
+        source,
+        target,
+        source,
+        maps,
+        layers[-1],
+        masks_of(model, maps),
+        np.stack([layer.argmax(axis=1) for layer in layers]),
+        np.stack([np.exp(layer.max(axis=1)) for layer in layers]),
+    )
+    return Reading(inspection, ids, positions, label_ids)
