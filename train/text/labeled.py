@@ -363,8 +363,8 @@ class MaskedText:
 class MaskedBatches:
     """Batches of texts in which random words are masked, chosen anew in each epoch (Devlin et al., 2019, section 3.1).
 
-    A fraction `rate` of the tokens of each text is predicted. Of these, 80 % are replaced by `<unk>`, which never
-    occurs in text made of byte-level subwords, 10 % are replaced by a random token, and 10 % are unchanged. The choice
+    A fraction `rate` of the tokens of each text is predicted. Of these, 80% are replaced by `<unk>`, which never
+    occurs in text made of byte-level subwords, 10% are replaced by a random token, and 10% are unchanged. The choice
     depends only on (seed, epoch, text). All tokens of a word are chosen together (BERT's whole-word masking), except
     that the last word may be cut off so that the number of predictions is known in advance.
     """
