@@ -103,11 +103,11 @@ def assert_same_bits(a, b):
 
 @pytest.mark.parametrize("name", [name for name in KERNELS if name not in ("embedding", "top_k")])  # single-threaded
 def test_large_arrays_run_on_several_threads_with_equal_bits(name, monkeypatch):
-    workers, submit = set(), row_blocks.ThreadPoolExecutor.submit
+    workers, make_offers = set(), row_blocks.make_offers
     monkeypatch.setattr(
-        row_blocks.ThreadPoolExecutor,
-        "submit",
-        lambda pool, run, *work: submit(pool, lambda: (workers.add(threading.get_ident()), run(*work))[1]),
+        row_blocks,
+        "make_offers",
+        lambda work, n: make_offers(lambda: (workers.add(threading.get_ident()), work())[1], n),
     )
     results = []
     for threads in ("1", "3"):
