@@ -134,7 +134,8 @@ def elementwise(formula: Callable[..., Any], *arrays: Any, outputs: int = 1, in_
                 if y is not value:
                     y[...] = value
 
-        map_blocks(body, shape[0], results[0][:1].nbytes)
+        # in place, a block needs less memory, and fewer, longer calls of NumPy wait less for the interpreter lock
+        map_blocks(body, shape[0], results[0][:1].nbytes // (2 if in_place else 1))
         results = [y.reshape(x.shape) for y in results]
     return tuple(results) if outputs > 1 else results[0]
 

@@ -35,11 +35,14 @@ class Offer:
 
     def join(self) -> BaseException | None:
         """Withdraw the offer or, if the worker has accepted it, wait until it ends; return the error."""
-        if self.worker.offered.acquire(blocking=False):
-            self.worker.offer = None
-            _idle.append(self.worker)
-        else:
-            self.ended.acquire()
+        worker = self.worker
+        if worker.offer is self and worker.offered.acquire(blocking=False):
+            if worker.offer is self:
+                worker.offer = None
+                _idle.append(worker)
+                return None
+            worker.offered.release()  # the worker has meanwhile run this offer and got another one
+        self.ended.acquire()
         return self.error
 
 

@@ -58,6 +58,19 @@ def test_a_withdrawn_offer_never_runs(monkeypatch):
     assert offer.ended.acquire(timeout=60) and seen == ["accepted"]
 
 
+def test_an_offer_that_has_ended_does_not_withdraw_the_next_one(monkeypatch):
+    """A worker may end an offer, and get the next one, before the first caller joins."""
+    monkeypatch.setattr(workers, "_idle", [worker := workers.Worker.__new__(workers.Worker)])
+    worker.offer, worker.offered = None, threading.Lock()
+    worker.offered.acquire()
+    (first,) = make_offers(int, 1)
+    assert worker.offered.acquire(blocking=False)  # the worker accepts the first offer
+    worker.offer = None
+    first.ended.release()
+    second = workers.Offer(worker, int)
+    assert first.join() is None and worker.offer is second and worker.offered.acquire(blocking=False)
+
+
 def test_callers_share_the_workers(monkeypatch):
     """A caller gets fewer workers than it asks for, or none, while others use them."""
     monkeypatch.setattr(workers, "_idle", [])
