@@ -182,9 +182,7 @@ def test_only_what_a_run_wrote_is_replaced_or_removed(text, tmp_path, name):
         with pytest.raises(UserError, match="got a folder with other files|got an existing run folder"):
             run(text, tmp_path, csv=True)
         assert files_of(tmp_path) == before
-        (tmp_path / "config.toml").write_text(
-            "" if name == "config.toml" else "[model]\n"
-        )  # not complete, as a run writes it
+        (tmp_path / "config.toml").write_text("" if name == "config.toml" else "[model]\n")  # incomplete
         before = files_of(tmp_path)
 
 

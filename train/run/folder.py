@@ -59,15 +59,17 @@ class RunFolder:
 
     def steps(self) -> list[Path]:
         """Return the existing checkpoint folders step-N in ascending order, skipping partially written ones."""
-        candidates = chain(self.checkpoints.glob("step-*"), self.checkpoints.glob(".step-*.replaced"))
-        named = {original_name(path) for path in candidates if path.is_dir()}
-        folders = [self.checkpoints / name for name in named if re.fullmatch(r"step-[0-9]{1,18}", name)]
-        return [existing_folder(path) for path in sorted(folders, key=step_of)]
+        return self._numbered("step")
 
     def best_steps(self) -> list[Path]:
         """Return the existing checkpoint folders best-N in ascending order."""
-        named = (path for path in self.checkpoints.glob("best-*") if re.fullmatch(r"best-[0-9]{1,18}", path.name))
-        return sorted(named, key=step_of)
+        return self._numbered("best")
+
+    def _numbered(self, kind: str) -> list[Path]:
+        candidates = chain(self.checkpoints.glob(f"{kind}-*"), self.checkpoints.glob(f".{kind}-*.replaced"))
+        named = {original_name(path) for path in candidates if path.is_dir()}
+        folders = [self.checkpoints / name for name in named if re.fullmatch(rf"{kind}-(0|[1-9][0-9]{{,17}})", name)]
+        return [existing_folder(path) for path in sorted(folders, key=step_of)]
 
     def best_step(self, step: int) -> Path:
         """Return the folder of one of the best checkpoints, after `step` updates."""

@@ -44,19 +44,19 @@ def new_folder(target: Path) -> Iterator[str]:
 def replace_folder(new: str, target: Path) -> None:
     """Rename the complete folder `new` to `target` and remove the previous `target`."""
     old = hidden_name(target, "replaced")
-    if target.exists():
+    if os.path.lexists(target):
         # `target` has already been replaced: a process was killed before it removed the old folder.
-        if os.path.exists(old):
+        if os.path.lexists(old):
             remove_folder(Path(old))
         os.replace(target, old)
     try:
         os.replace(new, target)
     except OSError:
-        if os.path.exists(old):
+        if os.path.lexists(old):
             os.replace(old, target)
         raise
     fsync(target.parent)
-    if os.path.exists(old):
+    if os.path.lexists(old):
         with suppress(OSError):  # the next replacement or `finish_replacements` removes it
             remove_folder(Path(old))
 
