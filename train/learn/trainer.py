@@ -87,7 +87,7 @@ class Trainer:
         self.validation = (
             None if valid is None else Validation(task, model, tokenizer, valid, config, self.report.display)
         )
-        self.checkpoints = Checkpointer(folder, config, tokenizer, corpora["train"], self.update, self.report)
+        self.checkpoints = Checkpointer(folder, config, tokenizer, corpora, self.update, self.report)
         self.state = self.checkpoints.restore() if resume else RunState()
         self.stream = Stream(task.training_batches(corpora["train"], config, tokenizer, self.state.batch_order))
         self.checkpoints.check_position(self.state, self.stream)
