@@ -33,6 +33,7 @@ CANNOT_WRITE = {
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), ("free file descriptors", "a higher ulimit -n")),
     errno.ENOMEM: ("memory to write", "closing other programs"),
 }
+NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}  # fsync of a folder on a file system that lacks it
 FILE_TYPES = {
     stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket", stat.S_IFREG: "a file",
@@ -236,7 +237,9 @@ def open_locked(path: Path, on_busy: Callable[[], object]) -> int:
     while True:
         descriptor = open_inside(path, os.O_RDWR)
         try:
-            if not try_lock(descriptor):
+            with disk_errors(str(path)):
+                is_locked = try_lock(descriptor)
+            if not is_locked:
                 on_busy()
             elif is_same_file(descriptor, path):
                 return descriptor
@@ -273,10 +276,13 @@ def write_text(path: PathLike, text: str) -> None:
 
 
 def fsync(path: PathLike) -> None:
-    """Force a file, or the entries of a folder, to disk."""
+    """Force a file, or the entries of a folder if the file system can, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in NO_FOLDER_SYNC or not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise
     finally:
         os.close(descriptor)
 
@@ -295,7 +301,7 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def disk_errors(target: str, then: str = "") -> Iterator[None]:
-    """Convert errors that prevent writing (`CANNOT_WRITE`) to WriteError; leave other errors unchanged.
+    """Convert errors of system calls to WriteError, except for an existing file and a closed pipe.
 
     `then` (default THEN_RETRY) ends the message, and replaces the ending of a WriteError from a nested block.
     """
@@ -309,9 +315,9 @@ def disk_errors(target: str, then: str = "") -> Iterator[None]:
         raise
     except Exception as error:
         number = error_number(error)
-        if number not in CANNOT_WRITE:
+        if number in (0, errno.EEXIST, errno.EPIPE):
             raise
-        expected, remedy = CANNOT_WRITE[number]
+        expected, remedy = CANNOT_WRITE.get(number, ("a readable and writable path", "another path"))
         problem = f"{target}: expected {expected}; got '{os.strerror(number)}'; earlier files are intact"
         raise WriteError(problem, remedy, then or THEN_RETRY) from None
 

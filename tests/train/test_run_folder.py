@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -143,11 +144,16 @@ def test_a_moved_run_folder_is_an_error_and_not_recreated(text, tmp_path, monkey
 # ---- starting over
 
 
-@pytest.mark.parametrize("leftover", [".config.toml.partial", "config.toml", "tokenizer.json", "data/train/"])
+@pytest.mark.parametrize(
+    "leftover", [".config.toml.partial", "config.toml", "tokenizer.json", "data/train/", "data/train/x.part-1"]
+)
 def test_an_unfinished_folder_can_be_started_over(text, uninterrupted, tmp_path, leftover):
     out = tmp_path / "run"
     (out / leftover).parent.mkdir(parents=True)
-    (out / leftover).mkdir() if leftover.endswith("/") else (out / leftover).write_text("hal")
+    if leftover != ".config.toml.partial":
+        (out / "config.toml").write_text(config(text).dump())  # a run writes it first, and atomically
+    if leftover != "config.toml":
+        (out / leftover).mkdir() if leftover.endswith("/") else (out / leftover).write_text("hal")
     run(text, out)
     assert outcome(out) == outcome(uninterrupted)
     assert sorted(path.name for path in out.iterdir()) == sorted(path.name for path in uninterrupted.iterdir())
@@ -179,6 +185,73 @@ def test_a_folder_with_other_files_is_rejected(text, tmp_path):
         with pytest.raises(UserError, match="got a folder with other files"):
             run(text, tmp_path, resume=resume)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("data/corpus/train.part-01", "data/train/train.part-01", "data/valid/.mine.partial", "metrics.csv"),
+        *("tokenizer.json", "log.txt", "metrics.jsonl", "checkpoints/best/model.pt", "checkpoints/best-7/model.pt"),
+        *("tensorboard/notes", ".mine.partial", "config.toml"),
+    ],
+)
+def test_only_what_a_run_wrote_is_replaced_or_removed(text, tmp_path, name):
+    """A config.toml with comments, or one that is not as this program writes it, does not mark a run either."""
+    file = tmp_path / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(config(text).dump().replace("# ", "# mine: ", 1))
+    before = files_of(tmp_path)
+    for _ in range(2):
+        with pytest.raises(UserError, match="got a folder with other files|got an existing run folder"):
+            run(text, tmp_path, csv=True)
+        assert files_of(tmp_path) == before
+        (tmp_path / "config.toml").write_text("" if name == "config.toml" else "[model]\n")  # incomplete
+        before = files_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "names", [["best", "best-4", "best-8"], ["best"], ["best-8"], [".best.replaced"], ["averaged"]]
+)
+def test_best_weights_without_checkpoints_are_not_deleted(text, tmp_path, names):
+    """The folders step-N have been moved, or removed to save space."""
+    out = tmp_path / "run"
+    run(text, out, max_steps=9, best_metric="loss", keep_best=2)
+    average_checkpoints(out, 2)
+    for path in [*(out / "checkpoints").iterdir()]:
+        if path.name not in [name.removeprefix(".").removesuffix(".replaced") for name in names]:
+            shutil.rmtree(path)
+        elif path.name not in names:
+            path.rename(path.with_name(names[0]))
+    before = files_of(out)
+    with pytest.raises(UserError, match="got an existing run folder that has lost its checkpoints step-N; try a new"):
+        run(text, out)
+    with pytest.raises(UserError, match=f"step-N to resume from; got only .*{names[-1]}.* moving step-N back, or --i"):
+        run(text, out, resume=True)
+    with pytest.raises(UserError, match="got an existing run folder"):
+        Trainer(None, config(text), None, {"train": None}, out)
+    assert files_of(out) == before
+
+
+@pytest.mark.parametrize("write", ["save_checkpoint", "save_weights"])
+def test_a_run_killed_before_its_first_scheduled_checkpoint_resumes(text, tmp_path, monkeypatch, write):
+    """It has written a checkpoint before the first best weights."""
+    settings = {"max_steps": 10, "validate_every": 2, "checkpoint_every": 9, "best_metric": "loss", "keep_best": 2}
+    run(text, tmp_path / "uninterrupted", **settings)
+
+    def crash(*arguments):
+        raise Crash
+
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(checkpoint, write, crash)
+        run(text, tmp_path / "run", **settings)
+    steps = [path.name for path in RunFolder(tmp_path / "run").steps()]
+    assert steps == ([] if write == "save_checkpoint" else ["step-2"])
+    run(text, tmp_path / "run", resume=True, **settings)
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "uninterrupted")
+    names = [
+        sorted(path.name for path in (tmp_path / name / "checkpoints").iterdir()) for name in ("run", "uninterrupted")
+    ]
+    assert names[0] == names[1] == [*names[0][:3], "step-10", "step-9"]
 
 
 def test_a_lost_config_is_replaced_by_the_given_one(text, copied, uninterrupted):

@@ -1,6 +1,8 @@
 """The weights that a training run selects: best checkpoints by any metric, early stopping, and the moving average."""
 
 import csv
+import os
+import shutil
 from dataclasses import asdict
 
 import numpy as np
@@ -126,6 +128,64 @@ def test_the_best_checkpoints_are_averaged(text, tmp_path, monkeypatch, capsys, 
     assert main(["info", str(out)]) == 0
     shown = capsys.readouterr().out
     assert "averaged, best, best-2, best-4; commands load averaged\n" in shown and "30.00  checkpoints/best" in shown
+
+
+@pytest.mark.parametrize("version", ["this", "an earlier one"])
+def test_a_resumed_run_has_the_validation_text_of_its_ranking(text, tmp_path, version):
+    out, data = tmp_path / "run", shutil.copytree(text, tmp_path / "text")
+    options = {"best_metric": "loss", "keep_best": 2, "validate_every": 2}
+    run(data, out, max_steps=4, **options)
+    if version != "this":  # its checkpoints lack the hash
+        for path in RunFolder(out).steps():
+            rewrite(path, lambda state: state.pop("valid_sha256"))
+        run(data, out, resume=True, max_steps=5, **options)
+    without = tables(data, max_steps=6)
+    without["data"] |= {"valid_src": "", "valid_tgt": ""}
+    without["train"]["patience"] = 0
+    train(RunConfig.from_dict(without), out, resume=True, progress=False)  # does not lose the hash
+    lines = {file: file.read_text() for file in data.glob("valid.*")}
+    for file, content in lines.items():
+        file.write_text(content.partition("\n")[2])
+    before = {path: path.read_bytes() for path in (out / "checkpoints").rglob("*") if path.is_file()}
+    for max_steps in (6, 8):
+        with pytest.raises(
+            UserError, match="expected the validation text of .*step-6; got a text with a different SHA"
+        ):
+            run(data, out, resume=True, max_steps=max_steps, **options)
+    assert before == {path: path.read_bytes() for path in (out / "checkpoints").rglob("*") if path.is_file()}
+    for file, content in lines.items():
+        file.write_text(content)
+    assert run(data, out, resume=True, max_steps=8, **options).step == 8
+
+
+def test_a_run_may_get_its_first_validation_text_when_it_resumes(text, tmp_path):
+    without = tables(text, max_steps=4, patience=0)
+    without["data"] |= {"valid_src": "", "valid_tgt": ""}
+    train(RunConfig.from_dict(without), tmp_path / "run", progress=False)
+    assert run(text, tmp_path / "run", resume=True, max_steps=8, validate_every=2).best_step == 8
+
+
+def test_the_name_of_a_best_checkpoint_is_its_step(text, tmp_path, monkeypatch, capsys):
+    """So no checkpoint counts twice in an average. A folder that a kill left under its hidden name counts."""
+    scripted(monkeypatch, RESULTS)
+    out = tmp_path / "run"
+    run(text, out, validate_every=1, max_steps=6, best_metric="bleu", keep_best=2)
+    folder = out / "checkpoints"
+    shutil.copytree(folder / "best-2", folder / "best-02")
+    (folder / "best-2").rename(folder / ".best-2.replaced")
+    os.symlink("missing", folder / ".averaged.replaced")
+    os.symlink("missing", folder / "averaged")
+    for _ in range(2):  # the second average replaces the first one
+        assert load_checkpoint(average_checkpoints(out, best=True)).state["averaged_steps"] == [2, 4]
+        os.symlink("missing", folder / ".averaged.replaced")
+    for original, copy in (("best-4", "best-3"), (".best-2.replaced", ".best-5.replaced")):
+        shutil.copytree(folder / original, folder / copy)
+        with pytest.raises(UserError, match=f"expected the state of best-{min(set(copy) & set('35'))}; got that"):
+            average_checkpoints(out, best=True)
+        shutil.rmtree(folder / copy)
+    (folder / "best").rename(folder / ".best.replaced")
+    shutil.rmtree(folder / ".best-2.replaced")  # the best one
+    assert load_checkpoint(average_checkpoints(out, best=True)).state["averaged_steps"] == [2, 4]
 
 
 def test_an_average_of_the_best_has_the_one_from_before_more_were_kept(text, tmp_path, monkeypatch, capsys):

@@ -186,12 +186,13 @@ def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | Non
 def describe_run(run: Any, config: Any) -> Iterator[str]:
     """Yield lines about a run's checkpoints, tokenizer, progress and validation curve."""
     from train.run.checkpoint import find_checkpoint, read_state
+    from train.run.folder import step_of
+    from train.run.replace import original_name
     from train.tasks import TASKS
 
     task = TASKS[config.data.task]
-    steps = [path.name.removeprefix("step-") for path in run.steps()]
-    others = [run.averaged, run.best, *run.best_steps()]
-    names = "".join(f", {path.name}" for path in others if path.is_dir())
+    steps = [str(step_of(path)) for path in run.steps()]
+    names = "".join(f", {original_name(path)}" for path in run.weights())
     yield f"checkpoints  steps {', '.join(steps) or 'none'}{names}; commands load {find_checkpoint(run.path).name}"
     if run.tokenizer_file.is_file():
         tokenizer = task.load_tokenizer(run.tokenizer_file)

@@ -54,11 +54,12 @@ class Checkpointer:
         folder: RunFolder,
         config: RunConfig,
         tokenizer: TextTokenizer,
-        corpus: Corpus,
+        corpora: Mapping[str, Corpus],
         update: Update,
         report: RunReport,
     ) -> None:
-        self.folder, self.config, self.tokenizer, self.corpus = folder, config, tokenizer, corpus
+        self.folder, self.config, self.tokenizer = folder, config, tokenizer
+        self.digests = {part: corpus.digest for part, corpus in corpora.items()}  # SHA-256 of the text of each part
         self.update, self.report = update, report
         self.world = npx.distributed.world()
         self.micro_batches = config.train.accumulate * self.world.size  # micro-batches per update, over all ranks
@@ -156,7 +157,8 @@ class Checkpointer:
             "task": self.config.data.task,
             "model": self.update.model.config.to_dict(),
             "tokenizer_digest": self.tokenizer.digest,
-            "text_sha256": self.corpus.digest,
+            "text_sha256": self.digests["train"],
+            "valid_sha256": self.digests.get("valid"),
             "config": self.config.frozen(),
         }
 
@@ -281,12 +283,15 @@ class Checkpointer:
                     f"resume: model.{key}: expected {saved[key]!r} as in {path}; got {value!r}; "
                     f"try the run's own configuration, or another --out"
                 )
-        if state.get("text_sha256") != self.corpus.digest:
-            raise UserError(
-                f"resume: expected the training text of {path}; got a text with a different SHA-256; try the "
-                f"original files, or a "
-                "new --out"
-            )
+        # A run without a validation text keeps the hash of an earlier one, and may get its first one.
+        known = {"train": state.get("text_sha256"), "valid": state.get("valid_sha256") or self.digests.get("valid")}
+        self.digests = known | self.digests
+        for part, name in (("train", "training"), ("valid", "validation")):
+            if self.digests[part] != known[part]:
+                raise UserError(
+                    f"resume: expected the {name} text of {path}; got a text with a different SHA-256; try the "
+                    "original files, or a new --out"
+                )
 
     def _load(self, checkpoint: store.Checkpoint) -> RunState:
         content = checkpoint.state

@@ -72,7 +72,7 @@ class Trainer:
         debug: str = "",
     ) -> None:
         folder, task, t, valid = RunFolder(run_dir), TASKS[config.data.task], config.train, corpora.get("valid")
-        if folder.steps() and not resume:
+        if not resume and (folder.steps() or folder.weights()):
             raise folder.already_exists_error()
         self.model, self.config, self.corpora, self.task = model, config, corpora, task
         self.deadline, self.debug = deadline, debug
@@ -87,7 +87,7 @@ class Trainer:
         self.validation = (
             None if valid is None else Validation(task, model, tokenizer, valid, config, self.report.display)
         )
-        self.checkpoints = Checkpointer(folder, config, tokenizer, corpora["train"], self.update, self.report)
+        self.checkpoints = Checkpointer(folder, config, tokenizer, corpora, self.update, self.report)
         self.state = self.checkpoints.restore() if resume else RunState()
         self.stream = Stream(task.training_batches(corpora["train"], config, tokenizer, self.state.batch_order))
         self.checkpoints.check_position(self.state, self.stream)
@@ -243,12 +243,14 @@ class Trainer:
         """Record a validation for early stopping, and save the weights if it is one of the best."""
         s, t, folder = self.state, self.config.train, self.checkpoints.folder
         metric = t.best_metric or self.task.selection_metric
-        value = result.get(metric)
+        value, before = result.get(metric), copy(s)
         is_best = s.add_validation(result["loss"], value if metric != "loss" else None)
         if value is None:  # there is no metric, or this validation has not measured it
             return
         is_ranked = t.keep_best > 1 and s.rank(value, metric == "loss", t.keep_best)
         if is_best or is_ranked:
+            if self.checkpoints.newest is None:  # then best weights without a checkpoint show that one is missing
+                self.checkpoints.save(before, required=False)
             self.checkpoints.save_best(s, *[folder.best] * is_best, *[folder.best_step(s.step)] * is_ranked)
 
     def _measure(self) -> dict[str, float] | None:

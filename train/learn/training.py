@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import npx
@@ -18,7 +19,7 @@ from train.files import text_digest, write_text
 from train.json_files import read_sealed
 from train.learn.initial import initialize, select
 from train.learn.memory import check_memory
-from train.learn.parallel.join import join_ranks
+from train.learn.parallel.join import check_equal_inputs, join_ranks
 from train.learn.signals import reraise_lost_interrupts
 from train.learn.trainer import Trainer
 from train.progress import Display, Work
@@ -80,6 +81,7 @@ def train(
         raise UserError(f"train.{error}") from None
     check_model(config, task)
     texts = task.texts(config.data)
+    check_equal_inputs(config, chain(*texts.values()), resume=resume, debug=debug)
     kind = config.data.tokenizer
     check_best_metric(config, task, texts)
     if t.tensorboard and world.rank == 0:
@@ -141,7 +143,7 @@ def prepare_tokenizer(
     if existing is not None:
         existing = task.fit_tokenizer(existing, data, texts["train"])
         check_vocabularies(existing, config, task)
-    if reuse and run.tokenizer_file.exists():
+    if reuse and (npx.distributed.world().rank or run.tokenizer_file.exists()):
         return task.load_tokenizer(run.tokenizer_file)
     tokenizer = existing
     if tokenizer is None:

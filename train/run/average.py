@@ -7,6 +7,7 @@ import npx
 from train.errors import UserError
 from train.run.checkpoint import MODEL, check_is_folder, check_same_run
 from train.run.folder import RunFolder, not_a_run_error, step_of
+from train.run.replace import existing_folder
 from train.run.storage import IDENTITY, damaged_error, read_arrays, read_state, write_folder
 
 RUN_IDENTITY = ("task", "text_sha256", "config")  # keys of the state that, with IDENTITY, identify its run
@@ -71,7 +72,7 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
 
 def best_checkpoints(run: RunFolder) -> list[Path]:
     """Return the folders best-N, after `best` if that is an earlier one, from before train.keep_best was raised."""
-    folders = run.best_steps()
-    if folders and run.best.is_dir() and read_state(run.best)["step"] not in map(step_of, folders):
-        folders.insert(0, run.best)
+    folders, best = run.best_steps(), existing_folder(run.best)
+    if folders and best.is_dir() and read_state(best)["step"] not in map(step_of, folders):
+        folders.insert(0, best)
     return folders

@@ -11,9 +11,9 @@
        /metrics.csv, tensorboard/  copies of metrics.jsonl, see run/metric_files.py
        /lock                     while a program writes, see run/lock.py
 
-A folder is *new* if it is missing or empty, *unfinished* if it holds only files that a run writes before its first
-checkpoint (training may then start over), and a *run* if it has checkpoints. Any other folder belongs to the user and
-is never written to.
+A folder is *new* if it is missing or empty, and a *run* if it has checkpoints. It is *unfinished* if its config.toml,
+which a run writes first, is as this program writes it, and it holds only files that a run writes before its first
+checkpoint; training may then start over. Any other folder belongs to the user and is never written to.
 """
 
 import json
@@ -59,15 +59,17 @@ class RunFolder:
 
     def steps(self) -> list[Path]:
         """Return the existing checkpoint folders step-N in ascending order, skipping partially written ones."""
-        candidates = chain(self.checkpoints.glob("step-*"), self.checkpoints.glob(".step-*.replaced"))
-        named = {original_name(path) for path in candidates if path.is_dir()}
-        folders = [self.checkpoints / name for name in named if re.fullmatch(r"step-[0-9]{1,18}", name)]
-        return [existing_folder(path) for path in sorted(folders, key=step_of)]
+        return self._numbered("step")
 
     def best_steps(self) -> list[Path]:
         """Return the existing checkpoint folders best-N in ascending order."""
-        named = (path for path in self.checkpoints.glob("best-*") if re.fullmatch(r"best-[0-9]{1,18}", path.name))
-        return sorted(named, key=step_of)
+        return self._numbered("best")
+
+    def _numbered(self, kind: str) -> list[Path]:
+        candidates = chain(self.checkpoints.glob(f"{kind}-*"), self.checkpoints.glob(f".{kind}-*.replaced"))
+        named = {original_name(path) for path in candidates if path.is_dir()}
+        folders = [self.checkpoints / name for name in named if re.fullmatch(rf"{kind}-(0|[1-9][0-9]{{,17}})", name)]
+        return [existing_folder(path) for path in sorted(folders, key=step_of)]
 
     def best_step(self, step: int) -> Path:
         """Return the folder of one of the best checkpoints, after `step` updates."""
@@ -93,6 +95,10 @@ class RunFolder:
         """Load config.toml, overridden by `settings`. Raises UserError if it is missing, invalid or truncated."""
         return RunConfig.load(self.config_file, settings, complete=True)
 
+    def weights(self) -> list[Path]:
+        """Return the existing checkpoint folders without an optimizer state: averaged, best, best-N."""
+        return [*filter(Path.is_dir, map(existing_folder, (self.averaged, self.best))), *self.best_steps()]
+
     # ---- the state of the folder
 
     def is_new(self) -> bool:
@@ -104,10 +110,17 @@ class RunFolder:
         return self.path.is_dir() and not CONTENTS.isdisjoint(self._names())
 
     def is_unfinished(self) -> bool:
-        """Return whether the folder holds only files that a run writes before its first checkpoint."""
-        if not self.path.is_dir() or self.steps() or existing_folder(self.averaged).exists():
+        """Return whether the folder holds only files that a run of this version writes before its first checkpoint."""
+        if not self.path.is_dir() or self.steps() or self.weights():
             return False
-        return bool(names := self._names()) and all(name in CONTENTS or _is_partial(name) for name in names)
+        names = self._names()
+        if names == {".config.toml.partial"}:
+            return True
+        try:
+            is_own = self.config_file.read_text("utf-8") == self.load_config().dump()
+        except (UserError, OSError, ValueError):
+            return False
+        return is_own and all(name in CONTENTS or _is_partial(name) for name in names)
 
     def _names(self) -> set[str]:
         return {*os.listdir(self.path)} - {"lock"}
@@ -116,6 +129,11 @@ class RunFolder:
         """Raise UserError if there is already a run and `resume` is False, or no run and `resume` is True."""
         if resume and self.is_new():
             raise UserError(f"{self.path}: expected a run to resume; got no run folder; try without --resume")
+        if resume and not self.steps() and (weights := self.weights()):
+            raise UserError(
+                f"{self.checkpoints}: expected a checkpoint step-N to resume from; got only {weights[-1].name}, which "
+                f"has no optimizer state; try moving step-N back, or --init {self.path} with a new --out"
+            )
         usable = self.steps() or self.config_file.exists() if resume else self.is_new()
         if not (usable or self.is_unfinished()):
             raise self.already_exists_error()
@@ -124,6 +142,8 @@ class RunFolder:
         """Return the error for a path that already holds a run or other files."""
         if self.steps():
             got, attempt = "an existing run folder", "--resume to continue that run, or a new --out"
+        elif self.weights():
+            got, attempt = "an existing run folder that has lost its checkpoints step-N", "a new --out"
         else:
             got, attempt = "a folder with other files" if self.path.is_dir() else "a file", "a new --out"
         return UserError(f"{self.path}: expected a new run folder, or --resume; got {got}; try {attempt}")

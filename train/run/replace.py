@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from train.files import fsync
+from train.files import WriteError, fsync
 
 REPLACED = ".{}.replaced"  # the name of an old folder until its replacement is in place
 
@@ -32,7 +32,8 @@ def new_folder(target: Path) -> Iterator[str]:
     """Create a hidden folder, yield its path, and rename it to `target`, which it replaces, after the block."""
     partial = hidden_name(target, "partial")
     try:
-        remove_partial(partial)
+        if os.path.lexists(partial):
+            _remove_leftover(partial)
         os.makedirs(partial)
         yield partial
         fsync(partial)
@@ -44,19 +45,19 @@ def new_folder(target: Path) -> Iterator[str]:
 def replace_folder(new: str, target: Path) -> None:
     """Rename the complete folder `new` to `target` and remove the previous `target`."""
     old = hidden_name(target, "replaced")
-    if target.exists():
+    if os.path.lexists(target):
         # `target` has already been replaced: a process was killed before it removed the old folder.
-        if os.path.exists(old):
+        if os.path.lexists(old):
             remove_folder(Path(old))
         os.replace(target, old)
     try:
         os.replace(new, target)
     except OSError:
-        if os.path.exists(old):
+        if os.path.lexists(old):
             os.replace(old, target)
         raise
     fsync(target.parent)
-    if os.path.exists(old):
+    if os.path.lexists(old):
         with suppress(OSError):  # the next replacement or `finish_replacements` removes it
             remove_folder(Path(old))
 
@@ -76,6 +77,15 @@ def remove_partial(path: str) -> None:
     """Remove a partial folder, or a link or file that has its name, if possible."""
     with suppress(OSError):
         _remove(path)
+
+
+def _remove_leftover(path: str) -> None:
+    """Remove a partial folder that stands in the way. Raises WriteError, which names it."""
+    try:
+        _remove(path)
+    except OSError as error:
+        problem = f"{path}: expected a leftover that can be removed; got '{error.strerror}'; earlier files are intact"
+        raise WriteError(problem, "removing it") from None
 
 
 def _remove(path: str) -> None:

@@ -9,6 +9,7 @@ state.json itself; it can still be read.
 import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,7 +25,7 @@ from npx.ranges import Range
 from train.errors import UserError, one_line
 from train.files import digest, disk_errors, fsync, open_for_reading
 from train.json_files import Schema, is_seal_broken, read_json, schema_error, sealed_json
-from train.run.replace import new_folder
+from train.run.replace import new_folder, original_name
 
 FORMATS = 1, 2  # formats of state.json that can be read; new files have the last one
 STATE = "state.json"
@@ -57,8 +58,8 @@ def read_state(folder: Path) -> dict[str, Any]:
         )
     if state["format"] > 1 and is_seal_broken(state):
         raise damaged_error(file, "a state that matches its SHA-256; got a changed one")
-    if folder.name.startswith("step-") and folder.name != f"step-{state['step']}":
-        raise damaged_error(file, f"the state of {folder.name}; got that of step {state['step']}")
+    if (named := re.fullmatch(r"(?:step|best)-([0-9]+)", original_name(folder))) and named[1] != str(state["step"]):
+        raise damaged_error(file, f"the state of {named[0]}; got that of step {state['step']}")
     try:
         model_config(state)
     except UserError as error:

@@ -1,0 +1,75 @@
+"""Ranks that are started with different inputs are named, and only rank 0 writes into a run."""
+
+import re
+import shutil
+
+import pytest
+
+from tests.helpers import trainings
+from tests.train.test_distributed import run_ranks
+from train import UserError
+from train.learn.parallel.join import check_equal_inputs
+from train.learn.training import prepare_corpora, prepare_tokenizer
+from train.progress import Display
+from train.run.folder import RunFolder
+from train.tasks import TASKS
+
+
+def error_of(call, *arguments, **options):
+    """Return the message of the UserError that a call raises, or ""."""
+    try:
+        call(*arguments, **options)
+    except UserError as error:
+        assert "\n" not in str(error)
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "got"),
+    [
+        ({"peak_lr": 0.02}, "train.peak_lr: expected 0.01 as on rank 0; got 0.02"),
+        ({"validate_every": 3}, "train.validate_every: expected 4 as on rank 0; got 3"),
+        ({"resume": True}, "resume: expected false as on rank 0; got true"),
+        ({"text": "other"}, 'data.valid_src: expected "a text with SHA-256 .*" as on rank 0; got "a text with SHA'),
+        ({"text": "copy"}, ""),  # the same content under another path
+    ],
+)
+def test_ranks_with_different_inputs_are_named(text, tmp_path, changes, got):
+    keys = {name: value for name, value in changes.items() if name not in ("text", "resume")}
+    folder = shutil.copytree(text, tmp_path / "text") if "text" in changes else text
+    if changes.get("text") == "other":
+        (folder / "valid.en").write_text("zero\n" * 5)
+    first = trainings.config(text, peak_lr=0.01)
+    other = trainings.config(folder, **{"peak_lr": 0.01, **keys})
+
+    def check(world):
+        config = other if world.rank == 2 else first
+        files = [path for paths in TASKS["translation"].texts(config.data).values() for path in paths]
+        return error_of(check_equal_inputs, config, files, resume=world.rank == 2 and "resume" in changes)
+
+    messages = run_ranks(3, check)
+    assert messages[0] == messages[1] == messages[2]
+    assert re.match(f"rank 2: {got}.*; try the same command and texts on every rank$" if got else "$", messages[0])
+
+
+def test_only_rank_0_writes_into_a_run(text, tmp_path, copied):
+    """The folder of another rank may not be shared, or a file in it may have changed."""
+    config, task = trainings.config(text), TASKS["translation"]
+    tokenizer, texts = task.load_tokenizer(copied / "tokenizer.json"), task.texts(config.data)
+    (copied / "data/train/src.tokens").write_bytes(b"")
+    (copied / "tokenizer.json").unlink()
+    before = {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()}
+
+    def write(world):
+        if world.rank == 0:
+            return []
+        runs, display = [RunFolder(copied), RunFolder(tmp_path / "not-shared")], Display(False)
+        errors = [error_of(prepare_tokenizer, run, config, texts, None, True, display) for run in runs]
+        return errors + [error_of(prepare_corpora, run, config, texts, tokenizer, display) for run in runs]
+
+    errors = run_ranks(2, write)[1]
+    assert all("tokenizer.json: expected " in error and "; got no such file; try" in error for error in errors[:2])
+    assert all("expected the token arrays that rank 0 wrote; got missing or" in error for error in errors[2:])
+    assert not (tmp_path / "not-shared").exists()
+    assert before == {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()}
