@@ -90,7 +90,7 @@ def test_two_commands_do_not_write_one_folder(text, tmp_path, capfd):
     finally:
         done.set()
         thread.join()
-    (out / "lock").touch()  # of a command that was killed
+    (out / "lock").touch()  # a killed command leaves its lock behind
     assert prepare(text, out) == 0 and not (out / "lock").exists()
 
 

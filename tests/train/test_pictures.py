@@ -105,7 +105,11 @@ def test_the_papers_figures(tmp_path, uninterrupted, capsys):
     files = [out / f"figure{n}.svg" for n in (3, 4, 5)]
     assert capsys.readouterr().out.split() == [str(file) for file in files]
     before = [file.read_bytes() for file in files]
+    (tmp_path / "victim").write_text("mine")
+    files[0].unlink()
+    files[0].symlink_to(tmp_path / "victim")
     assert main(given) == 0 and before == [file.read_bytes() for file in files]
+    assert (tmp_path / "victim").read_text() == "mine" and not files[0].is_symlink()
     assert all(
         "encoder self-attention, layer 0 (counted from 0)" in file.with_suffix(".alt.txt").read_text() for file in files
     )

@@ -10,7 +10,7 @@ import numpy as np
 
 from train.errors import UserError
 from train.files import atomic_write, digest, make_folder, text_digest
-from train.json_files import read_sealed, write_json
+from train.json_files import read_sealed, reject_links, write_json
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -24,8 +24,9 @@ def write_prepared(
     """Write the files `names` and meta.json, whose content `write_files` returns after writing the open files.
 
     meta.json is written last and holds the checksums of the other files, so an interrupted or mixed-up preparation is
-    never mistaken for a complete one. Raises UserError if the folder cannot be written.
+    never mistaken for a complete one. Raises UserError if the folder is a link or cannot be written.
     """
+    reject_links(out_dir)
     try:
         make_folder(out_dir)
         with ExitStack() as stack:

@@ -25,7 +25,7 @@ from typing import Any
 
 from train.errors import UserError
 from train.files import WriteError, atomic_write, describe_path, digest, make_folder, write_text
-from train.json_files import Schema, open_own_folder, read_json, read_sealed, schema_error, write_json
+from train.json_files import Schema, open_own_folder, read_json, read_sealed, reject_links, schema_error, write_json
 from train.progress import Display, Work
 from train.run.lock import lock_folder
 from train.text.corpus import prepare
@@ -96,6 +96,7 @@ def prepare_dataset(
         marker = open_own_folder(out, BEGUN, TEXTS, ignored=IGNORED)
         if marker is None and not dataset.archives:
             stack.enter_context(remove_if_refused(out, missing))
+        reject_links(out / "downloads", out / "prepared")
         check_same_inputs(out, dataset, settings, user_paths)
         make_folder(out / "downloads")
         if marker is None:
@@ -157,7 +158,12 @@ def check_same_inputs(out: Path, dataset: Dataset, settings: Settings, user_path
     record, file = read_record(out, dataset), out / "manifest.json"
     if not file.is_file():
         return
-    manifest = read_json(file, "the manifest of `data`", "deleting it")
+    try:
+        manifest = read_json(file, "the manifest of `data`", "deleting it")
+    except UserError:
+        if record is None:
+            return  # no settings are known, and no run can use the folder
+        raise
     if problem := schema_error(manifest, {"settings": {"rules": dict}, "sources": list}):
         raise UserError(f"{file}: expected the manifest of `data`; got '{problem}'; try deleting it")
     stored, new = ({**values.pop("rules"), **values} for values in (manifest["settings"], asdict(settings)))
