@@ -88,7 +88,7 @@ def prepare_dataset(
         vocab_size=settings.vocab_size or dataset.vocab_size,
     )
     for files in zip(user_paths[::2], user_paths[1::2], strict=True):
-        if not any(file.endswith(".gz") for file in files):  # those are counted while they are read
+        if not any(file.lower().endswith(".gz") for file in files):  # those are counted while they are read
             check_parallel(*files)
     missing = [folder for folder in (out / "downloads", out, *out.parents) if not os.path.lexists(folder)]
     make_folder(out)
