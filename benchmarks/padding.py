@@ -111,7 +111,7 @@ def main() -> None:
                 row = measure(corpus, batch_tokens, args.epochs)
                 rows.append({"text": paths[0], "pairs": len(corpus), "batch_tokens": batch_tokens, "schemes": row})
                 figures = "  ".join(
-                    f"{name} {100 * x['padding']:.2f} % {x['batches']:.1f} batches {100 * x['repeats']:.1f} % again"
+                    f"{name} {100 * x['padding']:.2f}% {x['batches']:.1f} batches {100 * x['repeats']:.1f}% again"
                     for name, x in row.items()
                 )
                 print(f"{paths[0]} {batch_tokens:,}: {figures}", flush=True)

@@ -156,7 +156,7 @@ def main() -> None:
         result |= {f"{kind}_plan": p.step, f"{kind}_plan_network": p.exposed}
         print(f"{args.ranks} ranks, sums {when} backward: {seconds:.3f} s per step, {tokens:,.0f} tokens/s, "
               f"{tokens / speed:.3f} times one process; network {network:.3f} s per step; "
-              f"planned {p.step:.3f} s, {100 * (p.step / seconds - 1):+.1f} %, network {p.exposed:.3f} s")  # fmt: skip
+              f"planned {p.step:.3f} s, {100 * (p.step / seconds - 1):+.1f}%, network {p.exposed:.3f} s")  # fmt: skip
     best = result["overlapped_seconds"]
     result |= {"sent": many["sent"], "least": many["least"]}
     result |= {"seconds": best, "tokens_per_second": many["tokens"] / best}

@@ -265,9 +265,9 @@ def profile(a: argparse.Namespace) -> None:
     total = sum(parts)
     print(f"forward {parts[0]:.3f} s, backward {parts[1]:.3f} s, update {parts[2]:.3f} s, total {total:.3f} s")
     for name, calls in sorted(seconds.items(), key=lambda item: -sum(item[1])):
-        print(f"{name:32} {sum(calls):7.3f} s  {100 * sum(calls) / total:5.1f} %  {len(calls):4} calls")
+        print(f"{name:32} {sum(calls):7.3f} s  {100 * sum(calls) / total:6.1f}%  {len(calls):4} calls")
     rest = total - sum(map(sum, seconds.values()))
-    print(f"{'between kernels':32} {rest:7.3f} s  {100 * rest / total:5.1f} %")
+    print(f"{'between kernels':32} {rest:7.3f} s  {100 * rest / total:6.1f}%")
 
 
 if __name__ == "__main__":

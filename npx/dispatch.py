@@ -47,7 +47,7 @@ TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-1
 Output = tuple[Array, Any]  # the result of a version with a gradient: y and the saved values
 KERNELS: Registry["Kernel"] = Registry("kernel")
 _mode: Scoped[str] = Scoped(setting("NPX_KERNELS"))
-# Larger arrays are recomputed in the backward pass. Saving arrays of up to 2 MiB makes a training step 8 % faster for
+# Larger arrays are recomputed in the backward pass. Saving arrays of up to 2 MiB makes a training step 8% faster for
 # d_model = 128 or 256, and together they need little memory because such a model is small.
 REMATERIALIZED_BYTES = 2 << 20
 _rematerialized_bytes: Scoped[float] = Scoped(REMATERIALIZED_BYTES)

@@ -4,7 +4,6 @@ import math
 
 import npx
 from autograd import Tensor, differentiable
-from autograd.operations import logistic
 from models.layers.basic import Linear
 from models.registry import ACTIVATIONS
 
@@ -14,30 +13,34 @@ SCALE, CUBIC = (2 / math.pi) ** 0.5, 0.044715
 @differentiable
 def gelu(x):
     """x p with p = (1 + tanh u) / 2, which approximates Phi(x), and u = sqrt(2/pi) (x + 0.044715 x^3)."""
-    y, p = npx.elementwise(lambda x: (x * (p := approximate_gaussian_cdf(x)), p), x, outputs=2)
-    return y, lambda g: (npx.elementwise(gelu_grad, g, x, p),)
+    y, p = npx.elementwise(gelu_values, x, outputs=2, in_place=True)
+    return y, lambda g: (npx.elementwise(gelu_grad, g, x, p, in_place=True),)
 
 
-def approximate_gaussian_cdf(x):
-    """Approximate Phi(x) by the logistic function of 2 u, equal to (1 + tanh u) / 2 but accurate for negative u."""
-    u = x * x
-    u *= 2 * SCALE * CUBIC
-    u += 2 * SCALE
-    u *= x
-    return logistic(u)
+def gelu_values(x, y, p):
+    """Write y = x p and p = 1 / (1 + e^-2u), which equals (1 + tanh u) / 2 but is accurate for negative u."""
+    npx.multiply(x, x, out=p)
+    p *= -2 * SCALE * CUBIC
+    p -= 2 * SCALE
+    p *= x  # -2 u
+    with npx.host.errstate(over="ignore"):  # the limit of 1 / (1 + e^-2u) is 0
+        npx.exp(p, out=p)
+    p += 1
+    npx.divide(1, p, out=p)
+    npx.multiply(x, p, out=y)
 
 
-def gelu_grad(g, x, p):
-    """Return g dy/dx = g p (1 + 2 x (1 - p) du/dx), because dp/du = 2 p (1 - p)."""
-    y = x * x
-    y *= 3 * SCALE * CUBIC
-    y += SCALE  # du/dx
-    y *= 1 - p
-    y *= 2 * x
-    y += 1
-    y *= p
-    y *= g
-    return y
+def gelu_grad(g, x, p, gx):
+    """Write gx = g dy/dx = g p (1 + 2 x (1 - p) du/dx), because dp/du = 2 p (1 - p)."""
+    npx.multiply(x, x, out=gx)
+    gx *= 3 * SCALE * CUBIC
+    gx += SCALE  # du/dx
+    gx *= 1 - p
+    gx *= x
+    gx *= 2
+    gx += 1
+    gx *= p
+    gx *= g
 
 
 @ACTIVATIONS.register("gelu")

@@ -22,15 +22,14 @@ shrink it for a test:
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import copy_context
-from functools import cache
 from typing import Any
 
 import numpy as np
 
+from npx.array import array_module
 from npx.cpu.tune import is_configured
+from npx.cpu.workers import make_offers
 from npx.scoped import Scoped
 from npx.settings import setting
 
@@ -38,6 +37,7 @@ from npx.settings import setting
 BLOCK_BYTES = 1 << 19
 INLINE_BYTES = 1 << 19  # below this size, waking a thread costs more time than it saves
 INLINE_FLOPS = 4_000_000  # the corresponding limit for a GEMM
+SMALL_FLOPS = 256_000_000  # below this size, halves of a GEMM are faster than quarters (1 to 3 ms with one thread)
 PANEL_ROWS = 64, 2048  # minimum and maximum rows (or columns) of a GEMM that one thread computes at a time
 
 _in_worker = Scoped(False)  # whether this thread is computing ranges
@@ -77,11 +77,6 @@ def thread_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@cache
-def _pool(workers: int, pid: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(workers, thread_name_prefix="npx")
-
-
 def map_blocks(body: Callable[[int, int], Any], rows: int, row_bytes: int) -> list[Any]:
     """Return `[body(start, stop), ...]` over blocks of range(rows), run on all cores, in the order of the blocks.
 
@@ -102,33 +97,45 @@ def block_rows(rows: int, row_bytes: int) -> int:
     return block_size(max(1, -(-rows // max(1, 2 * pairs))))
 
 
-def elementwise(formula: Callable[..., Any], *arrays: Any, outputs: int = 1) -> Any:
+def elementwise(formula: Callable[..., Any], *arrays: Any, outputs: int = 1, in_place: bool = False) -> Any:
     """Return formula(*arrays) for an elementwise formula and arrays of the same shape, computed on all cores.
 
     On a CPU the formula receives blocks of rows, in several threads; on a GPU it receives the complete arrays. 16-bit
     floats are passed as float32, whose range holds their squares and products. The result has the dtype of the first
     array; a formula with several `outputs` returns them as a tuple. Raises ValueError if the shapes differ.
+
+    Args:
+        in_place: the formula gets an array for each output as a further argument and writes to it instead of returning
+            the values, which saves a pass over each output.
     """
     x = arrays[0]
     if mismatches := [a.shape for a in arrays if a.shape != x.shape]:
         raise ValueError(f"elementwise: expected all arrays to have shape {x.shape}; got {mismatches[0]}")
 
-    def values(blocks: Iterable[Any]) -> tuple[Any, ...]:
-        result = formula(*map(_promote_16_bit, blocks))
-        return result if outputs > 1 else (result,)
+    def values(blocks: Iterable[Any], results: list[Any]) -> Any:
+        blocks = [_promote_16_bit(block) for block in blocks]
+        if not in_place:
+            return formula(*blocks) if outputs > 1 else (formula(*blocks),)
+        if not results or results[0].dtype != blocks[0].dtype:
+            results = [array_module(x).empty_like(blocks[0]) for _ in range(outputs)]
+        formula(*blocks, *results)
+        return results
 
     if not isinstance(x, np.ndarray) or x.ndim == 0:
-        results = [value.astype(x.dtype, copy=False) for value in values(arrays)]
+        results = [value.astype(x.dtype, copy=False) for value in values(arrays, [])]
     else:
         shape = (math.prod(x.shape[:-1]), x.shape[-1]) if x.ndim > 1 else (len(x), 1)
         flat = [a.reshape(shape) for a in arrays]
         results = [np.empty(shape, x.dtype) for _ in range(outputs)]
 
         def body(i: int, j: int) -> None:
-            for y, value in zip(results, values(a[i:j] for a in flat), strict=True):
-                y[i:j] = value
+            blocks = [y[i:j] for y in results]
+            for y, value in zip(blocks, values([a[i:j] for a in flat], blocks), strict=True):
+                if y is not value:
+                    y[...] = value
 
-        map_blocks(body, shape[0], results[0][:1].nbytes)
+        # in place, a block needs less memory, and fewer, longer calls of NumPy wait less for the interpreter lock
+        map_blocks(body, shape[0], results[0][:1].nbytes // (2 if in_place else 1))
         results = [y.reshape(x.shape) for y in results]
     return tuple(results) if outputs > 1 else results[0]
 
@@ -169,23 +176,24 @@ def parallel_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: 
             for _ in remaining:  # after a failure, exhaust the iterator so that no other thread starts another range
                 pass
 
-    futures = [_pool(workers - 1, os.getpid()).submit(copy_context().run, work) for _ in range(workers - 1)]
+    offers = make_offers(work, workers - 1)
     try:
         work()
     finally:
-        errors = [error for future in futures if (error := future.exception())]  # also waits for each future
+        errors = [error for offer in offers if (error := offer.join())]
     if errors:
         raise errors[0]
     return results
 
 
-def panel_size(n: int) -> int:
+def panel_size(n: int, panels: int = 4) -> int:
     """Return how many of the n rows (or columns) of a GEMM one thread computes at a time.
 
-    This is a quarter of n, within the bounds PANEL_ROWS, or n in a process that has not been configured.
+    This is a quarter of n, or another fraction given by `panels`, within the bounds PANEL_ROWS, or n in a process that
+    has not been configured.
     """
     smallest, largest = PANEL_ROWS
-    return block_size(min(max(-(-n // 4), smallest), largest) if is_configured() else max(1, n))
+    return block_size(min(max(-(-n // panels), smallest), largest) if is_configured() else max(1, n))
 
 
 def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
@@ -198,12 +206,14 @@ def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None) -> np.nd
 def parallel_matmuls(*matmuls: tuple[np.ndarray, np.ndarray, np.ndarray, bool]) -> None:
     """Compute out = a @ b, or out += a @ b if `add`, for several independent tuples (a, b, out, add) on all cores.
 
-    Each result is split along its rows or its columns, whichever are more numerous.
+    Each result is split along its rows or its columns, whichever are more numerous: into quarters, or halves if there
+    are several small matmuls, because BLAS packs the other matrix again for each part.
     """
     parts = []
     for a, b, out, add in matmuls:
         m, n = out.shape
-        step = panel_size(max(m, n))
+        are_halves = len(matmuls) > 1 and 2 * out.size * a.shape[1] < SMALL_FLOPS
+        step = panel_size(max(m, n), 2 if are_halves else 4)
         if m >= n:
             parts += [(a[i : i + step], b, out[i : i + step], add) for i in range(0, m, step)]
         else:

@@ -13,7 +13,14 @@ from npx.array import Array, array_module
 from npx.cpu.row_blocks import INLINE_BYTES, block_rows, parallel_ranges
 from npx.cuda.launch import contiguous, launch
 from npx.dispatch import Output, kernel
-from npx.kernels.attention_spec import AttentionSpec, rotary_positions, rotate, score_bias
+from npx.kernels.attention_spec import (
+    AttentionSpec,
+    multiply_pairs,
+    rotary_positions,
+    rotate,
+    rotations,
+    score_bias,
+)  # fmt: skip
 from npx.kernels.dropout import Drop, SavedDropout, dropout, dropout_grad, launch_arguments
 from npx.kernels.packing import Packing, pack_padded, pad_packed
 from npx.kernels.softmax import (
@@ -132,6 +139,10 @@ class SentenceRows(NamedTuple):
         if self.packing and not self.packing.is_rectangular:
             x[self.rows] = pack_padded(values, self.packing)
 
+    def rotate(self, x: Array, factors: Array, out: Array) -> None:
+        """Rotate these rows of x by the factors of `rotations`; `out` may be x."""
+        multiply_pairs(x[self.rows], factors[self.rows] if self.packing else factors, out[self.rows])
+
 
 class SentenceBlock(NamedTuple):
     """Sentences i to j - 1."""
@@ -177,10 +188,15 @@ def attention_numpy(
     y = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
     keep, keep_scale = (drop.keep_mask(p.shape), drop.scale) if drop else (None, 1.0)
     bias, scale = score_bias(spec, q, k), d_k**-0.5
-    q, k = rotate_inputs(q, k, spec)
+    factors, q_input, k_input = rotations(spec, q, k), q, k
+    if factors is not None:
+        q, k = np.empty(q.shape, q.dtype), np.empty(k.shape, k.dtype)
     blocks = sentence_blocks(spec, batch, p[:1].nbytes)
 
     def body(block: SentenceBlock) -> None:
+        if factors is not None:
+            block.queries.rotate(q_input, factors[0], out=q)
+            block.keys.rotate(k_input, factors[1], out=k)
         qb, kb, vb, yb = block.queries.pad(q), block.keys.pad(k), block.keys.pad(v), block.queries.buffer(y)
         sizes = qb.shape[1], kb.shape[1]
         pb = block.scores_buffer(p, *sizes)
@@ -212,6 +228,7 @@ def attention_grad_numpy(
     gq, gk, gv = out or (np.empty(q.shape, g.dtype), np.empty(k.shape, g.dtype), np.empty(v.shape, g.dtype))
     (drop, keep), scale = saved_dropout, q.shape[-1] ** -0.5
     gz = np.zeros(p.shape, g.dtype) if bias else None
+    factors = rotations(spec, q, k)
 
     def body(block: SentenceBlock) -> None:
         gb, qb, kb, vb = block.queries.pad(g), block.queries.pad(q), block.keys.pad(k), block.keys.pad(v)
@@ -234,9 +251,11 @@ def attention_grad_numpy(
         block.queries.store(gqb, gq)
         block.keys.store(gkb, gk)
         block.keys.store(gvb, gv)
+        if factors is not None:
+            block.queries.rotate(gq, factors[0].conj(), out=gq)
+            block.keys.rotate(gk, factors[1].conj(), out=gk)
 
     for_each_block(blocks, body, p)
-    rotate_gradients_back(gq, gk, spec)
     return (gq, gk, gv) if gz is None else (gq, gk, gv, gz)
 
 

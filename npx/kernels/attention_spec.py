@@ -9,11 +9,12 @@ Sentences of different lengths may be packed without padding (npx/kernels/packin
 then specify which rows belong to which sentence, and T and S differ between sentences.
 """
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.array import Array, array_module
+from npx.array import Array, array_module, read_only
 from npx.kernels.packing import Packing
 
 
@@ -89,28 +90,50 @@ def rotate(x: Array, positions: Any, base: float | None, inverse: bool = False, 
     """
     if base is None:
         return x
-    xp, dtype = array_module(x), np.result_type(x.dtype, np.float32)
-    has_pairs = xp is np and x.dtype == dtype and x.strides[-1] == x.itemsize
-    wide = x if has_pairs else xp.ascontiguousarray(x, dtype)
     factors = rotation_factors(x, positions, base)
-    pairs = wide.view(factors.dtype)
-    rotated = xp.multiply(pairs, factors.conj() if inverse else factors, out=pairs if out is wide else None)
+    return multiply_pairs(x, factors.conj() if inverse else factors, out)
+
+
+def multiply_pairs(x: Array, factors: Array, out: Array | None = None) -> Array:
+    """Multiply the pairs of values in x (..., d), as complex numbers, by factors broadcastable to (..., d/2)."""
+    xp, dtype = array_module(x), np.result_type(x.dtype, np.float32)
+
+    def are_pairs(a: Array | None) -> bool:
+        return xp is np and a is not None and a.dtype == dtype and a.strides[-1] == a.itemsize
+
+    wide = x if are_pairs(x) else xp.ascontiguousarray(x, dtype)
+    target = out if are_pairs(out) else None
+    rotated = xp.multiply(wide.view(factors.dtype), factors, out=None if target is None else target.view(factors.dtype))
     if out is None:
         return rotated.view(dtype).astype(x.dtype, copy=False)
-    if out is not wide:
+    if target is None:
         out[...] = rotated.view(dtype)
     return out
 
 
 def rotation_factors(x: Array, positions: Any, base: float) -> Array:
-    """Return e^(i angle), complex (T, 1, d/2), for the positions of x (..., T, H, d)."""
-    xp, length, size = array_module(x), x.shape[-3], x.shape[-1]
+    """Return e^(i angle), complex (T, H, d/2), for the positions of x (..., T, H, d): the same for all heads."""
+    xp, (length, heads, size) = array_module(x), x.shape[-3:]
     if size % 2:
         raise ValueError(f"rotary positions: expected an even d_k; got {size}; try d_k = {size + 1}")
-    if isinstance(positions, int):
-        positions = xp.arange(positions, positions + length)
+    dtype = np.result_type(x.dtype, np.complex64)
+    if not isinstance(positions, int):
+        return _rotation_factors(xp, positions, heads, size, base, dtype)
+    if xp is not np:
+        return _rotation_factors(xp, xp.arange(positions, positions + length), heads, size, base, dtype)
+    return _consecutive_rotation_factors(positions, length, heads, size, base, dtype)
+
+
+@lru_cache(maxsize=16)
+def _consecutive_rotation_factors(first: int, length: int, *args: Any) -> Array:
+    """Return the factors of consecutive positions, which all layers and training steps share."""
+    return read_only(_rotation_factors(np, np.arange(first, first + length), *args))
+
+
+def _rotation_factors(xp: Any, positions: Array, heads: int, size: int, base: float, dtype: Any) -> Array:
     frequency = base ** (-2 * xp.arange(size // 2) / size)
-    return xp.exp(1j * (positions[:, None] * frequency)[:, None]).astype(np.result_type(x.dtype, np.complex64))
+    factors = xp.exp(1j * (positions[:, None] * frequency)[:, None]).astype(dtype)
+    return xp.repeat(factors, heads, axis=1)  # NumPy multiplies by longer rows faster
 
 
 def rotary_positions(spec: AttentionSpec, q: Array, k: Array) -> tuple[Any, Any]:
@@ -120,3 +143,11 @@ def rotary_positions(spec: AttentionSpec, q: Array, k: Array) -> tuple[Any, Any]
     n_earlier = spec.kv_packing.counts - spec.q_packing.counts  # (B,)
     sentence = spec.q_packing.flat_index // spec.q_packing.max_length  # the sentence of each query
     return spec.q_packing.positions + n_earlier[sentence], spec.kv_packing.positions
+
+
+def rotations(spec: AttentionSpec, q: Array, k: Array) -> tuple[Array, Array] | None:
+    """Return the factors (T, H, d/2) or, packed, (R, H, d/2) that rotate q and k; None without rotary positions."""
+    if spec.rotary_base is None:
+        return None
+    q_positions, k_positions = rotary_positions(spec, q, k)
+    return rotation_factors(q, q_positions, spec.rotary_base), rotation_factors(k, k_positions, spec.rotary_base)

@@ -56,9 +56,9 @@ def check_rows(x: Array, residual: Array | None = None) -> None:
         raise ValueError(f"layer_norm: expected a residual of shape {x.shape}, like x; got {residual.shape}")
 
 
-def norm_rows(z: Array, gamma: Array, beta: Array, eps: float, y: Array, rstd: Array) -> None:
-    """Normalize the rows z (n, D) to xhat in place; write y (n, D) and rstd (n, 1)."""
-    z -= row_means(z)
+def norm_rows(x: Array, gamma: Array, beta: Array, eps: float, xhat: Array, y: Array, rstd: Array) -> None:
+    """Normalize the rows x (n, D); write xhat (n, D), which may be x, y (n, D) and rstd (n, 1)."""
+    z = np.subtract(x, row_means(x), out=xhat)
     np.vecdot(z, z, out=rstd[:, 0])
     rstd /= z.shape[-1]
     rstd += eps
@@ -126,11 +126,9 @@ def residual_norm_numpy(
         if keep2 is not None:
             xb = np.multiply(xb, scale, out=z)
             xb *= keep2[i:j]
-        if res2 is None:
-            np.copyto(z, xb)
-        else:
-            np.add(xb, res2[i:j], out=z)
-        norm_rows(z, gamma, beta, eps, y2[i:j], r2[i:j])
+        if res2 is not None:
+            xb = np.add(xb, res2[i:j], out=z)
+        norm_rows(xb, gamma, beta, eps, z, y2[i:j], r2[i:j])
         if len(lossy):
             xhat_lossy[i:j] = z[:, lossy]
 

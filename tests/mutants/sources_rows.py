@@ -234,8 +234,8 @@ source_mutant(
     "special value",
     "variance computed as E[x^2] - E[x]^2 (fast version)",
     layer_norm.norm_rows,
-    "z -= row_means(z)\n",
-    "mean = row_means(z)\n",
+    "z = np.subtract(x, row_means(x), out=xhat)\n",
+    "mean, z = row_means(x), xhat\n    np.copyto(z, x)\n",
     "    rstd /= z.shape[-1]\n",
     "    rstd /= z.shape[-1]\n    rstd -= mean * mean\n    z -= mean\n",
 )

@@ -103,12 +103,15 @@ def assert_same_bits(a, b):
 
 @pytest.mark.parametrize("name", [name for name in KERNELS if name not in ("embedding", "top_k")])  # single-threaded
 def test_large_arrays_run_on_several_threads_with_equal_bits(name, monkeypatch):
-    workers, submit = set(), row_blocks.ThreadPoolExecutor.submit
-    monkeypatch.setattr(
-        row_blocks.ThreadPoolExecutor,
-        "submit",
-        lambda pool, run, *work: submit(pool, lambda: (workers.add(threading.get_ident()), run(*work))[1]),
-    )
+    workers, make_offers, started = set(), row_blocks.make_offers, threading.Semaphore(0)
+
+    def make_and_await(work, n):
+        offers = make_offers(lambda: (workers.add(threading.get_ident()), started.release(), work()), n)
+        for _ in offers:
+            assert started.acquire(timeout=60)
+        return offers
+
+    monkeypatch.setattr(row_blocks, "make_offers", make_and_await)
     results = []
     for threads in ("1", "3"):
         monkeypatch.setenv("NPX_THREADS", threads)

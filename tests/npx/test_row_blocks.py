@@ -135,6 +135,25 @@ def test_elementwise_returns_several_outputs_as_a_tuple(size, threads, shape):
     assert np.array_equal(y, (wide * wide).astype(np.float16)) and np.array_equal(z, np.exp(wide).astype(np.float16))
 
 
+@small
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("shape", [(5, 3), (4,), ()])
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_a_formula_that_works_in_place_gives_equal_bits(size, threads, shape, dtype, outputs):
+    x = np.random.default_rng(0).normal(size=shape).astype(dtype)[()]
+
+    def formula(x, *out):
+        for power, y in enumerate(out, 2):
+            np.multiply(x, x, out=y)
+            y *= power
+
+    with npx.small_blocks(size, threads):
+        results = npx.elementwise(formula, x, outputs=outputs, in_place=True)
+        expected = npx.elementwise(lambda x: (x * x * 2, x * x * 3), x, outputs=2)
+    for y, z in zip(results if outputs > 1 else [results], expected, strict=False):
+        assert y.dtype == dtype and y.shape == shape and np.array_equal(y, z)
+
+
 def test_elementwise_does_not_broadcast():
     with pytest.raises(ValueError, match=r"expected all arrays to have shape \(2, 3\); got \(1, 3\)"):
         npx.elementwise(np.add, np.ones((2, 3)), np.ones((1, 3)))

@@ -18,7 +18,8 @@ from train.tasks import labeling
 from train.tasks.labeling import embed_lines, label_lines
 from train.text.affixes import AffixTokenizer, affix_spec
 from train.text.corpus import Corpus
-from train.text.labeled import MaskedBatches, MaskedText, WordEncoder, read_labeled, read_parallel_tags, read_tagged
+from train.text.labeled import WordEncoder, read_labeled, read_parallel_tags, read_tagged
+from train.text.masked import MaskedBatches, MaskedText
 from train.text.tokenizer import SPECIALS, Tokenizer
 
 NOUNS, VERBS = ("cat", "dog", "bird"), ("sees", "hears", "likes")

@@ -268,7 +268,7 @@ def test_loss_rejects_invalid_arguments():
 
 
 def test_the_norm_of_many_equal_gradients_is_accurate():
-    """Summing 19 million squares (an embedding table) in float32 would be 0.7 % off."""
+    """Summing 19 million squares (an embedding table) in float32 would be 0.7% off."""
     g = np.full(19_000_000, 1e-3, np.float32)
     assert float(sum_of_squares(g)) == pytest.approx(float(g[0]) ** 2 * g.size, rel=1e-4)
     assert float(sum_of_squares(g[:0])) == 0 and float(sum_of_squares(g[:5].astype(float))) == pytest.approx(

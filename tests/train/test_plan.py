@@ -73,7 +73,7 @@ def test_the_command_uses_the_settings(capsys):
 def test_the_command(capsys):
     assert main(["plan", "base", "--gpus", "1,8", "--link", "ethernet", "--tokens-per-second", "100000"]) == 0
     out = capsys.readouterr().out
-    assert "240 MiB, of which 30 %" in out and "0.4 s per step" in out and "100.0 %" in out
+    assert "240 MiB, of which 30%" in out and "0.4 s per step" in out and "100.0%" in out
     assert "cost" not in out
 
 

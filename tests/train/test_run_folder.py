@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests import ROOT
 from tests.helpers import trainings
 from tests.helpers.trainings import Crash, config, metrics, one_line, outcome, run, tables
-from train import RunConfig, Trainer, UserError, average_checkpoints, train
+from train import RunConfig, Trainer, UserError, average_checkpoints, files, train
 from train.files import WriteError, atomic_write, write_text
 from train.json_files import read_sealed, write_json
 from train.learn import checkpointer
@@ -99,6 +99,29 @@ def test_a_killed_process_holds_no_lock(text, tmp_path, child_holds_it):
     child.wait()
     child.stdout.close()
     assert run(text, tmp_path / "run", max_steps=1).step == 1
+
+
+def test_a_lock_whose_file_was_just_removed_is_taken_again(tmp_path, monkeypatch):
+    """The holder ends, and removes the file, after this program has opened it and before it locks it."""
+    try_lock, removed = files.try_lock, []
+
+    def end_of_the_holder(descriptor):
+        if not removed:
+            removed.append((tmp_path / "lock").unlink())
+        return try_lock(descriptor)
+
+    monkeypatch.setattr(files, "try_lock", end_of_the_holder)
+    with RunFolder(tmp_path).lock("train") as lock:
+        lock.check()
+    assert removed and not (tmp_path / "lock").exists()
+
+
+@pytest.mark.parametrize("folder", ["", "checkpoints", "data/train", "data/valid"])
+def test_what_a_killed_process_only_partially_wrote_is_removed(tmp_path, folder):
+    for name in (".x.partial", "x", ".y"):
+        (tmp_path / folder / name).mkdir(parents=True)
+    RunFolder(tmp_path).remove_leftovers()
+    assert {*os.listdir(tmp_path / folder)} == {".y", "x"}
 
 
 def test_a_moved_run_folder_is_an_error_and_not_recreated(text, tmp_path, monkeypatch):

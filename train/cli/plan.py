@@ -95,7 +95,7 @@ def plan(
         )
         for k in counts
     ]
-    print(f"gradient     {gradient_bytes / 2**20:,.0f} MiB, of which {100 * last_ready_fraction:.0f} % is ready last "
+    print(f"gradient     {gradient_bytes / 2**20:,.0f} MiB, of which {100 * last_ready_fraction:.0f}% is ready last "
           "(the embedding)")  # fmt: skip
     print(f"one GPU      {tokens:,} tokens per micro-batch, train.accumulate {t.accumulate}, "
           f"{tokens_per_second:,.0f} tokens/s; "

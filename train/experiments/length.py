@@ -197,7 +197,7 @@ def answer(table: Mapping[str, Mapping[str, Any]]) -> str:
     verdict = {0: "is not confirmed", len(reached): "is confirmed"}.get(len(beyond), "is confirmed in part")
     details = ", ".join(f"{length or 'no length'} for {task}" for task, length in reached.items())
     return (
-        f"The hope {verdict} here: with sinusoids, at least {MASTERED:.0f} % of the outputs are exact up to length "
+        f"The hope {verdict} here: with sinusoids, at least {MASTERED:.0f}% of the outputs are exact up to length "
         f"{details}."
     )
 
@@ -215,7 +215,7 @@ def markdown(table: Mapping[str, Any], has_picture: bool) -> Iterator[str]:
     yield from ("# Length extrapolation", "")
     yield f"Percentage of exact outputs by source length. The models are trained on lengths up to {table['trained']},"
     yield f"with {table['steps']:,} updates of {BATCH} sequences, and tested on {N_TESTED} new ones of each length."
-    yield f"`reach` is the greatest length up to which at least {MASTERED:.0f} % of the outputs are exact at every"
+    yield f"`reach` is the greatest length up to which at least {MASTERED:.0f}% of the outputs are exact at every"
     yield "tested length."
     columns = ["task", "positions", "reach", *map(str, LENGTHS), "seconds"]
     yield from ("", "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns))

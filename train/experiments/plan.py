@@ -112,7 +112,7 @@ def table(estimates: list[StepEstimate], tokens: float) -> Iterator[str]:
     yield "  GPUs      s/step   s exposed   efficiency      tokens/s  s reduction   ring or tree"
     for e in estimates:
         yield (
-            f"{e.gpus:>6,} {e.step:>11.4f} {e.exposed:>11.4f} {100 * e.efficiency:>10.1f} % "
+            f"{e.gpus:>6,} {e.step:>11.4f} {e.exposed:>11.4f} {100 * e.efficiency:>11.1f}% "
             f"{e.gpus * tokens / e.step:>13,.0f} {e.reduction:>12.4f} {e.all_reduce:>14.4f}"
         )
 

@@ -167,7 +167,7 @@ def score_report(
         references: reference translations, one for each hypothesis.
         metrics: keys of the scores to compute; TER takes most of the time.
         bootstrap: number of bootstrap resamples of the lines; each score then has the "mean" over the samples and the
-            half width of its 95 % interval as "confidence" (Koehn, 2004). 0 computes no intervals.
+            half width of its 95% interval as "confidence" (Koehn, 2004). 0 computes no intervals.
         baseline: translations of another system. Each score then has the "baseline" score, the "difference" from it and
             its "p_value" in a paired bootstrap test: the probability of a difference this large between systems of
             equal quality. The test uses 1,000 samples unless `bootstrap` is given.
@@ -238,7 +238,7 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
         table.add_row(row["name"], *(COLUMNS[name](row) for name in columns))
     console.print(table)
     if any("confidence" in row for row in scores):
-        console.print("± half width of the 95 % confidence interval (bootstrap)", highlight=False)
+        console.print("± half width of the 95% confidence interval (bootstrap)", highlight=False)
     if "p-value" in columns:
         console.print("p-value: probability of so large a difference between systems of equal quality", highlight=False)
     console.print()

@@ -266,4 +266,4 @@ def nonfinite_origin(examples: str, operation: str) -> str:
 
 def network_percentage(network: float, seconds: float) -> str:
     """Return the percentage of `seconds` that ranks waited for the network, as text."""
-    return f", network {100 * network / max(seconds, 1e-9):.0f} %"
+    return f", network {100 * network / max(seconds, 1e-9):.0f}%"

@@ -21,8 +21,6 @@ from train.text.labeled import (
     LabeledBatches,
     LabeledText,
     LabelIds,
-    MaskedBatches,
-    MaskedText,
     WordEncoder,
     check_tag_lines,
     encode_texts,
@@ -33,6 +31,7 @@ from train.text.labeled import (
     read_tagged,
 )
 from train.text.lines import chunks_of, read_lines
+from train.text.masked import MaskedBatches, MaskedText
 from train.text.pair_tokenizer import PairTokenizer, load_tokenizer
 from train.text.tokenizer import KINDS, SPECIALS, Tokenizer
 

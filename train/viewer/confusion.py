@@ -31,12 +31,12 @@ def draw_confusion(scores: LabelScores, path: Path, source: str) -> Path:
     if len(names) <= WRITTEN:
         for row, column in np.ndindex(percent.shape):
             color = "black" if percent[row, column] > 60 else "white"
-            cell = f"{percent[row, column]:.0f} %\n{counts[row, column]:,}"
+            cell = f"{percent[row, column]:.0f}%\n{counts[row, column]:,}"
             axis.text(column, row, cell, ha="center", va="center", color=color, fontsize=8)
     bar = figure.colorbar(image, ax=axis, shrink=0.8)
     bar.ax.tick_params(labelsize=7.5)
     bar.set_label("percent of the row", fontsize=8)
-    title = f"Confusion matrix: accuracy {scores.accuracy:.2f} %, macro F1 {scores.macro_f1:.2f} %"
+    title = f"Confusion matrix: accuracy {scores.accuracy:.2f}%, macro F1 {scores.macro_f1:.2f}%"
     plain_text(figure.suptitle(title, fontsize=10))
     errors = scores.confusion * (1 - np.eye(len(scores.labels), dtype=int))
     worst = sorted(zip(*np.nonzero(errors), strict=True), key=lambda at: (-errors[at], at))[:NAMED]

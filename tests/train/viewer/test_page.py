@@ -330,7 +330,7 @@ def test_no_serious_accessibility_violation(tab, address):
         violations += tab.evaluate(f"axe.run({{runOnly: ['color-contrast']}}){collect}")
         assert [one for one in violations if one[0] in ("serious", "critical")] == [], name
         tab.emulate_media(color_scheme="light")
-        for width, height in ((320, 640), (550, 400)):  # a phone; a window zoomed to 200 %
+        for width, height in ((320, 640), (550, 400)):  # a phone; a window zoomed to 200%
             tab.set_viewport_size({"width": width, "height": height})
             until(tab, f"document.documentElement.scrollWidth <= {width}")  # drawings follow a moment later
         tab.set_viewport_size({"width": 1100, "height": 800})

@@ -1,0 +1,95 @@
+"""Masked text: tokens that a model without labels predicts from the words around them (Devlin et al., 2019)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from train.text.batches import ORDER, Batches
+from train.text.bpe_dropout import EpochExamples
+from train.text.corpus import Corpus
+from train.text.labeled import LabeledBatch, describe_texts
+from train.text.tokenizer import SPECIALS
+
+MASK_RATE = 0.15
+MASKED, REPLACED = 0.8, 0.1  # fractions of the predicted tokens that are masked or replaced; the rest is unchanged
+
+
+class MaskedText:
+    """Prepared texts whose tokens are masked and predicted.
+
+    Args:
+        pairs: the token arrays; both sides are the text.
+        word_starts: whether each token id begins a word (V,).
+    """
+
+    def __init__(self, pairs: Corpus, word_starts: Sequence[bool]) -> None:
+        self.pairs, self.word_starts = pairs, np.array(word_starts)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    @property
+    def digest(self) -> Any:
+        """SHA-256 of the text."""
+        return self.pairs.digest
+
+    @property
+    def n_target_tokens(self) -> int:
+        """Number of tokens that a validation predicts."""
+        return int(self.n_masked(slice(None), MASK_RATE).sum())
+
+    def describe(self) -> str:
+        """Return the numbers of texts, tokens and skipped texts."""
+        return describe_texts(self.pairs)
+
+    def n_masked(self, indices: Any, rate: float) -> NDArray[np.int64]:
+        """Return the number of tokens of each text that are predicted: a fraction `rate`, without BOS and EOS, but at
+        least 1."""
+        tokens = self.pairs.src_lengths[indices].astype(np.int64) - 2
+        return np.maximum(1, (rate * tokens + 0.5).astype(np.int64))
+
+
+class MaskedBatches:
+    """Batches of texts in which random words are masked, chosen anew in each epoch (Devlin et al., 2019, section 3.1).
+
+    A fraction `rate` of the tokens of each text is predicted. Of these, 80% are replaced by `<unk>`, which never
+    occurs in text made of byte-level subwords, 10% are replaced by a random token, and 10% are unchanged. The choice
+    depends only on (seed, epoch, text). All tokens of a word are chosen together (BERT's whole-word masking), except
+    that the last word may be cut off so that the number of predictions is known in advance.
+    """
+
+    def __init__(
+        self, text: MaskedText, batch_tokens: int, seed: int = 1, rate: float = MASK_RATE, order: int = ORDER
+    ) -> None:
+        self.batches = Batches(text.pairs, batch_tokens, seed, order)
+        self.text, self.seed, self.rate = text, seed, rate
+
+    def epoch(self, epoch: int) -> list[EpochExamples]:
+        """Return the texts of each batch of epoch 0, 1, ..."""
+        return [EpochExamples(epoch, indices) for indices in self.batches.epoch(epoch)]
+
+    def sizes(self, examples: EpochExamples) -> tuple[int, int]:
+        """Return `n_target_tokens` and `n_tokens` of a batch without building it."""
+        n_masked = int(self.text.n_masked(examples.indices, self.rate).sum())
+        return n_masked, int(self.text.pairs.src_lengths[examples.indices].sum(dtype=np.int64))
+
+    def batch(self, examples: EpochExamples) -> LabeledBatch:
+        """Build a batch."""
+        special, pairs = self.text.pairs.special, self.text.pairs
+        ids = pairs.padded(0, examples.indices)
+        labels = np.full_like(ids, special.pad_id)
+        n_masked = self.text.n_masked(examples.indices, self.rate)
+        lengths = pairs.src_lengths[examples.indices].astype(int) - 2
+        for row, (index, length, n) in enumerate(zip(examples.indices.tolist(), lengths, n_masked, strict=True)):
+            bits = np.random.Philox(np.random.SeedSequence([self.seed, examples.epoch, index]))
+            word = self.text.word_starts[ids[row, 1 : 1 + length]].cumsum()  # the word of each token
+            positions = 1 + np.argsort(bits.random_raw(int(length) + 1)[word], kind="stable")[:n]
+            chance = bits.random_raw(int(n)) / 2.0**64
+            n_special = len(SPECIALS)
+            random_ids = n_special + bits.random_raw(int(n)) % np.uint64(len(self.text.word_starts) - n_special)
+            labels[row, positions] = ids[row, positions]
+            replaced = np.where(chance < MASKED + REPLACED, random_ids.astype(np.int32), ids[row, positions])
+            ids[row, positions] = np.where(chance < MASKED, special.unk_id, replaced)
+        return LabeledBatch(ids, labels, special.pad_id)
