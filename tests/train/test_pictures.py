@@ -1,6 +1,7 @@
 """Pictures (train/viewer, `draw`, `reproduce figures`): deterministic bytes, the engine's numbers, alternative text."""
 
 import dataclasses
+import os
 import re
 import tracemalloc
 import types
@@ -96,6 +97,15 @@ def test_curves_of_two_runs_tell_them_apart(tmp_path, uninterrupted):
     _, alt = drawn(tmp_path, uninterrupted, "curves", "--also", str(other))
     last = RunFolder(uninterrupted).metrics()[-1]
     assert "other, validation perplexity, valid: first" in alt and f"at update {last['step']}" in alt
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "an empty folder"])
+def test_curves_of_something_else_name_it(tmp_path, capsys, kind):
+    (tmp_path / "config.toml").touch()
+    os.mkfifo(tmp_path / "metrics.jsonl") if kind == "a pipe" else (tmp_path / "metrics.jsonl").mkdir()
+    assert main(["draw", str(tmp_path), "curves", "--out", str(tmp_path / "a.svg")]) == 2
+    got = kind.replace("an empty", "a")
+    assert capsys.readouterr().err.endswith(f"{tmp_path}/metrics.jsonl: expected a file; got {got}; try removing it\n")
 
 
 def test_the_papers_figures(tmp_path, uninterrupted, capsys):
