@@ -61,8 +61,9 @@ def open_own_folder(out: Path, *marks: str, ignored: Collection[str] = ()) -> An
     """Return the content of the first readable sealed file among `marks` in an output folder, or None if it is new.
 
     A new folder contains nothing except the names in `ignored`. Raises UserError for any other folder, which belongs
-    to the user.
+    to the user, and for a link to a folder inside it.
     """
+    reject_links(*(path for path in (out.iterdir() if out.is_dir() else ()) if path.is_dir()))
     for mark in marks:
         if (content := read_sealed(out / mark)) is not None:
             return content
@@ -73,6 +74,14 @@ def open_own_folder(out: Path, *marks: str, ignored: Collection[str] = ()) -> An
             f"{out}: expected a new folder, or an earlier output folder of this command; got {got}; try another --out"
         )
     return None
+
+
+def reject_links(*folders: Path) -> None:
+    """Raise UserError if one of the folders inside an output folder is a link, which may lead to another user's."""
+    for path in folders:
+        if path.is_symlink():
+            attempt = f"moving the folder back, or a link to the complete folder {path.parent} instead"
+            raise UserError(f"{path}: expected a folder of this program; got a link; try {attempt}")
 
 
 # ---- schemas and seals
@@ -94,7 +103,7 @@ def schema_error(content: Any, schema: Schema) -> str:
             value = float(value)
         if isinstance(kind, Mapping):
             if problem := schema_error(value, kind):
-                return f"{key}.{problem}"
+                return f"{key}{': ' if problem.startswith('expected') else '.'}{problem}"
         elif not (kind.fits(value) if isinstance(kind, Range) else type(value) is kind):
             words = kind.words() if isinstance(kind, Range) else {dict: "keys and values"}.get(kind, kind.__name__)
             return f"{key}: expected {words}; got {one_line(repr(value))[:60]}"

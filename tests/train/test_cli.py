@@ -256,7 +256,7 @@ def test_an_output_does_not_replace_an_input(run, tmp_path, capfd):
     link.symlink_to(text)
     for output in (text, link):
         assert main(["translate", "--model", str(run), "--input", str(text), "--output", str(output)]) == 2
-        message = f"npx-transformer: {output}: the output would replace an input; try another --output\n"
+        message = f"npx-transformer: {output}: this output would replace an input or another output; try another path\n"
         assert capfd.readouterr().err == message and text.read_text() == "one\n"
 
 

@@ -191,9 +191,29 @@ def edit_tokenizer(folder):
         file.write("\n")
 
 
+def edit_texts(*keys, value):
+    """Return a function that changes one value of the texts in manifest.json."""
+
+    def edit(folder):
+        manifest = json.loads((folder / "manifest.json").read_text())
+        texts = manifest["texts"]
+        for key in keys[:-1]:
+            texts = texts[key]
+        texts[keys[-1]] = value
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+
+    return edit
+
+
 @pytest.mark.parametrize(
     ("damage", "options", "part"),
     [
+        (edit_texts("valid", value=[]), [], "got 'texts.valid: expected keys and values; got list'"),
+        (edit_texts("valid", "sha256", value=[1, 2]), [], "got 'texts.valid.sha256: expected keys and values"),
+        (edit_texts("valid", "sha256", value={}), [], "got 'texts.valid.sha256.src: missing'"),
+        (edit_texts("train", "sha256", "src", value=5), [], "got 'texts.train.sha256.src: expected str; got 5'"),
+        (edit_texts("train", "sha256", value={}), [], "got 'texts.train.sha256: expected two languages'"),
+        (edit_texts("more", value=5), [], "got 'texts.more: expected keys and values; got int'"),
         (lambda folder: shutil.rmtree(folder), [], "got nothing; try npx-transformer data own"),
         (lambda folder: (folder / "manifest.json").unlink(), [], "an unfinished one; try the same `data` command"),
         (lambda folder: (folder / "manifest.json").write_text("{}"), [], "settings: missing"),

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from train.cli import main
 from train.files import WriteError
 from train.json_files import sealed_json
+from train.run.lock import lock_folder
 from train.text.download import prepare as preparing
 
 SIDES = (("src", "en"), ("tgt", "de"))
@@ -49,6 +51,65 @@ def test_a_complete_folder_is_not_replaced_by_other_texts_or_settings(text, tmp_
     assert contents(out) == before
     (out / "manifest.json").unlink()  # as after an interruption: nothing trains on it
     assert prepare(text, out, "--vocab-size=266") == 0
+
+
+@pytest.mark.parametrize("record", [None, "", "{}"])
+def test_a_manifest_without_a_record_protects_its_folder(text, tmp_path, capfd, record):
+    out = tmp_path / "out"
+    assert prepare(text, out) == 0
+    before = contents(out)
+    (out / "texts.json").unlink() if record is None else (out / "texts.json").write_text(record)
+    changed = contents(out)
+    for options, words, change in (
+        (["--vocab-size=266"], {}, "--vocab-size"),
+        ([], {"part": "valid"}, "text"),
+        ([], {"valid": ""}, "text"),
+    ):
+        assert prepare(text, out, *options, **words) == 2
+        assert f"{out} was prepared with a different {change}, and runs" in capfd.readouterr().err
+        assert contents(out) == changed
+    assert prepare(text, out) == 0 and contents(out) == before
+
+
+def test_two_commands_do_not_write_one_folder(text, tmp_path, capfd):
+    out = tmp_path / "out"
+    out.mkdir()
+    locked, done = threading.Event(), threading.Event()
+
+    def hold():
+        with lock_folder(out, "data"):
+            locked.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    locked.wait()
+    try:
+        assert prepare(text, out) == 2 and [path.name for path in out.iterdir()] == ["lock"]
+        assert f"{out} is in use by data (process " in capfd.readouterr().err
+    finally:
+        done.set()
+        thread.join()
+    (out / "lock").touch()  # a killed command leaves its lock behind
+    assert prepare(text, out) == 0 and not (out / "lock").exists()
+
+
+def test_a_text_that_changes_while_it_is_read_is_refused(text, tmp_path, monkeypatch, capfd):
+    mine, out = tmp_path / "mine", tmp_path / "out"
+    shutil.copytree(text, mine)
+    read_pairs = preparing.read_pairs
+
+    def change_and_read(pair, folder):
+        for language in ("en", "de"):
+            with open(mine / f"train.{language}", "a") as file:
+                file.write("another line\n")
+        return read_pairs(pair, folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "read_pairs", change_and_read)
+        assert prepare(mine, out) == 2
+    assert "train.en: the text was changed while it was read; try the same command again\n" in capfd.readouterr().err
+    assert not out.exists() and prepare(mine, out) == 0
 
 
 def test_changed_moved_and_added_texts_are_prepared_again(text, tmp_path, capfd):

@@ -137,6 +137,7 @@ def test_a_wrong_hash_raises_and_deletes_the_download(tmp_path):
         fetch_all([ARCHIVE], tmp_path, url)
     assert f"expected SHA-256 {ARCHIVE.sha256}; got " in str(error.value)
     assert "76,800 bytes of 76,800" in str(error.value)
+    assert str(error.value).endswith("; try the same command again, or another --mirror")
     assert not [*tmp_path.iterdir()]
     old = Archive("a.bin", "", md5=hashlib.md5(BYTES).hexdigest())
     with served({"a.bin": BYTES}) as (url, _):

@@ -74,10 +74,10 @@ def test_an_input_error_names_the_input(uninterrupted, text, tmp_path, capfd):
 @pytest.mark.parametrize("damage", ["cut", "other", "changed"])
 def test_a_damaged_gzip_file_is_one_line(damage, text, tmp_path, capfd):
     packed = gzip.compress((text / "train.en").read_bytes())
-    (tmp_path / "good.gz").write_bytes(gzip.compress((text / "train.de").read_bytes()))
+    (tmp_path / "good.GZ").write_bytes(gzip.compress((text / "train.de").read_bytes()))
     content = {"cut": packed[:-30], "other": b"no archive at all", "changed": packed[:-6] + b"12" + packed[-4:]}[damage]
     (tmp_path / "bad.gz").write_bytes(content)
-    sides = [tmp_path / "good.gz", tmp_path / "bad.gz"]
+    sides = [tmp_path / "good.GZ", tmp_path / "bad.gz"]
     for src, tgt in (sides, sides[::-1]):
         out = ["data", "own", "--out", str(tmp_path / "out"), "--quiet"]
         assert main([*out, "--train-src", str(src), "--train-tgt", str(tgt)]) == 2

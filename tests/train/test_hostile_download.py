@@ -34,7 +34,7 @@ def answering(*answers):
                 pass
             answer = left.pop(0) if len(left) > 1 else left[0]
             try:
-                for part in answer if isinstance(answer, list) else [answer]:
+                for part in answer() if callable(answer) else answer if isinstance(answer, list) else [answer]:
                     self.wfile.write(part.replace(b"PORT", str(self.server.server_address[1]).encode()))
             except OSError:
                 pass
@@ -89,6 +89,78 @@ def test_a_hostile_answer_gives_one_line(tmp_path, quick, name):
     text = str(error.value)
     assert text.isprintable() and message in text and "a.bin" in text and "; try " in text
     assert {path.name for path in (tmp_path / "out").iterdir()} <= {"a.bin.part"}
+
+
+def dripping(start, drop, wait=0.05):
+    """Return an answer that never ends."""
+
+    def parts():
+        yield start
+        while True:
+            threading.Event().wait(wait)
+            yield drop
+
+    return parts
+
+
+SLOW = {
+    "interim responses": dripping(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000, wait=0),
+    "headers": dripping(b"HTTP/1.1 200 OK\r\nX: ", b"x"),
+    "body": dripping(answer(b"Content-Length: 76800"), b"x"),
+    "body of unknown length": dripping(answer(), b"x"),
+    "chunks": dripping(answer(b"Transfer-Encoding: chunked"), b"1\r\nx\r\n"),
+    "length of a chunk": dripping(answer(b"Transfer-Encoding: chunked", body=b"1;"), b"x"),
+    "trailers": dripping(answer(b"Transfer-Encoding: chunked", body=b"1\r\nx\r\n0\r\n"), b"x: y\r\n"),
+    "body of a redirect": dripping(answer(b"Location: http://127.0.0.1:PORT/", status=b"302 Found"), b"x"),
+}
+
+
+@pytest.mark.parametrize("published", [True, False])
+@pytest.mark.parametrize("name", SLOW)
+def test_a_slow_download_ends(tmp_path, quick, monkeypatch, name, published):
+    monkeypatch.setattr(fetching, "PERIOD", 0.2)
+    with answering(SLOW[name]) as url, pytest.raises(UserError, match="a.bin: expected a complete download; got '"):
+        fetch_all([ARCHIVE if published else UNPUBLISHED], tmp_path, url)
+    assert {path.name for path in tmp_path.iterdir()} <= {"a.bin.part"}
+
+
+def test_connections_of_one_byte_each_end_the_download(tmp_path, quick):
+    ranges = [answer(b"Content-Range: bytes %d-9/10" % n, body=b"x", status=b"206 Partial") for n in range(1, 10)]
+    with answering(answer(b"Content-Length: 76800", body=b"x"), *ranges, answer(status=b"404 Not Found")) as url:
+        with pytest.raises(UserError, match="a.bin: expected a complete download; got 'the connection was closed"):
+            fetch_all([ARCHIVE], tmp_path, url)
+    assert (tmp_path / "a.bin.part").stat().st_size == fetching.MAX_FAILURES
+
+
+def test_a_download_of_many_periods_completes(tmp_path, monkeypatch):
+    monkeypatch.setattr(fetching, "PERIOD", 0.5)
+
+    def parts():
+        yield answer(b"Content-Length: 76800")
+        for i in range(0, len(BYTES), 4800):
+            threading.Event().wait(0.06)
+            yield BYTES[i : i + 4800]
+
+    with answering(parts, answer(status=b"404 Not Found")) as url:
+        fetch_all([ARCHIVE], tmp_path, url)
+    assert (tmp_path / "a.bin").read_bytes() == BYTES
+
+
+URLS = [
+    "http://[bad",
+    "http://..",
+    f"http://{'a' * 70}.com",
+    "http://127.0.0.1:1/ä",
+    "http://127.0.0.1/\udcff",
+    "http://",
+]
+
+
+@pytest.mark.parametrize("url", [*URLS, "http://127.0.0.1:x", "http://127.0.0.1:99999", "http://a b", "http://a\0"])
+def test_an_invalid_url_gives_one_line(tmp_path, quick, url):
+    with pytest.raises(UserError, match="a.bin: expected a complete download; got '") as error:
+        fetch_all([ARCHIVE], tmp_path, url)
+    assert str(error.value).isprintable() and not [*tmp_path.iterdir()]
 
 
 def test_an_archive_of_unknown_size_has_a_limit(tmp_path, monkeypatch):

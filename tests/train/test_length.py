@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from train.cli import main
 from train.experiments import length
 from train.experiments.length import COMMA, FIRST, LENGTHS, ROWS, TASKS, WORDS, answer, reach, run_length
-from train.json_files import write_json
+from train.json_files import read_sealed, write_json
 
 UNITS = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
 NAMES = [*UNITS, "seventeen", "eighteen", "nineteen"]
@@ -88,7 +88,9 @@ def test_every_row_is_reported(tmp_path, monkeypatch):
         result = {"task": task, "positions": positions, "parameters": 1, "seconds": 1.0}
         write_json(tmp_path / "rows" / f"{row}.json", result | {"lengths": scores(*[100] * len(LENGTHS))})
     monkeypatch.setattr(length, "run_row", None)
+    (tmp_path / "length.png").symlink_to(tmp_path / "settings.json")
     assert len(run_length(tmp_path, progress=False)["rows"]) == len(ROWS)
+    assert read_sealed(tmp_path / "settings.json") is not None and not (tmp_path / "length.png").is_symlink()
     page = (tmp_path / "length.md").read_text("utf-8")
     assert "is confirmed here" in page and "length.png" in page and (tmp_path / "length.png").stat().st_size > 1000
 

@@ -8,6 +8,7 @@ import pytest
 from tests.helpers.trainings import outcome, run
 from train import Trainer, UserError, average_checkpoints
 from train.cli import main
+from train.experiments.folder import open_table_folder
 from train.files import atomic_write, open_for_appending
 from train.run.checkpoint import load_model
 from train.run.folder import RunFolder
@@ -175,6 +176,46 @@ def test_links_in_a_data_folder_are_replaced(tmp_path):
     assert main(command) == 0
     assert (tmp_path / "victim").read_text() == PRECIOUS
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_symlink()]
+
+
+@pytest.mark.parametrize("name", ["downloads", "prepared", "prepared/train"])
+@pytest.mark.parametrize("kind", ["new", "complete", "broken"])
+def test_a_link_in_place_of_a_folder_of_data_is_rejected(tmp_path, capfd, name, kind):
+    for side in ("src", "tgt"):
+        (tmp_path / side).write_text("".join(f"{side} {n} and {n % 7}\n" for n in range(30)))
+    out, victims = tmp_path / "out", tmp_path / "victims"
+    command = ["data", "own", "--vocab-size", "270", "--quiet", "--out", str(out)]
+    command += [f"--train-{side}={tmp_path / side}" for side in ("src", "tgt")]
+    commands = [command]
+    if kind != "new" or name == "prepared/train":
+        assert main(command) == 0
+        shutil.rmtree(out / name)
+        sizes = ["--set", "train.max_steps=1", "--set", "model.d_model=16", "--set", "model.n_layers=1"]
+        commands += [["train", "tiny", "--data", str(out), "--out", str(tmp_path / "run"), *sizes]] * ("p" in name[:1])
+    (out / name).parent.mkdir(exist_ok=True)
+    for folder in (victims, victims / "train"):
+        folder.mkdir(exist_ok=True)
+        for file in ("src.tokens", "meta.json"):
+            (folder / file).write_text(PRECIOUS)
+    (out / name).symlink_to(victims if kind != "broken" else tmp_path / "nothing")
+    before = {path: path.stat().st_mtime_ns for path in victims.rglob("*")}
+    for arguments in commands:
+        capfd.readouterr()
+        assert main(arguments) == 2
+        err = capfd.readouterr().err
+        assert f"out/{name}: expected a folder of this program; got a link; try moving the folder back" in err
+        assert {path: path.stat().st_mtime_ns for path in victims.rglob("*")} == before
+        assert (out / name).is_symlink() and not (tmp_path / "nothing").exists()
+
+
+def test_a_link_in_place_of_a_row_of_a_table_is_rejected(tmp_path):
+    open_table_folder(tmp_path / "out", {})
+    (tmp_path / "out" / "base").symlink_to(tmp_path)
+    with pytest.raises(UserError, match="out/base: expected a folder of this program; got a link"):
+        open_table_folder(tmp_path / "out", {})
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    (tmp_path / "out" / "base").unlink()
+    open_table_folder(tmp_path / "link", {})
 
 
 @pytest.mark.parametrize("other", ["link", "folder", "pipe"])

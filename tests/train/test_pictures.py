@@ -1,6 +1,7 @@
 """Pictures (train/viewer, `draw`, `reproduce figures`): deterministic bytes, the engine's numbers, alternative text."""
 
 import dataclasses
+import os
 import re
 import tracemalloc
 import types
@@ -98,6 +99,15 @@ def test_curves_of_two_runs_tell_them_apart(tmp_path, uninterrupted):
     assert "other, validation perplexity, valid: first" in alt and f"at update {last['step']}" in alt
 
 
+@pytest.mark.parametrize("kind", ["a pipe", "an empty folder"])
+def test_curves_of_something_else_name_it(tmp_path, capsys, kind):
+    (tmp_path / "config.toml").touch()
+    os.mkfifo(tmp_path / "metrics.jsonl") if kind == "a pipe" else (tmp_path / "metrics.jsonl").mkdir()
+    assert main(["draw", str(tmp_path), "curves", "--out", str(tmp_path / "a.svg")]) == 2
+    got = kind.replace("an empty", "a")
+    assert capsys.readouterr().err.endswith(f"{tmp_path}/metrics.jsonl: expected a file; got {got}; try removing it\n")
+
+
 def test_the_papers_figures(tmp_path, uninterrupted, capsys):
     out = tmp_path / "figures"
     given = ["reproduce", "figures", "--model", str(uninterrupted), "--input", "one two three", "--out", str(out)]
@@ -105,7 +115,11 @@ def test_the_papers_figures(tmp_path, uninterrupted, capsys):
     files = [out / f"figure{n}.svg" for n in (3, 4, 5)]
     assert capsys.readouterr().out.split() == [str(file) for file in files]
     before = [file.read_bytes() for file in files]
+    (tmp_path / "victim").write_text("mine")
+    files[0].unlink()
+    files[0].symlink_to(tmp_path / "victim")
     assert main(given) == 0 and before == [file.read_bytes() for file in files]
+    assert (tmp_path / "victim").read_text() == "mine" and not files[0].is_symlink()
     assert all(
         "encoder self-attention, layer 0 (counted from 0)" in file.with_suffix(".alt.txt").read_text() for file in files
     )

@@ -315,6 +315,32 @@ def test_table_2_has_the_papers_rows_and_both_costs(trained, texts, tmp_path, ca
     assert [path.read_text() for path in mine.iterdir()] == ["mine"]
 
 
+def test_table_2_translates_again_after_a_change(trained, texts, tmp_path, monkeypatch):
+    calls, translate = [], table2.best_translations
+
+    def count_and_translate(*args, **options):
+        calls.append(1)
+        return translate(*args, **options)
+
+    monkeypatch.setattr(table2, "best_translations", count_and_translate)
+    shutil.copytree(trained, tmp_path / "run")
+    shutil.copy(texts["valid_src"], tmp_path / "src")
+    run = table2.TrainedRun(tmp_path / "run", tmp_path / "src", texts["valid_tgt"])
+    file, config = tmp_path / "en-de.translated", tmp_path / "run/config.toml"
+    expected = table2.translate_test(file, run)
+    changes = [
+        lambda: shutil.copy(texts["valid_tgt"], file),
+        lambda: file.write_text(""),
+        lambda: file.with_name(f"{file.name}.json").unlink(),
+        lambda: config.write_text(config.read_text().replace("\nbeam = ", "\nbeam = 1")),
+        lambda: (tmp_path / "src").write_text("one\n" * 4),
+    ]
+    for n, change in enumerate(changes, 2):
+        change()
+        for _ in range(2):
+            assert (table2.translate_test(file, run) == expected or n > 4) and len(calls) == n
+
+
 def test_table_2_counts_the_updates_after_the_last_log_line(trained, texts, tmp_path):
     """The cost covers all updates, even of a run that is shorter than one interval of log lines."""
     out = tmp_path / "run"

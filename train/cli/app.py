@@ -126,10 +126,10 @@ def line_progress(verb: str, input: Path | None, output: Path | None, enabled: b
 
 
 @contextmanager
-def open_output(path: Path | None, *inputs: Path | None) -> Iterator[Any]:
-    """Yield a text stream to standard output (UTF-8) or to a file that is replaced atomically on success.
+def open_output(path: Path | None, *others: Path | None, models: Sequence[Path] = (), mode: str = "t") -> Iterator[Any]:
+    """Yield a stream to a file that is replaced atomically on success, or a text stream to standard output (UTF-8).
 
-    Raises UserError if the file is one of `inputs`.
+    Raises UserError for a file that `check_output` rejects.
     """
     if path in (None, STDIO):
         sys.stdout.flush()
@@ -138,15 +138,24 @@ def open_output(path: Path | None, *inputs: Path | None) -> Iterator[Any]:
             yield output
             output.flush()
         return
-    check_output(path, *inputs)
-    with atomic_write(path, "t", write_through=True) as file:
+    check_output(path, *others, models=models)
+    with atomic_write(path, mode, write_through=True) as file:
         yield file
 
 
-def check_output(path: Path, *inputs: Path | None) -> None:
-    """Raise UserError if a file cannot be written to `path`, or would replace one of `inputs`."""
-    if path.is_file() and any(other and other.exists() and path.samefile(other) for other in inputs):
-        raise UserError(f"{path}: the output would replace an input; try another --output")
+def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) -> None:
+    """Raise UserError if a file cannot be written to `path`, or would replace standard input or one of `others`, the
+    other inputs and outputs of the command, or is inside the run of one of `models`."""
+    from train.formats.export import run_of
+
+    real = Path(os.path.realpath(path))
+    for other in filter(None, (Path("/dev/stdin"), *others)):
+        is_same_new_file = not path.exists() and str(real) == os.path.realpath(other)
+        if is_same_new_file or path.is_file() and other.exists() and path.samefile(other):
+            raise UserError(f"{path}: this output would replace an input or another output; try another path")
+    for model in models:
+        if real.is_relative_to(run_of(model)):
+            raise UserError(f"{path}: expected a file outside the run; got one in {model}; try another path")
     if path.is_dir() or not path.parent.is_dir():
         got = "a folder" if path.is_dir() else f"no folder {path.parent}"
         raise UserError(f"{path}: expected a file to write; got {got}; try another --output")

@@ -79,7 +79,7 @@ def classify(
         open_input(input) if gold is None else nullcontext(text_of(example, task.name) for example in examples)
     )
     predicted = []
-    with texts as lines, open_output(output, input, gold, gold_tags) as file:
+    with texts as lines, open_output(output, input, gold, gold_tags, models=[model]) as file:
         network, tokenizer, _, origin = load_with_origin(model, task.name, warn)
         names = label_names(tokenizer)
         with line_progress("labeled", gold or input, output, not quiet and gold is None) as work:

@@ -160,9 +160,10 @@ def draw_curves_of(runs: list[Path], out: Path) -> None:
 
     curves = {}
     for name, run in by_name(runs).items():
-        curves[name] = series(RunFolder(run).metrics())
+        folder = RunFolder(run)
+        curves[name] = series([entry for _, entry in folder.metric_lines()] if folder.metrics_file.exists() else [])
         if not curves[name]:
-            if run.is_dir() and not RunFolder(run).has_run_files():
+            if run.is_dir() and not folder.has_run_files():
                 raise not_a_run_error(run, "a run folder")
             raise UserError(f"{run}: expected a run with metrics; got nothing to draw; try the --out of a training run")
     draw_curves(curves, out, ", ".join(f"{name}/metrics.jsonl" for name in curves))

@@ -1,6 +1,7 @@
 """`embed`: a vector for each line of text, computed by the encoder of a run."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
@@ -50,25 +51,25 @@ def embed(
             f"{model}: expected a model of the architecture encoder; got {network.config.architecture}; try another run"
         )
     if output is not None and output != STDIO:
-        check_output(output, input)
+        check_output(output, input, models=[model])
     with open_input(input) as lines, line_progress("embedded", input, output, not quiet) as work:
         vectors: Any = embed_lines(network, tokenizer, lines, pooling, on_progress=work.advance)
-        if output is not None and output.suffix == ".npy":
-            write_array(output, list(vectors), network.config.d_model)
-        else:
-            with open_output(output) as file:
-                for vector in vectors:
+        as_array = output is not None and output.suffix == ".npy"
+        rows = list(vectors) if as_array else vectors
+        with open_output(output, input, models=[model], mode="b" if as_array else "t") as file:
+            if as_array:
+                write_array(file, rows, network.config.d_model)
+            else:
+                for vector in rows:
                     file.write(" ".join(f"{x:.6g}" for x in vector.tolist()) + "\n")
                     file.flush()
     if not quiet:
         warn(f"embedded {work.result()}, with {origin.path}")
 
 
-def write_array(path: Path, vectors: list[Any], width: int) -> None:
-    """Write vectors as the rows of a NumPy array (n, width)."""
+def write_array(file: Any, vectors: list[Any], width: int) -> None:
+    """Write vectors as the rows of a NumPy array (n, width) to a file or a pipe."""
     import numpy as np
 
-    from train.files import atomic_write
-
-    with atomic_write(path) as file:
-        np.save(file, np.stack(vectors) if vectors else np.zeros((0, width), np.float32))
+    unseekable = SimpleNamespace(write=file.write)  # np.save seeks in what it takes for a file, but a pipe cannot seek
+    np.save(unseekable, np.stack(vectors) if vectors else np.zeros((0, width), np.float32))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from train.cli.app import Device, Quiet, app, line_progress, open_input, open_output, use_device
+from train.cli.app import STDIO, Device, Quiet, app, check_output, line_progress, open_input, open_output, use_device
 from train.cli.options import (
     Alpha,
     BatchTokens,
@@ -74,10 +74,12 @@ def parse(
         raise UserError("--lexicon constrains the search, but --free removes the constraints; try only one of them")
     if svg is not None:
         check_path(svg, (".svg",))
+        others = (input, gold, lexicon, Path("/dev/stdout") if output in (None, STDIO) else output)
+        check_output(svg, *others, models=[model])
     trees = list(read_clean_trees(gold)) if gold is not None else []
     tags = Lexicon.from_trees(read_clean_trees(lexicon)) if lexicon is not None else None
     source: AbstractContextManager[Iterator[str | None]] = nullcontext(iter(())) if gold else open_input(input)
-    with source as lines, open_output(output, input, gold, lexicon) as file:
+    with source as lines, open_output(output, input, gold, lexicon, models=[model]) as file:
         network, tokenizer, config, origin = load_with_origin(model, "parsing", warn)
         if tags and not tokenizer.tags:
             raise UserError(
@@ -99,6 +101,6 @@ def parse(
     if svg is not None:
         if written.first_tree is None:
             raise UserError("--svg: the input has no sentence to draw; try an input with words, or without --svg")
-        with open_output(svg) as file:
+        with open_output(svg, *others, models=[model]) as file:
             file.write(draw_tree(written.first_tree, *attention_over_words(network, tokenizer, written.first_tree)))
     warn("\n".join(summarize(parses, report)) if gold is not None else str(written))

@@ -108,7 +108,7 @@ def translate(
         with world.rank_zero_first():
             if world.rank == 0:  # only rank 0 reads, writes and warns
                 lines = stack.enter_context(open_input(input))
-                file = stack.enter_context(open_output(output, input, constrain))
+                file = stack.enter_context(open_output(output, input, constrain, models=model))
                 on_warning = warn
         network, tokenizer, config, checkpoints = load_models(model, on_warning)
         world.start_heartbeat(config.train.rank_timeout)

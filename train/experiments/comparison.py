@@ -10,6 +10,7 @@ from typing import Any
 from train.experiments.folder import write_table
 from train.experiments.paper import FIGURES as ROWS
 from train.experiments.plot import import_pyplot
+from train.files import atomic_write
 
 # The paper's conclusions (section 6.2), as rows from best to worst.
 CLAIMS = {
@@ -242,6 +243,7 @@ def draw(comparison: Mapping[str, Any], path: Path) -> bool:
     axes[0].invert_yaxis()
     axes[0].legend()
     figure.suptitle(f"Table 3, scale {comparison['scale']}: differences from base")
-    figure.savefig(path, dpi=120)
+    with atomic_write(path) as file:
+        figure.savefig(file, format="png", dpi=120)
     plt.close(figure)
     return True

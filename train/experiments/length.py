@@ -20,6 +20,7 @@ from models import Transformer, TransformerConfig
 from models.search import greedy_search
 from train.experiments.folder import check_row, open_table_folder, write_table
 from train.experiments.plot import import_pyplot
+from train.files import atomic_write
 from train.json_files import read_sealed, write_json
 from train.learn.optimizer import Adam
 from train.progress import Display
@@ -247,6 +248,7 @@ def draw(table: Mapping[str, Mapping[str, Any]], path: Path) -> bool:
     axes[0].set_ylabel("exact outputs, %")
     if handles := axes[0].get_legend_handles_labels()[0]:
         axes[0].legend(handles=handles)
-    figure.savefig(path, dpi=120)
+    with atomic_write(path) as file:
+        figure.savefig(file, format="png", dpi=120)
     pyplot.close(figure)
     return True

@@ -7,6 +7,7 @@ as in the paper, as time x devices x sustained FLOP/s of a device (footnote 5). 
        /table2.{md,json}
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -42,8 +43,8 @@ class TrainedRun:
 def run_table2(out: Path, runs: Mapping[str, TrainedRun]) -> dict[str, Any]:
     """Translate and score the test texts with the `runs` for "en-de" and "en-fr"; write and return the table.
 
-    A translation in `out` of the same text by the same checkpoint is reused. Raises UserError for an invalid run or
-    text, and for a folder that another command has written.
+    An unchanged translation in `out` of the same text by the same checkpoint and search is reused. Raises UserError for
+    an invalid run or text, and for a folder that another command has written.
     """
     for run in runs.values():  # check before the first translation, which may take hours
         check_test_text(run)
@@ -101,17 +102,17 @@ def training_cost(path: Path) -> dict[str, Any]:
 
 
 def translate_test(file: Path, run: TrainedRun) -> list[str]:
-    """Return the translations of the test text, from `file` if it is up to date."""
-    checkpoint = find_checkpoint(run.run)
-    inputs = {"text": digest(run.src), "state": digest(checkpoint / "state.json")}
-    record_file = file.with_name(f"{file.name}.json")
-    if file.is_file() and read_sealed(record_file) == inputs:
-        return file.read_text("utf-8").split("\n")[:-1]
+    """Return the translations of the test text, from `file` if it is up to date and unchanged."""
     model, tokenizer, config = load_model(run.run, "translation")
+    inputs = {"text": digest(run.src), "state": digest(find_checkpoint(run.run) / "state.json")}
+    inputs |= {"search": json.dumps(asdict(config.search))}
+    record_file = file.with_name(f"{file.name}.json")
+    if file.is_file() and read_sealed(record_file) == inputs | {"translations": digest(file)}:
+        return file.read_text("utf-8").split("\n")[:-1]
     translations = best_translations(model, tokenizer, read_all_lines(run.src), **asdict(config.search))
     record_file.unlink(missing_ok=True)
     write_text(file, "".join(f"{line}\n" for line in translations))
-    write_json(record_file, inputs)
+    write_json(record_file, inputs | {"translations": digest(file)})
     return translations
 
 

@@ -62,10 +62,10 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
 
 
 def run_of(path: Path) -> Path:
-    """Return the run folder that `path` is or, for a checkpoint, belongs to; symbolic links are resolved."""
+    """Return the run folder that `path` is or belongs to; symbolic links are resolved."""
     path = Path(os.path.realpath(path))
-    run = path.parent.parent
-    return run if path.parent.name == "checkpoints" and (run / "config.toml").exists() else path
+    around = (path.parent, path.parent.parent)
+    return next((run for run in around if (run / "checkpoints").exists() and (run / "config.toml").exists()), path)
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import npx
 from train.errors import UserError
 from train.files import atomic_write, digest, make_folder, text_digest
-from train.json_files import read_sealed, write_json
+from train.json_files import read_sealed, reject_links, write_json
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -25,11 +25,13 @@ def write_prepared(
     """Write the files `names` and meta.json, whose content `write_files` returns after writing the open files.
 
     meta.json is written last and holds the checksums of the other files, so an interrupted or mixed-up preparation is
-    never mistaken for a complete one. Raises UserError if the folder cannot be written, and on ranks other than 0.
+    never mistaken for a complete one. Raises UserError if the folder is a link or cannot be written, and on ranks other
+    than 0.
     """
     if npx.distributed.world().rank:
         got = "missing or different ones"
         raise UserError(f"{out_dir}: expected the token arrays that rank 0 wrote; got {got}; try a shared folder")
+    reject_links(out_dir)
     try:
         make_folder(out_dir)
         with ExitStack() as stack:

@@ -68,10 +68,11 @@ def set_ticks(axis: Any, places: Sequence[float], labels: Sequence[str], **optio
     plain_text(*axis.get_ticklabels())
 
 
-def write(figure: Any, path: Path, title: str, alt: str, source: str) -> Path:
+def write(figure: Any, path: Path, title: str, alt: str, source: str, write_through: bool = True) -> Path:
     """Write the picture and its alternative text (NAME.alt.txt next to it); return the path of the text.
 
     `title`, `alt` and `source` (the origin of the drawn data) are also stored in the file's metadata.
+    `write_through` is for a path that the user named (see `atomic_write`).
     """
     import matplotlib
 
@@ -82,7 +83,7 @@ def write(figure: Any, path: Path, title: str, alt: str, source: str) -> Path:
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # for scripts that the font does not cover
         drawn = io.BytesIO()
         figure.savefig(drawn, format=path.suffix[1:], dpi=DPI, metadata=about)
-    with atomic_write(path, write_through=True) as file:
+    with atomic_write(path, write_through=write_through) as file:
         file.write(xml_safe(drawn.getvalue().decode()).encode() if svg else drawn.getvalue())
     write_text(text := alt_text_path(path), f"{title}\n\n{alt}\n\n{SOURCE_LINE.decode()}{source}.\n")
     return text

@@ -4,11 +4,13 @@ import errno
 import http.client
 import os
 import shutil
+import socket
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,11 @@ from train.progress import Display, Work
 from train.text.download.catalog import Archive
 
 BLOCK = 1 << 20  # bytes
-MAX_SIZE = 1 << 32  # bytes of an archive whose size is not published
+MAX_SIZE = 1 << 28  # bytes of an archive whose size is not published
 TIMEOUT = 30.0  # seconds without data after which a connection counts as broken
-MAX_FAILURES = 5  # maximum number of consecutive connections without new data
+# A connection ends unless it delivers the headers and, after that, MIN_BYTES of content in PERIOD seconds.
+PERIOD, MIN_BYTES = 60.0, 1 << 14
+MAX_FAILURES = 5  # maximum number of consecutive connections with fewer than MIN_BYTES
 ProgressCallback = Callable[[Archive, int, int], object]  # archive, bytes downloaded, total bytes (0: unknown)
 
 
@@ -44,9 +48,46 @@ class SafeRedirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(request, *args)
 
 
+class WatchedResponse(http.client.HTTPResponse):
+    """A response whose connection ends PERIOD seconds after the last call of `watch`."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        self.timer, self.sock, self.is_too_slow = threading.Timer(0, print), sock, False
+        self.watch()
+
+    def watch(self) -> None:
+        self.timer.cancel()
+        self.timer = threading.Timer(PERIOD, self._end)
+        self.timer.daemon = True
+        self.timer.start()
+
+    def _end(self) -> None:
+        self.is_too_slow = True
+        with suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.timer.cancel()
+        super().close()
+
+
+class Watched(urllib.request.AbstractHTTPHandler):
+    """Opens connections whose responses are watched."""
+
+    def do_open(self, http_class: Any, req: Any, **http_conn_args: Any) -> Any:
+        def connect(*args: Any, **options: Any) -> Any:
+            connection = http_class(*args, **options)
+            connection.response_class = WatchedResponse
+            return connection
+
+        return super().do_open(connect, req, **http_conn_args)
+
+
+HANDLERS = [type("", (Watched, base), {}) for base in (urllib.request.HTTPHandler, urllib.request.HTTPSHandler)]
 for status in (301, 303, 307, 308):  # the statuses that the base class handles too
     setattr(SafeRedirects, f"http_error_{status}", SafeRedirects.http_error_302)
-OPENER = urllib.request.build_opener(SafeRedirects)
+OPENER = urllib.request.build_opener(SafeRedirects, *HANDLERS)
 
 
 def fetch_all(
@@ -81,8 +122,8 @@ def fetch_all(
         else:
             try:
                 entries.append(fetch(archive, file, url, on_progress))
-            except OSError as error:
-                if error.errno == errno.ENOSPC:
+            except (OSError, ValueError) as error:  # ValueError: an invalid URL
+                if getattr(error, "errno", None) == errno.ENOSPC:
                     raise
                 absent = "; ".join(f"{a.name} ({a.hash})" for a in archives if not (folder / a.name).is_file())
                 reason = one_line(getattr(error, "reason", error) or type(error).__name__)
@@ -125,13 +166,13 @@ def fetch(archive: Archive, file: Path, url: str, on_progress: ProgressCallback)
                 reason = error
             except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
                 reason = error
-            failures = 0 if part.exists() and part.stat().st_size > size_before else failures + 1
+            failures = 0 if part.exists() and part.stat().st_size >= size_before + MIN_BYTES else failures + 1
             is_unreachable = isinstance(getattr(reason, "reason", None), OSError) and not size_before
             if failures == MAX_FAILURES or is_unreachable:
                 raise OSError(one_line(getattr(reason, "reason", reason) or "the connection was closed early"))
             time.sleep(min(TIMEOUT, 0.1 * 2**failures))
     try:
-        entry = verify(archive, part)
+        entry = verify(archive, part, "the same command again, or another --mirror")
     except UserError:
         part.unlink()
         raise
@@ -154,17 +195,23 @@ def download(archive: Archive, part: Path, url: str, on_progress: ProgressCallba
         with open(open_inside(part, os.O_WRONLY | os.O_APPEND), "ab") as file:
             if not size:
                 file.truncate(0)
+            size_watched = size
             while block := response.read1(BLOCK):
                 file.write(block)
                 size += len(block)
+                if size >= size_watched + MIN_BYTES:
+                    size_watched = size
+                    response.watch()
                 on_progress(archive, size, total)
                 if size > (limit := archive.size or MAX_SIZE):
                     part.unlink()
                     raise UserError(f"{archive.name}: expected {limit:,} bytes; got more; try another --mirror")
+            if response.is_too_slow:
+                raise TimeoutError(f"less than {MIN_BYTES:,} bytes in {PERIOD:g} seconds")
     return not total or size >= total
 
 
-def verify(archive: Archive, file: Path) -> dict[str, Any]:
+def verify(archive: Archive, file: Path, attempt: str = "deleting it to download it again") -> dict[str, Any]:
     """Return the manifest entry of a file; raise UserError if its hash is wrong."""
     sha256, size = digest(file), file.stat().st_size
     actual, expected = sha256, archive.sha256 or sha256
@@ -172,9 +219,7 @@ def verify(archive: Archive, file: Path) -> dict[str, Any]:
         actual, expected = digest(file, "md5"), archive.md5
     if actual != expected:
         sizes = f"{size:,} bytes of {archive.size:,}" if archive.size else f"{size:,} bytes"
-        raise UserError(
-            f"{file}: expected {archive.hash}; got {actual} ({sizes}); try deleting it to download it again"
-        )
+        raise UserError(f"{file}: expected {archive.hash}; got {actual} ({sizes}); try {attempt}")
     checked_by = "sha256" if archive.sha256 else "md5" if archive.md5 else "nothing published"
     return {"file": archive.name, "url": archive.url, "bytes": size, "sha256": sha256, "checked_by": checked_by}
 

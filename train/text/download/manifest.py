@@ -6,7 +6,7 @@ from typing import Any
 from npx.ranges import Range
 from train.errors import UserError
 from train.files import describe_path, text_digest
-from train.json_files import Schema, read_json, schema_error
+from train.json_files import Schema, read_json, reject_links, schema_error
 from train.text.download.prepare import BEGUN
 
 SCHEMA: Schema = {
@@ -29,8 +29,14 @@ def data_keys(folder: Path) -> dict[str, Any]:
         got = "an unfinished one" if unfinished else describe_path(folder)
         attempt = "the same `data` command again" if unfinished else again
         raise UserError(f"{folder}: expected a folder written by npx-transformer data; got {got}; try {attempt}")
+    reject_links(folder / "prepared")
     manifest = read_json(file, "the manifest of `data`", "the `data` command again")
-    if problem := schema_error(manifest, SCHEMA):
+    if not (problem := schema_error(manifest, SCHEMA)):
+        texts, languages = manifest["texts"], manifest["texts"]["train"]["sha256"]
+        hashes = dict.fromkeys(texts, {"sha256": dict.fromkeys(languages, str)})
+        problem = schema_error({"texts": texts}, {"texts": hashes})
+        problem = problem if len(languages) == 2 else "texts.train.sha256: expected two languages"
+    if problem:
         raise UserError(f"{file}: expected the manifest of `data`; got '{problem}'; try {again}")
     keys: dict[str, Any] = {}
     for part in ("train", "valid"):

@@ -25,8 +25,9 @@ from typing import Any
 
 from train.errors import UserError
 from train.files import WriteError, atomic_write, describe_path, digest, make_folder, write_text
-from train.json_files import Schema, open_own_folder, read_json, read_sealed, schema_error, write_json
+from train.json_files import Schema, open_own_folder, read_json, read_sealed, reject_links, schema_error, write_json
 from train.progress import Display, Work
+from train.run.lock import lock_folder
 from train.text.corpus import prepare
 from train.text.download.catalog import Dataset, Pair
 from train.text.download.clean import REASONS, Cleaner, Rules
@@ -36,7 +37,7 @@ from train.text.download.unpack import read_pairs
 from train.text.lines import check_parallel, count_shared_lines, read_lines, read_parallel
 from train.text.tokenizer import Tokenizer
 
-BEGUN, TEXTS = "downloads/begun.json", "texts.json"
+BEGUN, TEXTS, IGNORED = "downloads/begun.json", "texts.json", ("downloads", "lock")
 # Maps a rule to its option of `data`; the other options have the names of their rules.
 OPTIONS = {"scripts": "--keep-scripts", "duplicates": "--keep-duplicates"}
 
@@ -77,7 +78,7 @@ def prepare_dataset(
     Raises UserError for any invalid input or failed download.
     """
     user_paths = user_files(dataset)  # check the paths before creating the folder
-    marker = open_own_folder(out, BEGUN, TEXTS, ignored=["downloads"])
+    open_own_folder(out, BEGUN, TEXTS, ignored=IGNORED)
     for path, output in product(user_paths, out.iterdir() if out.is_dir() else ()):
         if output.exists() and output.samefile(path):
             raise UserError(f"{path}: expected a text outside --out; got an output file, {output}; try another --out")
@@ -86,13 +87,17 @@ def prepare_dataset(
         tokenizer=settings.tokenizer or dataset.tokenizer,
         vocab_size=settings.vocab_size or dataset.vocab_size,
     )
-    check_same_inputs(out, dataset, settings, user_paths)
     for files in zip(user_paths[::2], user_paths[1::2], strict=True):
-        if not any(file.endswith(".gz") for file in files):  # those are counted while they are read
+        if not any(file.lower().endswith(".gz") for file in files):  # those are counted while they are read
             check_parallel(*files)
-    with ExitStack() as stack:
+    missing = [folder for folder in (out / "downloads", out, *out.parents) if not os.path.lexists(folder)]
+    make_folder(out)
+    with lock_folder(out, "data"), ExitStack() as stack:
+        marker = open_own_folder(out, BEGUN, TEXTS, ignored=IGNORED)
         if marker is None and not dataset.archives:
-            stack.enter_context(remove_if_refused(out))
+            stack.enter_context(remove_if_refused(out, missing))
+        reject_links(out / "downloads", out / "prepared")
+        check_same_inputs(out, dataset, settings, user_paths)
         make_folder(out / "downloads")
         if marker is None:
             write_json(out / BEGUN, {"of": "npx-transformer data"})
@@ -111,31 +116,31 @@ def prepare_dataset(
                     corpus = prepare(src, tgt, tokenizer, out / "prepared" / part, settings.max_length, work.set_done)
                 display.write(f"encoded {part}: {work.result()}" if work.done else f"{part} is already encoded")
                 arrays[part] = corpus.meta["pairs"] | {"tokens": corpus.meta["tokens"]}
-    sides = [out / f"{part}.{dataset.src}" for part in ("valid", "train")]
-    shared = count_shared_lines(*sides)[0] if "valid" in texts else 0
-    manifest = {
-        "command": command, "settings": asdict(settings), "sources": sources,
-        "shared_sources": shared, "pairs": count_outcomes(texts["train"], arrays["train"]),
-        "texts": texts, "arrays": arrays,
-        "tokenizer": {"digest": tokenizer.digest, "sha256": digest(out / "tokenizer.json"),
-                      "types": tokenizer.vocab_size},
-    }  # fmt: skip
-    write_text(out / "manifest.json", json.dumps(manifest, indent=1) + "\n")
-    return manifest
+        sides = [out / f"{part}.{dataset.src}" for part in ("valid", "train")]
+        shared = count_shared_lines(*sides)[0] if "valid" in texts else 0
+        manifest = {
+            "command": command, "settings": asdict(settings), "sources": sources,
+            "shared_sources": shared, "pairs": count_outcomes(texts["train"], arrays["train"]),
+            "texts": texts, "arrays": arrays,
+            "tokenizer": {"digest": tokenizer.digest, "sha256": digest(out / "tokenizer.json"),
+                          "types": tokenizer.vocab_size},
+        }  # fmt: skip
+        write_text(out / "manifest.json", json.dumps(manifest, indent=1) + "\n")
+        return manifest
 
 
 @contextmanager
-def remove_if_refused(out: Path) -> Iterator[None]:
-    """Remove the output of a new folder if the block raises UserError, unless the disk is the reason.
+def remove_if_refused(out: Path, missing: list[Path]) -> Iterator[None]:
+    """Remove the output of a new folder, and the folders that were `missing`, if the block raises UserError, unless the
+    disk is the reason.
 
     Files that the user has put into `downloads` remain.
     """
-    missing = [folder for folder in (out / "downloads", out, *out.parents) if not os.path.lexists(folder)]
     try:
         yield
     except UserError as error:
         if not isinstance(error, WriteError):
-            for path in (*out.glob("*"), out / BEGUN):
+            for path in (*sorted(out.glob("*"), key=lambda path: path.name == "lock"), out / BEGUN):
                 if path != out / "downloads":
                     with suppress(OSError):
                         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -151,20 +156,31 @@ def check_same_inputs(out: Path, dataset: Dataset, settings: Settings, user_path
     The user's own texts may have changed or moved, and a validation text may have been added.
     """
     record, file = read_record(out, dataset), out / "manifest.json"
-    if record is None or not file.is_file():
+    if not file.is_file():
         return
-    manifest = read_json(file, "the manifest of `data`", "deleting it")
-    if problem := schema_error(manifest, {"settings": {"rules": dict}}):
+    try:
+        manifest = read_json(file, "the manifest of `data`", "deleting it")
+    except UserError:
+        if record is None:
+            return  # no settings are known, and no run can use the folder
+        raise
+    if problem := schema_error(manifest, {"settings": {"rules": dict}, "sources": list}):
         raise UserError(f"{file}: expected the manifest of `data`; got '{problem}'; try deleting it")
-    stored, new = ({**given.pop("rules"), **given} for given in (manifest["settings"], asdict(settings)))
+    stored, new = ({**values.pop("rules"), **values} for values in (manifest["settings"], asdict(settings)))
     earlier = new | {"hold_out": 0}  # the settings that earlier versions did not record
     differing = [name for name in new if new[name] != stored.get(name, earlier[name])]
     changes = [OPTIONS.get(name, f"--{name.replace('_', '-')}") for name in differing]
-    texts, hashes = record["how"][:2]
-    new_texts = describe_texts(dataset)
-    others = [part for part, pairs in texts.items() if pairs != new_texts.get(part, [])]
-    if others and hashes != [digest(path) for path in user_paths[: len(hashes)]]:
-        changes.append(f"{others[0]} text")
+    if record:
+        texts, hashes = record["how"][:2]
+        new_texts = describe_texts(dataset)
+        others = [part for part, pairs in texts.items() if pairs != new_texts.get(part, [])]
+        if others and hashes != [digest(path) for path in user_paths[: len(hashes)]]:
+            changes.append(f"{others[0]} text")
+    else:  # without texts.json, the manifest identifies archives by name and the user's own texts by hash
+        key, sources = "file" if dataset.archives else "sha256", manifest["sources"]
+        given = [archive.name for archive in dataset.archives] or [digest(path) for path in user_paths]
+        if [source.get(key) for source in sources if isinstance(source, dict)] != given[: len(sources)]:
+            changes.append("text")
     if changes:
         raise UserError(
             f"{out} was prepared with a different {' and a different '.join(changes)}, and runs may use it; "
@@ -253,6 +269,9 @@ def write_texts(
     parts["train"]["counts"] = dict(cleaner.counts)
     for part, stream in streams.items():
         parts |= write_pairs(out, {part: languages}, zip(repeat(part), filter(any, stream), strict=False))
+    for path, sha256 in zip(user_files(dataset), input_hashes[len(dataset.archives) :], strict=True):
+        if digest(path) != sha256:
+            raise UserError(f"{path}: the text was changed while it was read; try the same command again")
     write_json(record_file, {"how": recipe, "parts": parts})
     return parts
 

@@ -102,7 +102,7 @@ def open_member(archive: Path | None, member: str) -> Iterator[IO[bytes]]:
 
 def gunzip(file: IO[bytes], name: str) -> IO[bytes]:
     """Return the file, decompressed if its name ends in .gz."""
-    return cast(IO[bytes], gzip.open(file)) if name.endswith(".gz") else file
+    return cast(IO[bytes], gzip.open(file)) if name.lower().endswith(".gz") else file
 
 
 def decode_lines(file: IO[bytes], name: str, attempt: str) -> Iterator[str]:
