@@ -1,6 +1,7 @@
 """The paper's configurations, checkpoints by time, and the differences of tensor2tensor, by version."""
 
 import inspect
+import signal
 
 import numpy as np
 import pytest
@@ -291,14 +292,19 @@ def test_checkpoint_minutes_count_across_interruptions(text, tmp_path, monkeypat
         before = self.state.seconds
         result = update(self)
         self.state.seconds = before + 20
+        if self.state.step == interrupted:
+            signal.raise_signal(signal.SIGINT)
         return result
 
+    interrupted = 0
     monkeypatch.setattr(Trainer, "_update", slow)
     changes = {"checkpoint_minutes": 1.0, "checkpoint_every": 1, "keep_last": 50}
     run(text, tmp_path / "a", **changes)
     steps = [path.name for path in RunFolder(tmp_path / "a").steps()]
     assert steps == ["step-3", "step-6", "step-9", "step-12"]
-    run(text, tmp_path / "b", **changes, max_steps=5)
+    interrupted = 5
+    with pytest.raises(KeyboardInterrupt):
+        run(text, tmp_path / "b", **changes)
     run(text, tmp_path / "b", resume=True, **changes)
     steps = [path.name for path in RunFolder(tmp_path / "b").steps()]
     assert steps == [f"step-{n}" for n in (3, 8, 11, 12)]  # step 5 was an extra checkpoint

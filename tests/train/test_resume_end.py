@@ -85,3 +85,15 @@ def test_continuing_after_early_stopping_equals_not_stopping(text, tmp_path, mon
     scripted(monkeypatch, losses[3:])
     run(text, tmp_path / "b", resume=True, validate_every=1, patience=0)
     assert outcome(tmp_path / "a") == outcome(tmp_path / "b")
+
+
+@pytest.mark.parametrize(("changes", "last"), [({"max_steps": 5}, 5), ({"patience": 1, "validate_every": 2}, 4)])
+def test_the_checkpoint_of_a_finished_run_counts_for_keep_last(text, tmp_path, monkeypatch, changes, last):
+    """It goes when the run is continued until keep_last newer ones exist, not with the next one."""
+    out, names = tmp_path / "run", []
+    scripted(monkeypatch, [3.0, 4.0, *range(2, -9, -1)])
+    assert run(text, out, **changes).step == last
+    for max_steps in (7, 10, 12):
+        run(text, out, resume=True, max_steps=max_steps)
+        names.append([path.name.removeprefix("step-") for path in RunFolder(out).steps()])
+    assert names == [[str(last), "6", "7"], ["7", "9", "10"], ["9", "10", "12"]]

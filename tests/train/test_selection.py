@@ -110,6 +110,21 @@ def test_a_last_validation_that_is_best_but_not_saved_is_reported(text, tmp_path
     assert (line in shown) == (hint in shown) == (last < 5)
 
 
+def test_a_run_without_best_weights_names_the_step_of_the_first_ones(text, tmp_path, capsys):
+    """A run without best_metric records the step of its best validation, but saves no best weights."""
+    line = "no best checkpoint yet; the first is at step 4: only multiples of train.validate_every count"
+    run(text, tmp_path / "new", max_steps=1, validate_every=4, best_metric="loss")
+    assert line in capsys.readouterr().err
+    out = tmp_path / "resumed"
+    run(text, out, max_steps=2, validate_every=2)
+    assert "best" not in capsys.readouterr().err
+    run(text, out, resume=True, max_steps=3, validate_every=2, best_metric="chrf")
+    shown = capsys.readouterr().err
+    assert line in shown and "keeps" not in shown and not RunFolder(out).best.exists()
+    run(text, out, resume=True, max_steps=5, validate_every=2, best_metric="chrf")
+    assert RunFolder(out).best.exists() and "no best" not in capsys.readouterr().err
+
+
 def test_the_best_checkpoints_are_averaged(text, tmp_path, monkeypatch, capsys, recwarn):
     scripted(monkeypatch, RESULTS)
     out = tmp_path / "run"

@@ -105,6 +105,13 @@ class Checkpointer:
             return state.seconds - self.newest_seconds >= 60 * t.checkpoint_minutes
         return state.step % t.checkpoint_every == 0
 
+    def final_reason(self, state: RunState) -> str:
+        """Return why resuming this run does nothing: "max_steps", "patience", or "" if it has not finished."""
+        t = self.config.train
+        if state.step >= t.max_steps:
+            return "max_steps"
+        return "patience" if 0 < t.patience <= state.worse else ""
+
     def is_retry_due(self) -> bool:
         """Return whether it is time to try again after a failed write."""
         return self.retry_time < math.inf and self.world.broadcast(time.monotonic() > self.retry_time)
@@ -165,7 +172,7 @@ class Checkpointer:
     def _write(self, state: RunState, weights: Mapping[str, Any], adam: dict[str, Any]) -> None:
         self.report.sync()
         content = self._identity(state) | {
-            "extra": not self.is_scheduled(state),
+            "extra": not (self.is_scheduled(state) or self.final_reason(state)),
             "adam_steps": adam.pop("step"),
             "loss_scale": self.update.scale.state_dict(),
             "micro_batches": self.micro_batches,

@@ -23,6 +23,7 @@ from train.learn.update import Update
 from train.learn.validation import Validation
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
+from train.run.replace import existing_folder
 from train.run.report import RankNotes, RunReport, SilentReport, nonfinite_origin
 from train.run.state import RunState, Summary
 from train.tasks import TASKS
@@ -112,7 +113,7 @@ class Trainer:
         with disk_errors(str(folder), THEN_RESUME), self.checkpoints.open_folder(self.state, is_complete):
             if result is not None:
                 return self._confirm_end(result)
-            validates = self._is_validation_due() or bool(self._final_reason())
+            validates = self._is_validation_due() or bool(self.checkpoints.final_reason(self.state))
             with self.report.open_files(self.state, validates), self.signals.handling():
                 return self._loop()
 
@@ -298,18 +299,11 @@ class Trainer:
 
     def _end_reason(self) -> str:
         """Return why training stops: "max_steps", "patience", "max_hours", or "" if it does not."""
-        reason = self._final_reason()
+        reason = self.checkpoints.final_reason(self.state)
         if reason or self.deadline is None:
             return reason
         is_late = any(self.world.gather(time.monotonic() + self.longest_update > self.deadline))
         return "max_hours" if is_late else ""
-
-    def _final_reason(self) -> str:
-        """Return why this run is over and resuming it does nothing: "max_steps", "patience" or ""."""
-        t, s = self.config.train, self.state
-        if s.step >= t.max_steps:
-            return "max_steps"
-        return "patience" if 0 < t.patience <= s.worse else ""
 
     def _summary(self) -> Summary:
         """Validate the last step if it has not been validated, report the end of the run, and return its summary."""
@@ -334,24 +328,36 @@ class Trainer:
         return self._summarize(reason, result)
 
     def _report_unsaved_best(self, result: Mapping[str, float]) -> None:
-        """Report that the last validation is the best, although its weights are not saved as the best ones.
+        """Report that the last validation is the best, although its weights are not saved as the best ones, or that
+        there are no best weights yet.
 
         Best weights are saved only at multiples of train.validate_every. Before that, commands load the newest ones.
         """
-        s, metric = self.state, self.config.train.best_metric or self.task.selection_metric
-        value = result.get(metric) if s.best_step else None
-        if value is not None and copy(s).add_validation(result["loss"], value if metric != "loss" else None):
-            self.report.write_line(
+        s, t = self.state, self.config.train
+        metric = t.best_metric or self.task.selection_metric
+        value = result.get(metric)
+        if value is None:
+            return
+        line = ""
+        if not existing_folder(self.checkpoints.folder.best).is_dir():
+            first = (s.step // t.validate_every + 1) * t.validate_every
+            line = (
+                f"no best checkpoint yet; the first is at step {first:,}: only multiples of train.validate_every count"
+            )
+        elif copy(s).add_validation(result["loss"], value if metric != "loss" else None):
+            line = (
                 f"the validation after step {s.step:,} has the best {metric}, but checkpoints/best keeps step "
                 f"{s.best_step:,}: only multiples of train.validate_every count; to use step {s.step:,}, name "
-                f"{self.checkpoints.newest} instead of the run",
-                always=True,
+                f"{self.checkpoints.newest} instead of the run"
             )
+        if line:
+            self.report.write_line(line, always=True)
 
     def _recorded_result(self) -> dict[str, float] | None:
         """Return the final validation ({} without one) of a run that has nothing left to do, or None for other runs."""
         s = self.state
-        if self.checkpoints.newest is None or self._is_validation_due() or not self._final_reason():
+        is_final = bool(self.checkpoints.final_reason(s))
+        if self.checkpoints.newest is None or self._is_validation_due() or not is_final:
             return None
         if s.step > self.config.train.max_steps or self.validation is None:
             return {}
@@ -360,7 +366,7 @@ class Trainer:
 
     def _confirm_end(self, result: Mapping[str, float]) -> Summary:
         """Report that a resumed run has nothing left to do, and return its summary."""
-        s, t, reason = self.state, self.config.train, self._final_reason()
+        s, t, reason = self.state, self.config.train, self.checkpoints.final_reason(self.state)
         self.report.trim(s, validates=False)
         self.report.write_missing_copies()
         for text in self.checkpoints.warnings:

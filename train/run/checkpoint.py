@@ -89,9 +89,10 @@ def prune(run: RunFolder, keep_last: int) -> None:
     """Remove all checkpoints except the newest `keep_last` (0 keeps all), and all `extra` checkpoints except the
     newest.
 
-    A stop between two scheduled checkpoints writes an extra one. It is removed later, so an interrupted run ends with
-    the same checkpoints as an uninterrupted one. Damaged checkpoints do not count toward `keep_last`. If fewer than
-    `keep_last` are intact, nothing is removed, because a disk that returned an error may recover.
+    A run that is interrupted between two scheduled checkpoints writes an extra one. It is removed later, so the run
+    ends with the same checkpoints as an uninterrupted one. The last checkpoint of a finished run is not extra. Damaged
+    checkpoints do not count toward `keep_last`. If fewer than `keep_last` are intact, nothing is removed, because a
+    disk that returned an error may recover.
     """
     states = dict(readable(run.steps()))
     intact = list(states)
