@@ -19,7 +19,13 @@ SUBPACKAGES = [
     "experiments",
     "cli",
 ]  # packages of train, in the same order
-COMMON = ["errors.py", "files.py", "json_files.py", "progress.py"]  # modules of train that all subpackages may import
+COMMON = [
+    "errors.py",
+    "files.py",
+    "json_files.py",
+    "lock.py",
+    "progress.py",
+]  # modules of train that all subpackages may import
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 MAX_LINES = 400
 LIBRARIES = {

@@ -14,6 +14,7 @@ from models.architectures.blocks import (
     make_layers,
     record_weights,
 )
+from models.architectures.fast_decoder import PrefixCaches, decode_step, is_supported
 from models.cache import DecodingState, RowArray, SharedState
 from models.config import TransformerConfig
 from models.init import uniform
@@ -217,11 +218,15 @@ class EncoderDecoder(SequenceModel):
         """Return the first tokens (B,), all BOS, and the decoding state of source ids (B, S)."""
         with no_grad():
             memory, spec = self.encode(src_ids)
-            layers = [layer.new_cache(len(memory), memory.dtype) for layer in self.decoder]
+            layers = self.new_caches(memory)
             source_layers = self.new_source_caches(memory)
         assert spec.kv_lengths is not None
         state = DecoderState(layers, SourceState(spec.kv_lengths, source_layers))
         return host.full(len(memory), self.config.bos_id), state
+
+    def new_caches(self, memory: Tensor) -> list[Any]:
+        """Return an empty cache of target positions for each layer."""
+        return [layer.new_cache(len(memory), memory.dtype) for layer in self.decoder]
 
     def new_source_caches(self, memory: Tensor) -> list[DecodingState]:
         """Return what depends only on the memory (B, S, D), for all layers; by default one cache for each layer."""
@@ -329,6 +334,22 @@ class Transformer(EncoderDecoder):
 
     def make_final_norm(self, c: TransformerConfig) -> Norm | None:
         return make_final_norm(c)
+
+    def new_caches(self, memory: Tensor) -> list[Any]:
+        """Return one object for all layers if `decode_step` (fast_decoder.py) supports them."""
+        if is_supported(self.decoder, memory.data):
+            return [PrefixCaches(self.decoder, len(memory), memory.dtype)]
+        return super().new_caches(memory)
+
+    def run_decoder(
+        self, x: Tensor, memory: Tensor | None, spec: npx.AttentionSpec, state: "DecoderState | None"
+    ) -> Tensor:
+        if state and isinstance(state.layers[0], PrefixCaches):
+            positions = x.data.swapaxes(0, 1)  # (T, R, D)
+            steps = [decode_step(self.decoder, y, state.layers[0], state.source) for y in positions]
+            y = Tensor(host.stack(steps, axis=1))
+            return self.decoder_norm(y) if self.decoder_norm else y
+        return super().run_decoder(x, memory, spec, state)
 
 
 class SourceState(SharedState):

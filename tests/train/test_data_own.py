@@ -10,7 +10,7 @@ import pytest
 from train.cli import main
 from train.files import WriteError
 from train.json_files import sealed_json
-from train.run.lock import lock_folder
+from train.lock import lock_folder
 from train.text.download import prepare as preparing
 
 SIDES = (("src", "en"), ("tgt", "de"))

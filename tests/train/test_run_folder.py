@@ -87,7 +87,7 @@ def test_of_two_concurrent_starts_one_fails_and_removes_nothing(text, tmp_path, 
 def test_a_killed_process_holds_no_lock(text, tmp_path, child_holds_it):
     """This holds even if a forked child of the process still has the lock file open for a moment."""
     (tmp_path / "run").mkdir()
-    program = "import os, sys, time; from train.run.lock import lock_folder; from pathlib import Path\n"
+    program = "import os, sys, time; from train.lock import lock_folder; from pathlib import Path\n"
     program += "with lock_folder(Path(sys.argv[1]), 'test'):\n"
     if child_holds_it:
         program += "    os.fork() or time.sleep(1.5) or os._exit(0)\n"

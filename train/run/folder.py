@@ -9,7 +9,7 @@
                    /best-N/       the weights after step N, for the train.keep_best best validations
        /metrics.jsonl, log.txt   see run/report.py
        /metrics.csv, tensorboard/  copies of metrics.jsonl, see run/metric_files.py
-       /lock                     while a program writes, see run/lock.py
+       /lock                     while a program writes, see train/lock.py
 
 A folder is *new* if it is missing or empty, and a *run* if it has checkpoints. It is *unfinished* if its config.toml,
 which a run writes first, is as this program writes it, and it holds only files that a run writes before its first
@@ -28,8 +28,8 @@ from typing import Any
 from train.errors import UserError, plural
 from train.files import disk_errors, make_folder, open_for_reading, write_text
 from train.json_files import parse_json
+from train.lock import FOLDERS, FolderLock, lock_folder
 from train.run.config import RunConfig
-from train.run.lock import FOLDERS, FolderLock, lock_folder
 from train.run.replace import existing_folder, finish_replacements, original_name, remove_partial
 from train.tasks.protocols import TextTokenizer
 

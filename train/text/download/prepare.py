@@ -26,8 +26,8 @@ from typing import Any
 from train.errors import UserError
 from train.files import WriteError, atomic_write, describe_path, digest, make_folder, write_text
 from train.json_files import Schema, open_own_folder, read_json, read_sealed, reject_links, schema_error, write_json
+from train.lock import lock_folder
 from train.progress import Display, Work
-from train.run.lock import lock_folder
 from train.text.corpus import prepare
 from train.text.download.catalog import Dataset, Pair
 from train.text.download.clean import REASONS, Cleaner, Rules

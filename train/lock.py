@@ -1,7 +1,8 @@
-"""The lock of a run folder: at most one program writes to it at a time.
+"""The lock of a run or data folder: at most one program writes to it at a time.
 
-RUN/lock is an open file that is locked with flock, so the lock ends with the process, however the process ends. Over
-NFS, Linux turns it into a lock on the server. The file names the holder, which a second program can then report.
+`lock` in the folder is an open file that is locked with flock, so the lock ends with the process, however the process
+ends. Over NFS, Linux turns it into a lock on the server. The file names the holder, which a second program can then
+report.
 """
 
 import json
@@ -29,7 +30,7 @@ _held: dict[tuple[int, int], tuple[tuple[int, int], int]] = {}
 
 
 class FolderLock:
-    """A run folder that this program has locked."""
+    """A folder that this program has locked."""
 
     def __init__(self, folder: Path, descriptor: int, lock_descriptor: int) -> None:
         self.folder, self.descriptor, self.lock_descriptor = folder, descriptor, lock_descriptor

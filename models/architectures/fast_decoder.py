@@ -1,0 +1,177 @@
+"""One step of the Transformer's decoder layers on plain arrays, for search on a CPU.
+
+It computes what the layers in `blocks.py` compute with a cache, but creates no Tensors, and the hypotheses of a
+sentence share one cache, to which each step adds a column for each of them. So the queries of a sentence read the same
+keys in one matmul, and nothing is copied when the search reorders the hypotheses: a mask says which columns belong to
+the prefix of each.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import npx
+from autograd import Tensor
+from models.architectures.blocks import DecoderLayer
+from models.cache import INITIAL_CAPACITY, DecodingState
+from models.layers.attention import CrossAttention, SelfAttention
+from models.layers.basic import Linear
+from models.layers.feed_forward import FeedForward
+from models.layers.norm import LayerNorm, Norm, Residual
+from npx import host
+
+MAX_SHARED_ROWS = 16  # a row reads the columns of all rows in its group, so more rows have a cache each
+
+
+def is_supported(layers: list[Any], memory: npx.Array) -> bool:
+    """Return whether `decode_step` computes what these decoder layers do, for a memory (B, S, D).
+
+    Layers with relative positions, normalized queries and keys, grouped heads, windows or hooks run themselves.
+    """
+    return isinstance(memory, host.ndarray) and all(
+        type(layer) is DecoderLayer
+        and type(layer.attention) is SelfAttention
+        and type(layer.cross_attention) is CrossAttention
+        and layer.attention.is_merged
+        and layer.attention.rotary_base is None
+        and layer.attention.n_kv_heads == layer.attention.n_heads
+        and not any(module.hook or module.training for module in layer.modules())
+        for layer in layers
+    )
+
+
+class PrefixCaches(DecodingState):
+    """Keys and values of the target positions for all layers. Each group of adjacent rows shares its columns.
+
+    Attributes:
+        keys, values: for each layer an array (n, capacity, H, d), of which `n_columns` columns are in use.
+        is_visible: (n, rows_each, n_columns), True where a column belongs to the prefix of a row.
+    """
+
+    def __init__(self, layers: list[DecoderLayer], n_rows: int, dtype: Any) -> None:
+        caches = [layer.new_cache(n_rows, dtype) for layer in layers]
+        self.keys, self.values = [cache.keys for cache in caches], [cache.values for cache in caches]
+        self.capacity, self.n_columns = INITIAL_CAPACITY, 0
+        self.is_visible = host.zeros((n_rows, 1, 0), bool)
+
+    def add_columns(self) -> npx.Array | None:
+        """Add a column for each row. Return the bias (n, 1, rows_each, n_columns) that masks the columns of others.
+
+        Returns None if every row sees all columns.
+        """
+        n, rows_each, _ = self.is_visible.shape
+        if self.n_columns + rows_each > self.capacity:
+            self.drop_hidden_columns()
+            if 2 * (self.n_columns + rows_each) > self.capacity:
+                self.capacity = 2 * (self.n_columns + rows_each)
+                self.replace(lambda x: x[:, : self.n_columns])
+        new = host.broadcast_to(host.eye(rows_each, dtype=bool), (n, rows_each, rows_each))
+        self.is_visible = host.concatenate([self.is_visible, new], axis=2)
+        self.n_columns += rows_each
+        if self.is_visible.all():
+            return None
+        return host.where(self.is_visible, 0, -host.inf).astype(self.keys[0].dtype)[:, None]
+
+    def drop_hidden_columns(self) -> None:
+        """Remove columns that no row of their group sees, so that every group has as many as the largest needs."""
+        is_used = self.is_visible.any(axis=1)  # (n, n_columns)
+        if is_used.all():
+            return
+        self.n_columns = int(is_used.sum(axis=1).max())
+        columns = host.argsort(~is_used, axis=1, kind="stable")[:, : self.n_columns]
+        self.is_visible = host.take_along_axis(self.is_visible, columns[:, None], axis=2)
+        self.replace(lambda x: x[host.arange(len(x))[:, None], columns])
+
+    def replace(self, select: Callable[[npx.Array], npx.Array]) -> None:
+        """Replace all keys and values by the `n_columns` columns that `select` returns."""
+        for arrays in (self.keys, self.values):
+            for i, x in enumerate(arrays):
+                selected = select(x)
+                arrays[i] = npx.empty((len(selected), self.capacity, *x.shape[2:]), x.dtype)
+                arrays[i][:, : self.n_columns] = selected
+
+    def select(self, rows: npx.Array) -> None:
+        n, rows_each, _ = self.is_visible.shape
+        groups = rows // rows_each  # (R,)
+        is_visible = self.is_visible[groups, rows % rows_each]
+        rows_each = max(1, len(rows) // max(1, len(host.unique(groups))))
+        selected = groups[::rows_each]
+        if rows_each > MAX_SHARED_ROWS or not host.array_equal(groups, host.repeat(selected, rows_each)):
+            selected, rows_each = groups, 1
+        self.is_visible = is_visible.reshape(len(selected), rows_each, self.n_columns)
+        if len(selected) > n:
+            self.replace(lambda x: x[selected, : self.n_columns])
+        else:
+            moved = host.flatnonzero(selected != host.arange(len(selected)))
+            for arrays in (self.keys, self.values):
+                for i, x in enumerate(arrays):
+                    x[moved, : self.n_columns] = x[selected[moved], : self.n_columns]
+                    arrays[i] = x[: len(selected)]
+        if rows_each == 1:
+            self.drop_hidden_columns()
+
+
+def decode_step(layers: list[DecoderLayer], x: npx.Array, caches: PrefixCaches, source: Any) -> npx.Array:
+    """Return the output (R, D) of the layers for a new position x (R, D) of each row, and add it to the caches.
+
+    Args:
+        source: the SourceState of the rows.
+    """
+    spec = npx.AttentionSpec(bias=caches.add_columns())
+    source_spec = npx.AttentionSpec(kv_lengths=source.lengths.array)
+    end, (n, rows_each, _) = caches.n_columns, caches.is_visible.shape
+
+    def attend(i: int, x: npx.Array) -> npx.Array:
+        layer = layers[i].attention
+        sizes, start, parts = (layer.d_k, layer.d_k, layer.d_v), 0, []
+        qkv = linear(layer.query_key_value, x)
+        for size in sizes:
+            parts.append(qkv[:, start : start + layer.n_heads * size].reshape(n, rows_each, layer.n_heads, size))
+            start += layer.n_heads * size
+        keys, values = caches.keys[i][:, :end], caches.values[i][:, :end]
+        keys[:, -rows_each:], values[:, -rows_each:] = parts[1:]
+        y, _ = npx.attention(parts[0], keys, values, spec)
+        return linear(layer.output, y.reshape(len(x), layer.n_heads * layer.d_v))
+
+    def attend_to_source(i: int, x: npx.Array) -> npx.Array:
+        layer, cache = layers[i].cross_attention, source.layers[i]
+        n_sources = len(cache.keys)
+        q = linear(layer.query, x).reshape(n_sources, len(x) // max(1, n_sources), layer.n_heads, layer.d_k)
+        y, _ = npx.attention(q, cache.keys, cache.values, source_spec)
+        return linear(layer.output, y.reshape(len(x), layer.n_heads * layer.d_v))
+
+    for i, layer in enumerate(layers):
+        x = add_residual(layer.attention_residual, x, partial(attend, i))
+        x = add_residual(layer.cross_attention_residual, x, partial(attend_to_source, i))
+        x = add_residual(layer.feed_forward_residual, x, partial(feed_forward, layer.feed_forward))
+    return x
+
+
+def linear(layer: Linear, x: npx.Array) -> npx.Array:
+    """Apply a Linear layer to x (R, n_in)."""
+    y, _ = npx.linear(x, layer.weight.data, None if layer.bias is None else layer.bias.data, layer.activation)
+    return y
+
+
+def feed_forward(layer: Any, x: npx.Array) -> npx.Array:
+    """Apply a feed-forward layer to x (R, D)."""
+    if type(layer) is FeedForward and type(layer.inner) is Linear:
+        return linear(layer.outer, linear(layer.inner, x))
+    return layer(Tensor(x[:, None])).data[:, 0]
+
+
+def add_residual(residual: Residual, x: npx.Array, f: Callable[[npx.Array], npx.Array]) -> npx.Array:
+    """Apply a residual connection, in evaluation mode, to a sub-layer f and its input x (R, D)."""
+    if residual.post:
+        return normalize(residual.norm, f(x), x if residual.alpha == 1 else x * x.dtype.type(residual.alpha))
+    y = f(normalize(residual.norm, x))
+    return x + (normalize(residual.output_norm, y) if residual.output_norm else y)
+
+
+def normalize(norm: Norm, x: npx.Array, residual: npx.Array | None = None) -> npx.Array:
+    """Return the norm of x (R, D), or of residual + x."""
+    if type(norm) is not LayerNorm:
+        return norm(Tensor(x if residual is None else residual + x)).data
+    if residual is None:
+        return npx.layer_norm(x, norm.gamma.data, norm.beta.data, norm.eps)[0]
+    return npx.dropout_residual_norm(x, residual, norm.gamma.data, norm.beta.data, None, norm.eps)[0]

@@ -1,0 +1,101 @@
+"""The fast decoder step computes what the decoder's layers compute, for every option, beam and order of rows."""
+
+import numpy as np
+import pytest
+
+import npx
+from autograd import no_grad
+from models import TransformerConfig
+from models.architectures import encoder_decoder
+from models.architectures.fast_decoder import MAX_SHARED_ROWS, PrefixCaches
+from models.cache import INITIAL_CAPACITY
+from models.search import beam_search, greedy_search, sample_outputs
+from tests.helpers.small_models import EOS, FIRST, PAD, SMALL, V, build
+
+SOURCES = np.array([[3, 4, 5, EOS], [5, 4, EOS, PAD], [3, EOS, PAD, PAD]])
+SUPPORTED = (
+    {}, {"norm": "pre"}, {"norm": "sandwich"}, {"norm": "deepnorm"}, {"normalization": "rms_norm"},
+    {"attention_bias": True}, {"activation": "gelu"}, {"activation": "swiglu"}, {"n_experts": 3},
+    {"positions": "learned"}, {"d_k": 3, "d_v": 5}, {"dropout": 0.5},
+)  # fmt: skip
+UNSUPPORTED = ({"positions": "rotary"}, {"positions": "t5"}, {"qk_norm": True}, {"n_kv_heads": 1})
+
+
+def layers_only(monkeypatch):
+    """Make models run the layers."""
+    monkeypatch.setattr(encoder_decoder, "is_supported", lambda *args: False)
+
+
+@pytest.mark.parametrize("options", SUPPORTED, ids=str)
+def test_search_equals_that_of_the_layers(options, monkeypatch):
+    model = build(TransformerConfig(**SMALL | options), seed=1).eval()
+
+    def search():
+        results = [beam_search(model, SOURCES, beam=beam, full_beam=True, n_best=2, alpha=2.0) for beam in (2, 5)]
+        return [*sum(results, []), greedy_search(model, SOURCES), sample_outputs(model, SOURCES, samples=3)[0]]
+
+    fast = search()
+    assert isinstance(model.start(SOURCES)[1].layers[0], PrefixCaches)
+    layers_only(monkeypatch)
+    for hypotheses, expected in zip(fast, search(), strict=True):
+        assert [h.tokens for h in hypotheses] == [h.tokens for h in expected]
+        np.testing.assert_allclose([h.score for h in hypotheses], [h.score for h in expected], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("rows_each", [1, 4, MAX_SHARED_ROWS, MAX_SHARED_ROWS + 1])
+def test_steps_equal_full_decoding_beyond_the_first_capacity(rows_each):
+    """Hypotheses are reordered within their sentence, sentences end, and the columns are dropped and grow."""
+    model, rng = build(TransformerConfig(**SMALL)).eval(), np.random.default_rng(rows_each)
+    _, state = model.start(SOURCES)
+    caches, origin, prefix = state.layers[0], np.arange(3), np.empty((3, 0), int)
+    for step in range(INITIAL_CAPACITY + 4):
+        tokens = rng.integers(FIRST, V, len(origin))
+        prefix = np.concatenate([prefix, tokens[:, None]], axis=1)
+        logits = model.step(tokens, state)
+        if step % 5 == 4 or step < 3:
+            with no_grad():
+                full = model(SOURCES[origin], prefix).data[:, -1]
+            np.testing.assert_allclose(logits, full, rtol=0, atol=1e-11)
+        remaining = [2, 1] if step == 9 else [0] if step == 20 else range(len(np.unique(origin)))
+        each = len(origin) // len(np.unique(origin))
+        rows = np.concatenate([i * each + rng.integers(0, each, rows_each) for i in remaining])
+        state.select(rows)
+        origin, prefix = origin[rows], prefix[rows]
+    shared = rows_each <= MAX_SHARED_ROWS
+    assert len(caches.keys[0]) == (1 if shared else rows_each)
+    assert caches.n_columns < rows_each * INITIAL_CAPACITY or rows_each == 1 or not shared
+
+
+@pytest.mark.parametrize("options", UNSUPPORTED, ids=str)
+def test_other_models_run_their_layers(options):
+    model = build(TransformerConfig(**SMALL | options)).eval()
+    assert not isinstance(model.start(SOURCES)[1].layers[0], PrefixCaches)
+
+
+def test_a_hook_or_dropout_makes_the_layers_run():
+    model, calls = build(TransformerConfig(**SMALL)).eval(), []
+    model.decoder[0].cross_attention.hook = lambda *args: calls.append(args)
+    beam_search(model, SOURCES, max_extra=2)
+    assert calls
+    model = build(TransformerConfig(**SMALL))  # in training mode
+    assert not isinstance(model.start(SOURCES)[1].layers[0], PrefixCaches)
+
+
+def test_several_new_positions_and_no_rows():
+    model = build(TransformerConfig(**SMALL)).eval()
+    ids = np.array([[1, 3, 4], [1, 4, 4], [1, 5, 3]])
+    _, state = model.start(SOURCES)
+    with no_grad():
+        expected = model.decode(ids, *model.encode(SOURCES)).data
+        np.testing.assert_allclose(model.hidden_states(ids, state).data, expected, rtol=0, atol=1e-11)
+    state.select(np.array([], int))
+    assert model.step(np.array([], int), state).shape == (0, V)
+    state.select(np.array([], int))
+
+
+@pytest.mark.parametrize("mode", ["reference", "check", "emulate"])
+def test_every_kernel_mode(mode):
+    model = build(TransformerConfig(**SMALL)).eval()
+    expected = beam_search(model, SOURCES)
+    with npx.kernel_mode(mode):
+        assert [h[0].tokens for h in beam_search(model, SOURCES)] == [h[0].tokens for h in expected]
