@@ -72,7 +72,7 @@ def test_a_resumed_run_does_not_prepare_its_texts(own, tmp_path, capfd):
         assert capfd.readouterr().err.count("preparing the") == (0 if resume else 2)
 
 
-def test_a_moved_folder_is_named(own, tmp_path, capfd):
+def test_a_moved_folder_is_named(own, tmp_path, capfd, monkeypatch):
     folder, out = tmp_path / "copy", tmp_path / "run"
     shutil.copytree(own, folder)
     assert train(folder, out) == 0
@@ -81,8 +81,21 @@ def test_a_moved_folder_is_named(own, tmp_path, capfd):
     assert main(["train", "--resume", "--out", str(out), "--set=train.max_steps=2"]) == 2
     error = capfd.readouterr().err
     assert error.endswith(f"got no such files; try --data with the new path of {folder}\n") and error.count("\n") == 1
-    assert main(["train", "--resume", "--out", str(out), "--set=train.max_steps=2", f"--data={tmp_path}/moved"]) == 0
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--resume", "--out", str(out), "--set=train.max_steps=2", "--data=moved"]) == 0
     assert "up to date" in capfd.readouterr().err
+    config = (out / "config.toml").read_text(encoding="utf-8")
+    assert str(folder) not in config and f'tokenizer = "{tmp_path}/moved/tokenizer.json"' in config
+    assert main(["train", str(out / "config.toml"), "--out", str(tmp_path / "other")]) == 0
+    assert main(["train", "--resume", "--out", str(out), "--set=train.max_steps=3"]) == 0
+    assert main(["average", str(out), "--last", "3"]) == 0  # steps from before and after
+    (tmp_path / "moved" / "tokenizer.json").rename(tmp_path / "tokenizer.json")
+    capfd.readouterr()
+    assert main(["train", str(out / "config.toml"), "--out", str(tmp_path / "new")]) == 2
+    expected = (
+        "expected an existing tokenizer.json, or bpe or wordpiece to train one; got no such file; try --set data."
+    )
+    assert f"moved/tokenizer.json: {expected}tokenizer=F with another path, or --data DIR" in capfd.readouterr().err
 
 
 def test_all_missing_texts_are_named(text, tmp_path, capfd):

@@ -59,6 +59,9 @@ class Checkpointer:
         report: RunReport,
     ) -> None:
         self.folder, self.config, self.tokenizer = folder, config, tokenizer
+        self.tokenizer_key: dict[
+            str, str
+        ] = {}  # data.tokenizer of a resumed run, which is constant even if the file moves
         self.digests = {part: corpus.digest for part, corpus in corpora.items()}  # SHA-256 of the text of each part
         self.update, self.report = update, report
         self.world = npx.distributed.world()
@@ -166,7 +169,7 @@ class Checkpointer:
             "tokenizer_digest": self.tokenizer.digest,
             "text_sha256": self.digests["train"],
             "valid_sha256": self.digests.get("valid"),
-            "config": self.config.frozen(),
+            "config": self.config.frozen() | self.tokenizer_key,
         }
 
     def _write(self, state: RunState, weights: Mapping[str, Any], adam: dict[str, Any]) -> None:
@@ -199,6 +202,9 @@ class Checkpointer:
             return RunState()
         path, checkpoint = newest
         self._check_identity(path, checkpoint.state)
+        frozen = checkpoint.state.get("config")
+        if isinstance(frozen, dict) and "data.tokenizer" in frozen:
+            self.tokenizer_key = {"data.tokenizer": frozen["data.tokenizer"]}
         try:
             state = self._load(checkpoint)
         except (KeyError, TypeError, ValueError) as error:

@@ -87,7 +87,7 @@ def train(
     if t.tensorboard and world.rank == 0:
         check_tensorboard()
     has_own = resume and run.tokenizer_file.exists()
-    existing = None if kind in task.tokenizers or has_own else task.load_tokenizer(kind)
+    existing = None if kind in task.tokenizers or has_own else load_existing_tokenizer(task, kind)
 
     config = config.with_absolute_paths(resume)
     with ExitStack() as stack:
@@ -113,6 +113,16 @@ def train(
         trainer.checkpoints.warnings += warnings
         run.commit()
         return trainer.run()
+
+
+def load_existing_tokenizer(task: Task, path: str) -> TextTokenizer:
+    """Return the tokenizer in a file that data.tokenizer names. Raises UserError if it is missing or damaged."""
+    if path and not os.path.exists(path):
+        raise UserError(
+            f"{path}: expected an existing tokenizer.json, or {' or '.join(task.tokenizers)} to train one; got no such "
+            "file; try --set data.tokenizer=F with another path, or --data DIR if `data` wrote it"
+        )
+    return task.load_tokenizer(path)
 
 
 def tokenizer_fields(tokenizer: TextTokenizer, config: RunConfig) -> dict[str, int]:

@@ -10,6 +10,7 @@ A checkpoint is written into a hidden sibling folder, forced to disk and renamed
 fills up at any moment, the last complete checkpoint remains intact. Nothing is pickled.
 """
 
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -154,14 +155,18 @@ def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
     """Return the configuration with which a run resumes (see `RunConfig.resumed`).
 
     Raises UserError, naming the key, if `config` differs from the run's configuration, which is read from the newest
-    readable checkpoint because config.toml may have been edited.
+    readable checkpoint because config.toml may have been edited. The configuration names the tokenizer file of the run,
+    unless that file is missing and `config` names a copy.
     """
 
     def check(config: RunConfig, original: Mapping[str, Any], source: Path) -> RunConfig:
-        stored = original.get("data.tokenizer")
-        if stored and stored != config.data.tokenizer and has_tokenizer_of(run, config):  # under another path
+        stored, given = original.get("data.tokenizer"), config.data.tokenizer
+        has_moved = bool(stored) and stored != given and has_tokenizer_of(run, config)
+        if has_moved:
             config = replace(config, data=replace(config.data, tokenizer=stored))
         config.check_frozen(original, source)
+        if has_moved and not Path(str(stored)).exists():
+            config = replace(config, data=replace(config.data, tokenizer=os.path.abspath(given)))
         return config
 
     models = []
