@@ -55,6 +55,9 @@ def test_a_tokenizer_is_identified_by_its_content(text, tmp_path, monkeypatch, s
     for path in ("./first/../first/tokenizer.json", copy, "run/tokenizer.json"):
         assert main([*resume, f"--set=data.tokenizer={path}"]) == 0
     assert f"\ntokenizer = {to_toml(str(tokenizer))}\n" in (tmp_path / "run" / "config.toml").read_text()
+    resume[resume.index("--out") + 1] = "first"
+    assert main([*resume, f"--set=data.tokenizer={copy}"]) == 0
+    assert '\ntokenizer = "bpe"\n' in (tmp_path / "first" / "config.toml").read_text()
     changed = tables(text, max_steps=3)
     changed["data"] |= {"tokenizer": "other/tokenizer.json"}
     with pytest.raises(

@@ -59,9 +59,7 @@ class Checkpointer:
         report: RunReport,
     ) -> None:
         self.folder, self.config, self.tokenizer = folder, config, tokenizer
-        self.tokenizer_key: dict[
-            str, str
-        ] = {}  # data.tokenizer of a resumed run, which is constant even if the file moves
+        self.tokenizer_key: dict[str, str] = {}  # data.tokenizer of the checkpoints, even if the file has moved
         self.digests = {part: corpus.digest for part, corpus in corpora.items()}  # SHA-256 of the text of each part
         self.update, self.report = update, report
         self.world = npx.distributed.world()

@@ -165,7 +165,7 @@ def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
         if has_moved:
             config = replace(config, data=replace(config.data, tokenizer=stored))
         config.check_frozen(original, source)
-        if has_moved and not Path(str(stored)).exists():
+        if has_moved and stored not in TASKS[config.data.task].tokenizers and not Path(str(stored)).exists():
             config = replace(config, data=replace(config.data, tokenizer=os.path.abspath(given)))
         return config
 
