@@ -6,6 +6,7 @@ import re
 import tracemalloc
 import types
 import xml.etree.ElementTree as xml
+from itertools import combinations
 
 import numpy as np
 import PIL.Image
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
 
 import npx
 import train.viewer.curves as curves_module
@@ -29,7 +31,7 @@ from train.run.folder import RunFolder
 from train.tasks import TASKS
 from train.text.batches import Batches
 from train.text.corpus import Corpus
-from train.viewer import picture
+from train.viewer import heads, picture
 from train.viewer.beams import wrap
 from train.viewer.curves import draw_curves, series
 from train.viewer.heads import draw_figures, mosaic
@@ -375,6 +377,26 @@ def test_one_point_has_one_tick(tmp_path):
     assert words.count("50") == 3 and {"8.1", "0.0001", "0.95"} <= set(words)
     numbers = [word for word in words if re.fullmatch(r"[\d.\u2212]+", word.strip())]
     assert len(numbers) == 6
+
+
+@pytest.mark.parametrize("kind", ["text", "decoder"])
+@pytest.mark.parametrize("length", [1, 2, 3, 9])
+def test_the_labels_of_heads_fit_into_the_picture(tmp_path, monkeypatch, kind, length):
+    """Also those of short sentences, whose matrices are smaller than the titles and the color bar."""
+    figures, tokens = [], ["Tom"] * length
+    monkeypatch.setattr(heads, "write", lambda figure, *_: figures.append(figure))
+    maps = {kind: np.full((2, 4, length, length), 1 / length)}
+    inspection = Inspection(tokens, tokens, tokens, maps, None, {kind: None}, None, None)
+    heads.draw_heads(inspection, "Tom", tmp_path / "a.svg", "nothing", [kind])
+    (figure,) = figures
+    figure.draw_without_rendering()
+    labels = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
+    boxes = {(text.get_text(), i): text.get_window_extent() for i, text in enumerate(labels)}
+    assert {"1.0", "0.0", "weight", "head 3", "layer 1", "Tom"} <= {name for name, _ in boxes}
+    for name, box in boxes.items():
+        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1, name
+        assert figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1, name
+    assert not [(a, b) for a, b in combinations(boxes, 2) if boxes[a].overlaps(boxes[b])]
 
 
 def test_figure_5_has_the_most_confident_heads(tmp_path):

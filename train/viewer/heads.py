@@ -10,6 +10,7 @@ from train.viewer.inspection import AXES, TEXT_AXES, Inspection, summary
 from train.viewer.picture import COLORMAP, new_figure, plain_text, set_ticks, write
 
 CELL, FONT = 0.16, 7.5  # inches per matrix cell, font size in points
+LABEL = 0.5  # inches for "head 0" and "layer 0"
 HUES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bb5566", "#777777")  # one per head
 
 
@@ -32,8 +33,13 @@ def draw_heads(
     side = (
         0.07 * max(len(label) for label in (*inspection.source, *inspection.target)) + 0.3
     )  # inches for row or column labels
-    width = max(p.shape[1] for p in parts.values()) * CELL + side + 0.9
-    height = sum(p.shape[0] * CELL + side + 0.6 for p in parts.values()) + 0.5
+    titles = {kind: f"{kind}: {axes[kind][0]} (row), {axes[kind][1]} (column)" for kind in kinds}
+    sizes = {}  # (height, width) of each part in inches; short sentences have larger cells
+    for kind, part in parts.items():
+        cells = (max(CELL, LABEL / (len(tokens) + 1)) for tokens in inspection.edges(kind))
+        sizes[kind] = tuple(n * cell for n, cell in zip(part.shape, cells, strict=True))
+    width = side + max(max(w + 0.9, 0.07 * len(titles[kind])) for kind, (_, w) in sizes.items())
+    height = max(sum(h + side + 0.6 for h, _ in sizes.values()) + 0.5, 2.8)  # at least that of the color bar
     figure = new_figure(width, height)
     title = f"Attention of all heads: {sentence}"
     plain_text(figure.text(0.1 / width, 1 - 0.25 / height, shortened(title, int(width * 11)), fontsize=11, va="center"))
@@ -41,12 +47,12 @@ def draw_heads(
     for kind, part in parts.items():
         rows, columns = inspection.edges(kind)
         layers, heads = inspection.maps[kind].shape[:2]
-        part_height, part_width = part.shape[0] * CELL, part.shape[1] * CELL
+        part_height, part_width = sizes[kind]
         axis = figure.add_axes(
             (side / width, (top - 0.35 - part_height) / height, part_width / width, part_height / height)
         )
         image = axis.imshow(part, cmap=COLORMAP, vmin=0, vmax=1, interpolation="nearest", aspect="auto")
-        axis.set_title(f"{kind}: {axes[kind][0]} (row), {axes[kind][1]} (column)", fontsize=9, loc="left", pad=14)
+        axis.set_title(titles[kind], fontsize=9, loc="left", pad=14)
         down = [y + layer * (len(rows) + 1) for layer in range(layers) for y in range(len(rows))]
         right = [x + head * (len(columns) + 1) for head in range(heads) for x in range(len(columns))]
         set_ticks(axis.yaxis, down, rows * layers, fontsize=FONT)
@@ -56,7 +62,9 @@ def draw_heads(
             spine.set_visible(False)
         for head in range(heads):
             x = head * (len(columns) + 1) + len(columns) / 2 - 0.5
-            axis.text(x, -0.8, f"head {head}", ha="center", va="bottom", fontsize=FONT, color="0.35")
+            axis.annotate(
+                f"head {head}", (x, -0.5), (0, 3), textcoords="offset points", ha="center", fontsize=FONT, color="0.35"
+            )
         for layer in range(layers):
             y = layer * (len(rows) + 1) + len(rows) / 2 - 0.5
             axis.text(part.shape[1], y, f"layer {layer}", rotation=270, va="center", fontsize=FONT, color="0.35")
