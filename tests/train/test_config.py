@@ -232,8 +232,12 @@ def test_a_resumed_run_can_change_max_steps_but_no_frozen_key():
     longer = RunConfig.from_dict({"train": {"seed": 1, "max_steps": 7, "validate_every": 3}, "search": {"beam": 9}})
     longer.check_frozen(config.frozen(), Path("before"))
     assert config.frozen() == longer.frozen()
-    for tables, name in (({"train": {"seed": 2}}, "train.seed"), ({"model": {"d_ff": 8}}, "model.d_ff")):
-        assert f"resume: {name}" in message(RunConfig.from_dict(tables).check_frozen, config.frozen(), Path("before"))
+    for tables, name, attempt in (
+        ({"train": {"seed": 2}}, "train.seed", ", or a new run that starts from its weights (--init RUN --out NEW)"),
+        ({"train": {"seed": 1}, "model": {"d_ff": 8}}, "model.d_ff", ", or a new run (--out NEW)"),  # other weights
+    ):
+        error = message(RunConfig.from_dict(tables).check_frozen, config.frozen(), Path("before"))
+        assert f"resume: {name}" in error and error.endswith(attempt)
     before = config.frozen()
     del before["train.seed"]  # a missing key had its default
     seeded = RunConfig.from_dict({"train": {"seed": 2}})

@@ -114,13 +114,15 @@ def test_other_lengths_leave_the_token_arrays_of_the_folder_alone(own, tmp_path,
 
 
 @pytest.mark.parametrize("change", [(), ("--set=data.max_length=20",)])
-def test_another_run_encodes_the_folder_with_its_own_tokenizer(own, text, tmp_path, change):
+def test_another_run_encodes_the_folder_with_its_own_tokenizer(own, text, tmp_path, change, capfd):
     texts = [f"--{part}-{side}={text}/{part}.{language}" for part in ("train", "valid") for side, language in SIDES]
     first = ["train", "tiny", *texts, "--set=data.vocab_size=290", "--out", str(tmp_path / "first"), *SMALL, *SHORT]
     assert main(first) == 0
     before = (own / "prepared" / "train" / "meta.json").read_bytes()
     assert train(own, tmp_path / "fine", "--init", str(tmp_path / "first"), *change) == 0
     assert (own / "prepared" / "train" / "meta.json").read_bytes() == before
+    note = f"{own}: the tokenizer of --init {tmp_path / 'first'} is used instead of the one of this folder\n"
+    assert note in capfd.readouterr().err
     runs = RunFolder(tmp_path / "fine"), RunFolder(tmp_path / "first")
     assert len({run.tokenizer_file.read_bytes() for run in runs}) == 1
 
@@ -129,7 +131,9 @@ def test_another_run_with_the_tokenizer_of_the_folder_uses_its_arrays(own, tmp_p
     assert train(own, tmp_path / "first") == 0
     capfd.readouterr()
     assert train(own, tmp_path / "second", "--init", str(tmp_path / "first")) == 0
-    assert capfd.readouterr().err.count("up to date") == 2 and not (tmp_path / "second" / "data").exists()
+    error = capfd.readouterr().err
+    assert error.count("up to date") == 2 and not (tmp_path / "second" / "data").exists()
+    assert "instead of the one of this folder" not in error
 
 
 def test_token_arrays_of_another_tokenizer_are_not_overwritten(own, text, tmp_path, capfd):
@@ -163,7 +167,9 @@ def test_token_arrays_of_another_text_are_not_overwritten(own, tmp_path, capfd):
     before = contents(folder)
     capfd.readouterr()
     assert main(["train", "--resume", "--out", str(out), "--set=train.max_steps=2"]) == 2
-    assert "data.prepared: expected token arrays made with this run's text" in capfd.readouterr().err
+    error = capfd.readouterr().err
+    assert "data.prepared: expected token arrays made with this run's text" in error
+    assert "made with a different one; try the original text, which a resumed run needs, or --set data.p" in error
     assert contents(folder) == before
 
 

@@ -56,6 +56,9 @@ def test_scores_of_translations_equal_scores_of_pairs(uninterrupted, source, tmp
             np.testing.assert_allclose(ids, forced, atol=2e-4)
             same += 1
     assert same >= 2 and rows[1] == ["", "0.0000", ""]
+    assert main([*arguments, "--json"]) == 0
+    objects = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert all("log_probability" in fields and "score" not in fields for fields in objects)
     values = [float(x) for line in out.splitlines() for x in line.split(" ||| ")[2].split()]
     assert f"5 pairs, {len(values)} tokens: log-probability" in err
     assert float(err.split()[-1]) == pytest.approx(math.exp(-sum(values) / len(values)), rel=1e-4)

@@ -81,6 +81,12 @@ def copy(uninterrupted, tmp_path):
         (["train", "tiny", "--optimizer", "adam", "--out", "D"], "is always Adam; try train.peak_lr"),
         (["translate", "--lr", "1"], "No such option: --lr"),
         (["train", "tiny", "--out", "D", "--text", "x"], "--text: expected an option of the task translation; got"),
+        (["train", "tiny", "--out", "D", "--text", "x"], "=language --set model.architecture=decoder\n"),
+        (
+            ["train", "tiny", "--out", "D", "--text", "x", "--set", "model.architecture=decoder"],
+            "; try --set data.task=language\n",
+        ),
+        (["train", "tiny", "--out", "D", "--set", "train.peak_lr", "0.1"], "(0.1); try --set train.peak_lr=0.1\n"),
         (["train", "", "--out", "D"], "'': expected a configuration file; got no such file; try a preset"),
         (["train", "tiny", "TEXTS", "--out", "D", "--set", "data.tokenizer="], "'': expected a Hugging Face tokenizer"),
         (["train", "tiny", "TEXTS", "--out", "D", "--set", "data.vocab_size=9"], "data.vocab_size: expected at least"),

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from tests.helpers.trainings import metrics, outcome, run
+from tests.helpers.trainings import crash_after, metrics, outcome, run
 from tests.train.test_trainer import scripted
 from train.cli import main
 from train.run.folder import RunFolder
@@ -97,3 +97,11 @@ def test_the_checkpoint_of_a_finished_run_counts_for_keep_last(text, tmp_path, m
         run(text, out, resume=True, max_steps=max_steps)
         names.append([path.name.removeprefix("step-") for path in RunFolder(out).steps()])
     assert names == [[str(last), "6", "7"], ["7", "9", "10"], ["9", "10", "12"]]
+
+
+def test_a_run_without_a_checkpoint_starts_at_its_first_step(text, tmp_path, capfd):
+    with crash_after(2):
+        run(text, tmp_path / "run")
+    capfd.readouterr()
+    run(text, tmp_path / "run", resume=True)
+    assert f"{tmp_path}/run: there is no checkpoint, so training starts at step 1\n" in capfd.readouterr().err

@@ -133,6 +133,7 @@ def test_the_best_checkpoints_are_averaged(text, tmp_path, monkeypatch, capsys, 
     assert main(["average", str(out), "--best", "--last", "2"]) == 2
     assert "--last cannot be combined with --best; try" in capsys.readouterr().err
     assert main(["average", str(out), "--best"]) == 0
+    assert capsys.readouterr().err.endswith("now use this average instead of checkpoints/best\n")
     mean = load_checkpoint(RunFolder(out).averaged)
     assert mean.state["averaged_steps"] == [2, 4]
     for name, array in mean.model.items():

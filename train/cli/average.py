@@ -23,10 +23,13 @@ def average(
     """Average the weights of the newest or best checkpoints. Commands that load the run then use the average."""
     from train.run.average import average_checkpoints
     from train.run.checkpoint import read_state
+    from train.run.folder import RunFolder
 
     if best and last is not None:
         raise UserError("--last cannot be combined with --best; try only one of them")
     path = average_checkpoints(run, last or 5, best)
     steps = ", ".join(f"{step:,}" for step in read_state(path)["averaged_steps"])
+    replaced = " instead of checkpoints/best" if RunFolder(run).best.is_dir() else ""
     print(f"averaged the weights after steps {steps}", file=sys.stderr)
+    print(f"commands that load the run now use this average{replaced}", file=sys.stderr)
     print(path)

@@ -42,7 +42,10 @@ def data(
         str | None, typer.Option(metavar="bpe|wordpiece", help="Subword algorithm; default: the paper's.")
     ] = None,
     vocab_size: Annotated[
-        int | None, number_option(int, "[260, 16777216]", metavar="V", help="Vocabulary size; default: the paper's.")
+        int | None,
+        number_option(
+            int, "[260, 16777216]", metavar="V", help="Vocabulary size; default: the paper's; for own, 37000."
+        ),
     ] = None,
     learn_from: Annotated[
         int,

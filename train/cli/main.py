@@ -79,6 +79,10 @@ def run_command(argv: Sequence[str] | None) -> int:
         for option in ("--input", "--hyp", *of_folder):
             if extra and any(option in param.opts for param in params):
                 attempt = f"{option} {extra[1]}"
+        words = list(sys.argv[1:] if argv is None else argv)
+        for i in range(len(words) - 2):
+            if extra and words[i] == "--set" and "=" not in words[i + 1] and words[i + 2] == extra[1]:
+                attempt = f"--set {words[i + 1]}={extra[1]}"
         details: Any = getattr(error.__cause__, "errors", list)()  # exists if typer uses pydantic
         got = f"; got {str(details[0]['input'])[:60]!r}" if details else ""
         return report_user_error(f"{error.format_message().rstrip('.')}{got}; try {attempt}")

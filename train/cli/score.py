@@ -131,6 +131,7 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool)
     for index, t in enumerate(decoding.score_pairs(model, tokenizer, read_parallel(*pairs), **options)):
         if as_json:
             fields = {"index": index} | decoding.to_json(t, tokenizer, scores=True, alignments=False)
+            del fields["score"]  # has no length penalty, unlike that of a translation
             print(json.dumps(fields, ensure_ascii=False))
         else:
             print(" ||| ".join([t.text, *decoding.format_fields(t, tokenizer, scores=True, alignments=False)]))

@@ -123,7 +123,7 @@ def train(
         for note in notes if not quiet else ():
             warn(note)
     task = TASKS[run_config.data.task]
-    check_task_options(paths, task)
+    check_task_options(paths, run_config)
     if not resume:
         check_sides({change.partition("=")[0].strip() for change in changes}, task, run_config.data)
     has_texts = any(getattr(run_config.data, name) for name in task.files["train"])
@@ -135,14 +135,21 @@ def train(
     run_training(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")
 
 
-def check_task_options(names: Iterable[str], task: Task[Any, Any]) -> None:
-    """Raise UserError for an option that belongs to another task."""
+def check_task_options(names: Iterable[str], config: Any) -> None:
+    """Raise UserError for an option that belongs to another task; it names the keys that select that task."""
+    from models import ARCHITECTURES
+
+    task = TASKS[config.data.task]
     for name in names:
         if name not in {f.name for f in fields(task.keys)}:
-            owner = next(other.name for other in TASKS.values() if name in {f.name for f in fields(other.keys)})
+            owner = next(other for other in TASKS.values() if name in {f.name for f in fields(other.keys)})
+            attempt = f"--set data.task={owner.name}"
+            architectures = [name for name, model in ARCHITECTURES.items() if model.examples == owner.examples]
+            if config.transformer_config(config.data.vocab_size).architecture not in architectures:
+                attempt += f" --set model.architecture={architectures[0]}"
             raise UserError(
-                f"{option(name)}: expected an option of the task {task.name}; got one of the task {owner}; "
-                f"try --set data.task={owner}"
+                f"{option(name)}: expected an option of the task {task.name}; got one of the task {owner.name}; "
+                f"try {attempt}"
             )
 
 
@@ -196,6 +203,8 @@ def use_data_folder(
     keys = {name: value for name, value in keys.items() if name not in unused}
     config = read(keys)
     notes = []
+    if init is not None and "tokenizer" in unused and config.data.tokenizer == str(run_files(find_checkpoint(init))[0]):
+        notes.append(f"{folder}: the tokenizer of --init {init} is used instead of the one of this folder")
     for name in ("vocab_size", "max_length"):
         value, given = getattr(config.data, name), getattr(original, name)
         if given not in (value, defaults.get(name, keys_of("data")[name].default)):

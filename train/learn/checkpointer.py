@@ -197,6 +197,7 @@ class Checkpointer:
         self.config = store.resumed_config(self.folder, self.config)
         newest = store.load_newest(self.folder, self.warnings.append)
         if newest is None:
+            self.warnings.append(f"{self.folder.path}: there is no checkpoint, so training starts at step 1")
             return RunState()
         path, checkpoint = newest
         self._check_identity(path, checkpoint.state)

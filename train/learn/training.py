@@ -186,7 +186,7 @@ def prepare_corpora(
     for part in sorted(texts, reverse=True):  # "valid" first: it is small, so its errors show early
         folder = run.data(part, data.prepared)
         if data.prepared:
-            check_shared_arrays(folder, tokenizer, texts[part])
+            check_shared_arrays(folder, tokenizer, texts[part], is_resumed=bool(run.steps()))
         with display.work(f"preparing the {part} text", "examples") as work:
             start = partial(display.write, f"preparing the {part} text: {', '.join(texts[part])}")
             on_progress = partial(report_progress, work, start)
@@ -205,17 +205,18 @@ def report_progress(work: Work, start: Callable[[], object], n_done: int) -> Non
     work.set_done(n_done)
 
 
-def check_shared_arrays(folder: Path, tokenizer: TextTokenizer, paths: Iterable[str]) -> None:
+def check_shared_arrays(folder: Path, tokenizer: TextTokenizer, paths: Iterable[str], is_resumed: bool) -> None:
     """Raise UserError if a shared folder has token arrays of another tokenizer or text; other runs may need them."""
     meta = read_sealed(folder / "meta.json")
     if meta is None:
         return
     has_tokenizer = meta.get("tokenizer") == tokenizer.digest
     if not has_tokenizer or [*meta.get("sha256", {}).values()] != [text_digest(path) for path in paths]:
+        original = "the original text, which a resumed run needs, or " if has_tokenizer and is_resumed else ""
         raise UserError(
             f"data.prepared: expected token arrays made with this run's {'text' if has_tokenizer else 'tokenizer'}; "
-            f"{folder} has arrays made with a different one, for another run; try --set data.prepared=, which stores "
-            "the arrays of the current text in the run folder"
+            f"{folder} has arrays made with a different one; try {original}--set data.prepared=, which stores the "
+            "arrays of the current text in the run folder"
         )
 
 

@@ -253,6 +253,8 @@ class RunConfig:
                 alternative = "a checkpoint of this run"
                 if command == "resume":
                     alternative = "a new run that starts from its weights (--init RUN --out NEW)"
+                    if name.startswith("model.") and "dropout" not in name:  # other weights, or used differently
+                        alternative = "a new run (--out NEW)"
                 raise UserError(
                     f"{command}: {name}: expected {expected} as in {source}; got {format_value(value)}; "
                     f"try {attempt}, or {alternative}"
