@@ -37,10 +37,11 @@ class SafeRedirects(urllib.request.HTTPRedirectHandler):
     def http_error_302(self, request: Any, response: Any, *args: Any) -> Any:
         try:
             return super().http_error_302(request, response, *args)
-        except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: an invalid URL
+        except (OSError, http.client.HTTPException):
             response.close()
-            if not isinstance(error, ValueError) or isinstance(error, OSError):
-                raise
+            raise
+        except ValueError as error:  # an invalid URL
+            response.close()
             raise urllib.error.URLError(one_line(error)) from None
 
     def redirect_request(self, request: Any, *args: Any) -> Any:
