@@ -231,11 +231,10 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         on_leaf_done: called with each leaf as soon as its `grad` is complete, while the pass continues. It is not
             called for a leaf if a vjp on some path to it returned None.
 
-    Raises RuntimeError for a tensor without a graph, a consumed graph, or weights changed after the forward pass, and
-    ValueError for a `g` that does not fit.
+    Raises RuntimeError for no `requires_grad`, a consumed graph or changed weights, and ValueError for a wrong `g`.
     """
     if not tensor.requires_grad:
-        raise RuntimeError("backward: expected a Tensor with a graph; got one without; try requires_grad=True")
+        raise RuntimeError("backward: expected a Tensor with requires_grad; got one without; try requires_grad=True")
     if g is None:
         if tensor.size != 1:
             raise ValueError(f"backward: expected a Tensor of one element; got shape {tensor.shape}; try backward(g)")
@@ -245,7 +244,8 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
     elif isinstance(g, Tensor):
         g = g.data
     if g.shape != tensor.shape or g.dtype != tensor.dtype:
-        raise ValueError(f"backward: expected g as {tensor.shape} {tensor.dtype}; got {g.shape} {g.dtype}")
+        expected = f"shape {tensor.shape} and dtype {tensor.dtype}"
+        raise ValueError(f"backward: expected g with {expected}; got shape {g.shape} and dtype {g.dtype}")
     if tensor.node is None:
         _add_to_leaf(tensor, g)
         if on_leaf_done:

@@ -45,16 +45,16 @@ def link(world: Any) -> tuple[float, float]:
 
     from train.learn.parallel.reducer import BUCKET
 
-    found = []
+    medians = []
     for size, times in ((world.size, 21), (BUCKET // 4, 7)):
         flat, seconds = np.zeros(size, np.float32), []
         for _ in range(times):
-            world.barrier()
-            started = time.perf_counter()
+            world.gather(None)  # a barrier
+            start_time = time.perf_counter()
             world.all_reduce(flat)()
-            seconds.append(time.perf_counter() - started)
-        found.append(statistics.median(world.gather(statistics.median(seconds))))
-    small, large = found
+            seconds.append(time.perf_counter() - start_time)
+        medians.append(statistics.median(world.gather(statistics.median(seconds))))
+    small, large = medians
     return 2 * (world.size - 1) / world.size * BUCKET / (large - small), small / 2
 
 
@@ -84,34 +84,36 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
     model.train()
     update = Update(TASKS["translation"], model, config.train, RankNotes())
     share = WorkShare([world.rank], world.size, world.size * batch.n_target_tokens)
-    found: dict[str, Any] = {"overlapped": [], "after": []}
-    waits: dict[str, list[float]] = {kind: [] for kind in found}
+    measured: dict[str, Any] = {"overlapped": [], "after": []}
+    waits: dict[str, list[float]] = {kind: [] for kind in measured}
     for step in range(2 * args.steps + 2):
         kind = ("overlapped", "after")[step % 2]
         update.gradients.overlaps = kind == "overlapped"  # meaningless for a single process
         world.bytes_sent = 0
-        world.barrier()
-        started, before = time.perf_counter(), world.wait_seconds
+        world.gather(None)  # a barrier
+        start_time = time.perf_counter()
+        waited = world.wait_seconds
         update.gradient([batch], step + 1, share)
         update.apply(1e-6, 0.0)
-        world.barrier()
+        world.gather(None)  # a barrier
         if step > 1:
-            found[kind].append(time.perf_counter() - started)
-            waits[kind].append(min(world.gather(world.wait_seconds - before)))
-    size, sent = model.n_parameters() * 4, world.bytes_sent
-    found |= {"network": waits, "tokens": batch.n_tokens * world.size, "size": size, "sent": sent}
-    found |= {"least": 2 * (world.size - 1) * size // world.size, "last": args.vocab * model.config.d_model * 4 / size}
-    found["bandwidth"], found["latency"] = link(world) if world.size > 1 else (0.0, 0.0)
-    return found
+            measured[kind].append(time.perf_counter() - start_time)
+            waits[kind].append(min(world.gather(world.wait_seconds - waited)))
+    size = model.n_parameters() * 4
+    measured |= {"network": waits, "tokens": batch.n_tokens * world.size, "size": size, "sent": world.bytes_sent}
+    measured["minimum_bytes"] = 2 * (world.size - 1) * size // world.size
+    measured["late_fraction"] = args.vocab * model.config.d_model * 4 / size  # the gradient of the embedding comes last
+    measured["bandwidth"], measured["latency"] = link(world) if world.size > 1 else (0.0, 0.0)
+    return measured
 
 
-def started(args: argparse.Namespace, ranks: int) -> dict[str, Any]:
+def run_ranks(args: argparse.Namespace, ranks: int) -> dict[str, Any]:
     """Start this many ranks and return the output of rank 0."""
     mpirun = which("mpirun", path=f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ.get('PATH', '')}")
     if mpirun is None:
         sys.exit("benchmarks.ranks_step: mpirun is not installed; try pip install 'npx-transformer[mpi]'")
-    own = [sys.executable, "-m", "benchmarks.ranks_step", *sys.argv[1:], "--work"]
-    many = [mpirun, "--bind-to", "none", "--oversubscribe", "-n", str(ranks)] if ranks > 1 else []
+    command = [sys.executable, "-m", "benchmarks.ranks_step", *sys.argv[1:], "--work"]
+    launcher = [mpirun, "--bind-to", "none", "--oversubscribe", "-n", str(ranks)] if ranks > 1 else []
     one_thread = {"NPX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     hosts = []
@@ -119,13 +121,14 @@ def started(args: argparse.Namespace, ranks: int) -> dict[str, Any]:
         from tests.helpers.two_hosts import ISOLATED
 
         hosts = [*ISOLATED, sys.executable, "-m", "tests.helpers.two_hosts", *args.wire.split()]
-    how: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([*hosts, *many, *own], env=os.environ | one_thread | as_root, **how) as done:
-        assert done.stdout
-        said = done.stdout.read()
-    if done.returncode:
-        sys.exit(done.returncode)
-    result: dict[str, Any] = json.loads(said.splitlines()[-1])
+    environment = os.environ | one_thread | as_root
+    popen_options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*hosts, *launcher, *command], env=environment, **popen_options) as process:
+        assert process.stdout
+        output = process.stdout.read()
+    if process.returncode:
+        sys.exit(process.returncode)
+    result: dict[str, Any] = json.loads(output.splitlines()[-1])
     return result
 
 
@@ -138,29 +141,36 @@ def main() -> None:
         if npx.distributed.world().rank == 0:
             print(json.dumps(result))
         return
-    from train.experiments.plan import BACKWARD, Link, planned
+    from train.experiments.plan import BACKWARD, Link, estimate_step
 
-    one, many = started(args, 1), started(args, args.ranks)
+    one = run_ranks(args, 1)
+    many = run_ranks(args, args.ranks)
     speed = one["tokens"] / statistics.median(one["overlapped"] + one["after"])
     result: dict[str, Any] = {"ranks": args.ranks, "one_process_tokens_per_second": speed}
-    found = Link(many["bandwidth"], many["latency"], "as measured")
+    measured_link = Link(many["bandwidth"], many["latency"], "as measured")
     steps = zip(many["after"], many["network"]["after"], strict=True)
     micro = statistics.median(seconds - network for seconds, network in steps)
-    print(f"link: {found.bandwidth / 1e6:,.1f} MB/s, {found.latency * 1e3:.2f} ms; compute {micro:.3f} s per step")
-    for kind, when, beside in (("overlapped", "beside", BACKWARD), ("after", "after", 0.0)):
+    bandwidth, latency = measured_link.bandwidth / 1e6, measured_link.latency * 1e3
+    print(f"link: {bandwidth:,.1f} MB/s, {latency:.2f} ms; compute {micro:.3f} s per step")
+    for kind, when, overlap in (("overlapped", "during", BACKWARD), ("after", "after", 0.0)):
         seconds, network = statistics.median(many[kind]), statistics.median(many["network"][kind])
         gathered = many["size"] * args.shard
-        p = planned(many["size"], many["last"], micro, 1, args.ranks, found, beside, gathered=gathered)
+        estimate = estimate_step(
+            many["size"], many["late_fraction"], micro, 1, args.ranks, measured_link, overlap, gathered=gathered
+        )
         tokens = many["tokens"] / seconds
-        result |= {f"{kind}_seconds": seconds, f"{kind}_speed_up": tokens / speed, f"{kind}_network": network}
-        result |= {f"{kind}_plan": p.step, f"{kind}_plan_network": p.exposed}
-        print(f"{args.ranks} ranks, sums {when} backward: {seconds:.3f} s per step, {tokens:,.0f} tokens/s, "
-              f"{tokens / speed:.3f} times one process; network {network:.3f} s per step; "
-              f"planned {p.step:.3f} s, {100 * (p.step / seconds - 1):+.1f}%, network {p.exposed:.3f} s")  # fmt: skip
+        result |= {f"{kind}_seconds": seconds, f"{kind}_speedup": tokens / speed, f"{kind}_network": network}
+        result |= {f"{kind}_plan": estimate.step, f"{kind}_plan_network": estimate.exposed}
+        print(
+            f"{args.ranks} ranks, sums {when} backward: {seconds:.3f} s per step, {tokens:,.0f} tokens/s, "
+            f"{tokens / speed:.3f} times one process; network {network:.3f} s per step; planned {estimate.step:.3f} s, "
+            f"{100 * (estimate.step / seconds - 1):+.1f}%, network {estimate.exposed:.3f} s"
+        )
     best = result["overlapped_seconds"]
-    result |= {"sent": many["sent"], "least": many["least"]}
     result |= {"seconds": best, "tokens_per_second": many["tokens"] / best}
-    print(f"sent per step by each rank: {many['sent']:,} bytes; 2 (k - 1) / k of the gradient: {many['least']:,}")
+    sent, minimum = many["sent"], many["minimum_bytes"]
+    result |= {"sent": sent, "minimum_bytes": minimum}
+    print(f"sent per step by each rank: {sent:,} bytes; 2 (k - 1) / k of the gradient: {minimum:,}")
     if args.json:
         print(json.dumps(result))
 

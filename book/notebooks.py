@@ -73,7 +73,8 @@ def executed(exercise: Exercise) -> dict[str, Any]:
     from traitlets.config import Config
 
     content = nbformat.from_dict(notebook(exercise))
-    transport = "tcp" if os.name == "nt" else "ipc"  # TCP ports may be taken between their choice and their use
+    # Another process may take a TCP port after it is chosen and before it is bound.
+    transport = "tcp" if os.name == "nt" else "ipc"
     options = Config({"KernelManager": {"transport": transport}})
     NotebookClient(content, timeout=300, resources={"metadata": {"path": str(ROOT)}}, config=options).execute()
     printed = "".join(

@@ -130,4 +130,5 @@ class SharedState(DecodingState):
             selected, rows_each = sources, 1
         if not host.array_equal(selected, host.arange(self.n_sources)):
             super().select(selected)
-        self.sources, self.n_sources = host.repeat(host.arange(len(selected)), rows_each), len(selected)
+        self.sources = host.repeat(host.arange(len(selected)), rows_each)
+        self.n_sources = len(selected)

@@ -88,7 +88,7 @@ def check_window(c: Any) -> None:
     others = {"n_kv_heads": c.n_kv_heads, "qk_norm": c.qk_norm, f"positions = {relative}": relative}
     if c.attention_window is not None and (given := [name for name, value in others.items() if value]):
         raise ValueError(
-            f"attention_window = {c.attention_window} cannot be combined with {given[0]}; try without one of them"
+            f"attention_window = {c.attention_window} cannot be combined with {given[0]}; try removing one of the two"
         )
 
 

@@ -93,7 +93,8 @@ class FlatParameters:
         In mixed precision `data` then holds only these spans, and parameters have no `master`.
         """
         sizes = [span.stop - span.start for span in spans]
-        self._local_spans, self.n_local = [(span, span) for span in spans], sum(sizes)
+        self._local_spans = [(span, span) for span in spans]
+        self.n_local = sum(sizes)
         if self.low_precision is not None:  # computations need only the low-precision weights, which are complete
             self.data = concatenate([self.data[span] for span in spans])
             ends = list(accumulate(sizes))

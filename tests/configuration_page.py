@@ -3,6 +3,7 @@
 python -m tests.configuration_page --write
 """
 
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import Field
@@ -60,12 +61,12 @@ key that can be overridden.
   releases up to 1.1. Norm, dropout and learning rate are as in the paper.
 - `tensor2tensor-v2`: `transformer_base_v2`, the default since 6 October 2017 (commit d5bdfcc8). It adds pre-norm, two
   more dropouts, a longer warmup and twice the learning rate.
-- `tensor2tensor`: a mixture of the two, which runs of earlier versions of this program have under this name. They keep
-  it; choose one of the other two for a new run.
+- `tensor2tensor`: a mixture of the two, kept so that runs of earlier versions of this program still load. Use one of
+  the other two for a new run.
 
-Keys of `[model]` that are missing in the table have the same value in both versions as here, among them
-`layer_norm_eps` and `embedding_init`. A variant changes neither text, tokenizer and batch size nor the shape of a
-preset. Three presets of the first version differ from the paper there: `transformer_big_enfr` has d_ff 8192 and
+Keys of `[model]` that the table does not list, such as `layer_norm_eps` and `embedding_init`, have the same values in
+both versions as in this program. A variant does not change the text, the tokenizer, the batch size or the shape of a
+preset. Three presets of the first version differ from the paper in these: `transformer_big_enfr` has d_ff 8192 and
 separate embeddings, and both parsers have separate embeddings and five times the learning rate.
 """
 VARIABLES_TEXT = """## Environment variables
@@ -104,8 +105,13 @@ OTHERS = {  # variable outside npx/settings.py -> its values, its default
 def table(head: str, rows: Iterable[Iterable[str]]) -> str:
     """Return a Markdown table; `head` has its column names, separated by |."""
     lines = [f"| {head} |", "|" + "---|" * (head.count("|") + 1)]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    lines += ["| " + " | ".join(escape(cell) for cell in row) + " |" for row in rows]
     return "\n".join(lines) + "\n"
+
+
+def escape(cell: str) -> str:
+    """Return a cell in which | separates no columns and <name>, which is an HTML tag, is code."""
+    return re.sub(r"(?<!`)<[a-z/]+>(?!`)", r"`\g<0>`", cell).replace("|", "\\|")
 
 
 def values(value_range: Any) -> str:
@@ -124,7 +130,8 @@ def default(section: str, field: Field[Any]) -> str:
     """Return the default of a key; for a key of the model, that of `base`."""
     value = default_of(section, field)
     if value is None:
-        return f"`{field.metadata['unset']}`"
+        unset: str = field.metadata["unset"]  # a key, a quotient of keys, or prose
+        return f"`{unset}`" if re.fullmatch(r"\w+( / \w+)?", unset) else unset
     return "empty" if value == "" else f"`{to_toml(value)}`"
 
 
@@ -133,7 +140,8 @@ def section_table(name: str) -> str:
     rows = []
     for field in keys_of(SECTIONS[name]):
         mark = " ↻" if field.metadata["may_change"] else ""
-        rows.append((f"`{field.name}`{mark}", field.metadata["help"], values(range_of(field)), default(name, field)))
+        help = field.metadata["help"].replace("docs/configuration.md lists", "the table of [variants](#variants) lists")
+        rows.append((f"`{field.name}`{mark}", help, values(range_of(field)), default(name, field)))
     return f"## [{name}]\n\n{TABLES[name]}\n\n{table('key | meaning | values | default', rows)}"
 
 

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 import npx
-from benchmarks import found, growth, language_step, train_step, translate
+from benchmarks import found, growth, language_step, ranks_step, train_step, translate
+from tests.helpers.distributed_jobs import needs_mpi
 
 WIDTHS = "--d-model 8 --heads 2 --d-ff 16 --layers 1 --vocab 20 --threads 1 --steps 2 --warmup 1".split()
 BATCH = ["--batch", "2", "--length", "4"]
@@ -50,6 +51,18 @@ def test_growth_has_a_row_for_every_setting(monkeypatch, capsys):
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line[:3] in ("| 4", "| 8")]
     assert len(rows) == 2 and rows[0][-1] == " |"
     assert npx.host.isfinite(float(rows[1][-1].strip(" |")))  # the slope of time in a log-log plot
+
+
+@pytest.mark.slow
+def test_two_ranks_are_compared_with_one_process(monkeypatch, capsys):
+    needs_mpi()
+    sizes = "--ranks 2 --preset tiny --vocab 50 --batch 2 --length 4 --steps 1 --json".split()
+    monkeypatch.setattr(sys, "argv", ["ranks_step", *sizes])
+    ranks_step.main()
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["sent"] == result["minimum_bytes"] > 0
+    for kind in ("overlapped", "after"):
+        assert result[f"{kind}_speedup"] > 0 and 0 < result[f"{kind}_plan_network"] < result[f"{kind}_plan"]
 
 
 @pytest.mark.parametrize(("framework", "modules"), [("torch", {"torch", "F"}), ("jax", {"jax", "jnp", "nn", "jsp"})])

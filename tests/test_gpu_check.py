@@ -60,7 +60,10 @@ def test_steps_run_and_fill_the_page(tmp_path):
 @pytest.mark.slow
 @needs_gxx
 def test_every_part_runs_on_fakes_and_fills_the_page(tmp_path):
-    """Each part passes and reports its results, which fill docs/gpu.md. A rehearsal takes 25 s, so this is one test."""
+    """Every part passes and reports results that can be filled into docs/gpu.md.
+
+    A rehearsal takes 25 s, so this is one test.
+    """
     pytest.importorskip("ml_dtypes", reason="NumPy needs ml_dtypes for bfloat16")
     done, file = rehearse(tmp_path)
     results = {name: part["values"] for name, part in file["parts"].items()}

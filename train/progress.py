@@ -41,7 +41,9 @@ class Work:
 
     def __init__(self, name: str, unit: str = "", total: int | None = None, done: int = 0) -> None:
         self.name, self.unit, self.total = name, unit, total
-        self.first, self.start, self.details = done, time.perf_counter(), ""
+        self.first = done
+        self.start = time.perf_counter()
+        self.details = ""
         self.done = done
         self.end: float | None = None
 
@@ -105,7 +107,9 @@ class Display:
     """
 
     def __init__(self, enabled: bool = True) -> None:
-        self.enabled, self.works, self.is_live = enabled, list[Work](), False
+        self.enabled = enabled
+        self.works = list[Work]()
+        self.is_live = False
         if enabled:  # importing rich takes a while
             from rich.console import Console
 

@@ -41,15 +41,19 @@ class Outcome:
 
 def load(name: str) -> ModuleType:
     """Import a module by its dotted name or the path of its file. Raises UsageError if that fails."""
-    path = Path(name)
-    sys.path.insert(0, str(path.resolve().parent if name.endswith(".py") else Path.cwd()))
+    path = Path(name).resolve()
+    is_path = name.endswith(".py")
+    if is_path and not path.is_file():
+        raise UsageError(f"expected an existing Python file; got {name}")
+    sys.path.insert(0, str(path.parent if is_path else Path.cwd()))
     try:
-        return importlib.import_module(path.stem if name.endswith(".py") else name)
+        module = importlib.import_module(path.stem if is_path else name)
     except Exception as error:
-        if name.endswith(".py") and not path.is_file():
-            raise UsageError(f"expected a Python file; {name} does not exist") from None
         got = f"{type(error).__name__}: {error}"
         raise UsageError(f"expected an importable module; got {name!r} ({got})") from None
+    if is_path and Path(module.__file__ or "").resolve() != path:
+        raise UsageError(f"expected a file whose name no imported module has; got {path.name}; try renaming it")
+    return module
 
 
 def select(target: str) -> list[CustomGradient]:
@@ -83,7 +87,7 @@ def select(target: str) -> list[CustomGradient]:
     if selected is None:
         raise UsageError(
             f"expected a function with a gradient; got {name}, without a backward function {name}_backward; "
-            "try defining one, or a function of Tensors, torch tensors or JAX arrays"
+            f"try defining {name}_backward, or passing a function of Tensors, torch tensors or JAX arrays"
         )
     return [selected]
 
@@ -145,9 +149,13 @@ def check_one(gradient: CustomGradient, shapes: list[str], seed: int, expect: st
         inputs = inputs or guess_inputs(gradient.operation, seed)
         outcome.inputs = [describe_input(x) for x in inputs]
         report = gradient.check(*inputs, seed=seed, **({} if expect is None else {"expect": expect}))
-        outcome.result, outcome.compared, outcome.notes = RIGHT, report.compared, report.notes
+        outcome.result = RIGHT
+        outcome.compared = report.compared
+        outcome.notes = report.notes
     except (GradientError, CheckError) as error:
-        outcome.result, outcome.rule, outcome.text = WRONG, error.rule, str(error)
+        outcome.result = WRONG
+        outcome.rule = error.rule
+        outcome.text = str(error)
     except UsageError:
         raise
     except Exception as error:

@@ -91,7 +91,8 @@ def check_operation(
     with unwritten_recognized(problem, operation, *arguments.restore(arguments.values)):
         hold_state(problem, operation, report.notes)
         check = ProblemCheck(report, directions, float32, domain, dtype, seed)
-        check.declared, check.has_expect = None if expect is None else DeclaredGradient(expect), True
+        check.declared = None if expect is None else DeclaredGradient(expect)
+        check.has_expect = True
         if reference is not None:
             check.compare_value = partial(compare_value, reference=arguments.adapt(reference))
         check.compare_value(problem, tolerance=1e-9, given=True)

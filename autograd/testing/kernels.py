@@ -72,8 +72,8 @@ def check_kernel(
             blocks; for them, only the rule `reference` and the results on two threads are checked.
         seed: selects the gradient of the output.
 
-    Returns the names of the versions checked. Raises npx.KernelMismatch, whose `rule` is the broken rule and whose
-    text ends with a line that reproduces the failure.
+    Returns the names of the versions checked, at least one. Raises npx.KernelMismatch, whose `rule` is the broken rule
+    and whose text ends with a line that reproduces the failure, and ValueError if there is no version to check.
     """
     checked = []
     before = npx.device()
@@ -93,6 +93,9 @@ def check_kernel(
         raise mismatch(error.rule, explain(f"check_kernel: {error}", error.rule, line)) from error
     finally:
         npx.use_device(before)
+    if not checked:
+        got = ", ".join(" ".join(key) for key in kernel.versions) or "no fast version"
+        raise ValueError(f"{kernel.name}: expected a fast version for {args[0].dtype}; got {got}; try another dtype")
     return checked
 
 
@@ -209,7 +212,9 @@ class KernelCheck:
         """Return `expected` for derived values; None if the reference rejects them or gives non-finite results."""
         try:
             expected = self.expected(values, g)
-        except Exception:
+        except (AssertionError, ValueError, IndexError, ArithmeticError) as error:
+            if isinstance(error, KernelMismatch):
+                raise
             return None
         return expected if is_finite(expected.outcome) or not is_finite(self.values) else None
 
@@ -290,16 +295,13 @@ class KernelCheck:
         if g is None or not g.size:
             return
         for layout in BROADCAST:
-            repeated = self.derived(self.values, np.array(in_layout(g, layout)))
-            if repeated:
+            if repeated := self.derived(self.values, np.array(in_layout(g, layout))):
                 condition = f"gradient of the output: {layout}"
                 self.require("incoming gradient layout", condition, repeated, incoming=layout)
-        ones = self.derived(self.values, np.ones_like(g))
-        if ones:
+        if ones := self.derived(self.values, np.ones_like(g)):
             self.require("linearity", "gradient of the output: ones", ones)
         for position in {0, g.size - 1}:
-            one_hot = self.derived(self.values, (np.arange(g.size) == position).astype(g.dtype).reshape(g.shape))
-            if one_hot:
+            if one_hot := self.derived(self.values, (np.arange(g.size) == position).astype(g.dtype).reshape(g.shape)):
                 self.require("linearity", f"gradient of the output: 1 at flat index {position}, else 0", one_hot)
         for factor in FACTORS if g.dtype.itemsize > 2 and is_finite(expected.outcome) else ():
             multiple = self.derived(self.values, scaled(g, factor))
@@ -365,8 +367,7 @@ class KernelCheck:
         """Check more than one block of a kernel whose blocks `npx.small_blocks` does not shrink."""
         n_rows = len(np.atleast_1d(self.values.args[0]))
         times = min(MANY_ROWS // max(1, n_rows), MANY_NUMBERS // max(1, self.n_numbers))
-        longer = self.with_rows(expected, times) if times > 2 else None
-        if longer:
+        if times > 2 and (longer := self.with_rows(expected, times)):
             with npx.small_blocks(None, threads=2):
                 self.require("block size", f"{times} times as many rows", longer)
 

@@ -91,7 +91,9 @@ class Problem:
         arrays = [npx.asarray(a) for a in (self.arrays if arrays is None else arrays)]
         leaves = [Tensor(a) for a in arrays[: len(self.floats)]] + self.parameter_tensors
         for i, (leaf, a) in enumerate(zip(leaves, arrays, strict=True)):
-            leaf.data, leaf.node, leaf.grad = a, None, None
+            leaf.data = a
+            leaf.node = None
+            leaf.grad = None
             leaf.requires_grad = require is None or i in require
         progress.step(self.name)
         return self.output(leaves), leaves
@@ -99,7 +101,9 @@ class Problem:
     def apply(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return the output when the arrays are replaced by Tensors that other operations computed."""
         for parameter, t in zip(self.parameter_tensors, tensors[len(self.floats) :], strict=True):
-            parameter.data, parameter.node, parameter.grad = t.data, t.node, None
+            parameter.data = t.data
+            parameter.node = t.node
+            parameter.grad = None
             parameter.requires_grad = True
         output = self.output(tensors)
         for parameter in self.parameter_tensors:

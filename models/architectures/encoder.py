@@ -189,13 +189,13 @@ class Encoder(SequenceModel):
 
         return self.training_loss(hidden, labels, **options)
 
-    def label_states(self, x: Tensor, of_texts: bool) -> Tensor:
+    def label_states(self, x: Tensor, one_label_per_text: bool) -> Tensor:
         """Return the vectors from which labels are predicted, for the last layer's output x (B, S, D).
 
         Args:
-            of_texts: whether each text has one label; the result is then (B, 1, D), else (B, S, D).
+            one_label_per_text: whether each text has one label; the result is then (B, 1, D), else (B, S, D).
         """
-        return self._pool(x[:, :1]) if of_texts else self._transform(x)
+        return self._pool(x[:, :1]) if one_label_per_text else self._transform(x)
 
     def _packed(self, ids: Any, labels: Any) -> tuple[Any, ...]:
         """Return packed ids and token types, their packing, packed labels, and the rows (n,) with labels to predict.
@@ -217,14 +217,14 @@ class Encoder(SequenceModel):
         packing: npx.Packing,
         targets: npx.Array,
         rows: npx.Array,
-        of_texts: bool,
+        one_label_per_text: bool,
     ) -> tuple[Tensor, npx.Array]:
         """Return the vectors (n, D) from which labels are predicted, and the labels (n,), for packed arrays.
 
         Only these rows reach the output projection: a masked language model predicts only about one token in seven.
         """
         hidden = self._encode(ids, types, npx.AttentionSpec(q_packing=packing, kv_packing=packing))
-        if of_texts:
+        if one_label_per_text:
             return self._pool(hidden[packing.starts[:-1][rows]]), targets[rows]
         return self._transform(hidden[rows]), targets[rows]
 

@@ -27,7 +27,8 @@ class TimeMajor:
     """
 
     def __init__(self, x: npx.Array, packing: npx.Packing | None, lengths: npx.Array | None, reverse: bool) -> None:
-        self.leading, self.dtype = x.shape[:-1], x.dtype
+        self.leading = x.shape[:-1]
+        self.dtype = x.dtype
         batch, length = packing.shape if packing else x.shape[:2]
         flat = packing.flat_index if packing else npx.arange(batch * length)
         sentence, position = flat // max(1, length), flat % max(1, length)

@@ -14,7 +14,7 @@ from npx.kernels.attention_spec import rotate
 
 
 def window_margins(window: int, causal: bool) -> tuple[int, int]:
-    """Return the numbers of positions before and after itself to which a position attends, `window` - 1 in total."""
+    """Return how many positions before and after itself each position attends to; they add up to `window` - 1."""
     return (window - 1, 0) if causal else (window // 2, (window - 1) // 2)
 
 
@@ -29,7 +29,8 @@ class Blocks:
     """Sequences (B, T, ...) cut into blocks of L positions, with margins shared by neighboring blocks."""
 
     def __init__(self, shape: tuple[int, int], window: int, causal: bool) -> None:
-        (self.batch, self.length), (self.before, self.after) = shape, window_margins(window, causal)
+        self.batch, self.length = shape
+        self.before, self.after = window_margins(window, causal)
         self.size = window
         self.n = -(-self.length // self.size)
         width = self.size + self.before + self.after  # positions of a block with its margins
@@ -82,6 +83,12 @@ class Blocks:
         return bias
 
 
+def require_no_bias(spec: npx.AttentionSpec) -> None:
+    """Raise ValueError for a bias, which would take the place of the window."""
+    if spec.bias is not None:
+        raise ValueError("restricted attention: expected no bias; got one; try self_attention with npx.mask_bias")
+
+
 @differentiable
 def restricted_self_attention(qkv, heads, d_k, window, spec=npx.AttentionSpec(), drop=None):
     """`self_attention` limited to `window` positions around each position or, if `causal`, ending at it.
@@ -89,8 +96,7 @@ def restricted_self_attention(qkv, heads, d_k, window, spec=npx.AttentionSpec(),
     qkv (B, T, H * (2 d_k + d_v)), the queries of all heads first; result (B, T, H * d_v). Packed: (R, ...). The spec
     must have no bias.
     """
-    if spec.bias is not None:
-        raise ValueError("restricted attention: expected no bias; got one; try self_attention with npx.mask_bias")
+    require_no_bias(spec)
     packing = spec.q_packing
     padded = npx.pad_packed(qkv, packing)
     blocks = Blocks(padded.shape[:2], window, spec.causal)
@@ -132,13 +138,14 @@ class RestrictedSelfAttention(SelfAttention):
         if not self.is_merged or self.n_kv_heads != self.n_heads:
             raise ValueError(
                 f"attention_window = {window} cannot be combined with n_kv_heads, qk_norm or relative positions; "
-                "try without one of them"
+                "try removing one of the two"
             )
         self.window = window
 
     def forward(
         self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), cache: KeyValueCache | None = None
     ) -> Tensor:
+        require_no_bias(spec)
         qkv = self.query_key_value(x)
         if cache is None:
             y = restricted_self_attention(qkv, self.n_heads, self.d_k, self.window, **self.options(spec))
@@ -156,4 +163,5 @@ class RestrictedSelfAttention(SelfAttention):
         return spec._replace(bias=npx.mask_bias(window_mask(n_queries, n_keys, self.window, spec.causal)))
 
     def weights(self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec()) -> npx.Array:
+        require_no_bias(spec)
         return super().weights(x, self.with_window(spec, x.shape[1], x.shape[1]))

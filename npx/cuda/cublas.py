@@ -39,6 +39,32 @@ class Algorithm(ctypes.Structure):
     _fields_ += [("reserved", INT * 4)]
 
 
+class GemmArguments(NamedTuple):
+    """The arguments of cublasGemmEx after the handle: alpha op(A) op(B) + beta C, in column-major order.
+
+    An argument named `leading_` is the leading dimension of a matrix. Pointers are addresses.
+    """
+
+    transposed_a: int
+    transposed_b: int
+    m: int
+    n: int
+    k: int
+    alpha: int
+    a: int
+    dtype_a: int
+    leading_a: int
+    b: int
+    dtype_b: int
+    leading_b: int
+    beta: int
+    c: int
+    dtype_c: int
+    leading_c: int
+    compute: int
+    algorithm: int
+
+
 class Plan(NamedTuple):
     """The cuBLASLt descriptors of a GEMM: operation, layouts of operands and result, and algorithms, best first."""
 
@@ -66,10 +92,13 @@ class Cublas:
     def __init__(self, cupy: Any, math_mode: int) -> None:
         from cupy_backends.cuda.libs import cublas
 
-        self.functions, self.current, self.stream = load_cublas(), cupy.cuda.get_current_stream, None
+        self.functions = load_cublas()
+        self.current = cupy.cuda.get_current_stream
+        self.stream: int | None = None
         for name, types in ARGUMENTS.items():
             getattr(self.functions, name).argtypes = types
-        self.handle, self.workspace = cublas.create(), cupy.empty(WORKSPACE, np.uint8)
+        self.handle = cublas.create()
+        self.workspace = cupy.empty(WORKSPACE, np.uint8)
         cublas.setMathMode(self.handle, math_mode)
         self.plans: dict[Any, Plan] = {}
         self.algorithm = 0
@@ -89,63 +118,72 @@ class Cublas:
         self.call("cublasGemmEx", self.handle, *args)
 
     def matmul(self, *args: int, bias: int = 0, relu: bool = False) -> None:
-        """Compute the same GEMM with cuBLASLt, add `bias` (an address, or 0 for none), apply a ReLU and round once."""
-        alpha, a, b, beta, c = (args[i] for i in (5, 6, 9, 12, 13))
-        aligned = tuple(min(16, address & -address) for address in (a, b, c, bias))
-        key = args[:5], args[7:9], args[10:12], args[14:17], aligned, relu
+        """Compute the GEMM that cublasGemmEx's arguments describe with cuBLASLt, add `bias`, apply a ReLU, round once.
+
+        Args:
+            bias: an address, or 0 for none.
+        """
+        gemm = GemmArguments(*args)
+        alignments = tuple(min(16, address & -address) for address in (gemm.a, gemm.b, gemm.c, bias))
+        shape = gemm.transposed_a, gemm.transposed_b, gemm.m, gemm.n, gemm.k, gemm.compute
+        types = gemm.dtype_a, gemm.leading_a, gemm.dtype_b, gemm.leading_b, gemm.dtype_c, gemm.leading_c
+        key = shape, types, alignments, relu
         plan = self.plans.get(key)
         if plan is None:
-            plan = self.plans[key] = self.make_plan(args, aligned, relu)
+            plan = self.plans[key] = self.make_plan(gemm, alignments, relu)
         if bias:
-            self.set("MatmulDesc", plan.operation, BIAS, POINTER(bias))
+            self.set_attribute("MatmulDesc", plan.operation, BIAS, POINTER(bias))
         layout_a, layout_b, layout_c = plan.layouts
         algorithm = plan.algorithms[min(self.algorithm, len(plan.algorithms) - 1)]
         self.call(
-            "cublasLtMatmul", self.handle, plan.operation, alpha, a, layout_a, b, layout_b, beta, c, layout_c,
-            c, layout_c, ctypes.byref(algorithm), self.workspace.data.ptr, WORKSPACE, self.current().ptr,
+            "cublasLtMatmul", self.handle, plan.operation, gemm.alpha, gemm.a, layout_a, gemm.b, layout_b, gemm.beta,
+            gemm.c, layout_c, gemm.c, layout_c, ctypes.byref(algorithm), self.workspace.data.ptr, WORKSPACE,
+            self.current().ptr,
         )  # fmt: skip
 
-    def make_plan(self, args: tuple[int, ...], alignments: tuple[int, ...], relu: bool) -> Plan:
-        """Create the descriptors for a shape from cublasGemmEx's arguments. Raises RuntimeError if no algorithm exists.
+    def make_plan(self, gemm: GemmArguments, alignments: tuple[int, ...], relu: bool) -> Plan:
+        """Create the descriptors of a GEMM. Raises RuntimeError if no algorithm exists.
 
         Args:
             alignments: alignment in bytes of the addresses of both operands, the result and the bias (0: no bias).
         """
-        (transposed_a, transposed_b, m, n, k), compute = args[:5], args[16]
-        a, b, c = args[7:9], args[10:12], args[14:16]  # dtype and leading dimension
-        operation = self.create("MatmulDesc", compute, int(a[0] == 1))  # alpha and beta are float32, or float64
-        self.set("MatmulDesc", operation, TRANSPOSED_A, INT(transposed_a))
-        self.set("MatmulDesc", operation, TRANSPOSED_B, INT(transposed_b))
+        m, n, k = gemm.m, gemm.n, gemm.k
+        operation = self.create_descriptor(
+            "MatmulDesc", gemm.compute, int(gemm.dtype_a == 1)
+        )  # alpha and beta are float32, or float64
+        self.set_attribute("MatmulDesc", operation, TRANSPOSED_A, INT(gemm.transposed_a))
+        self.set_attribute("MatmulDesc", operation, TRANSPOSED_B, INT(gemm.transposed_b))
         *matrix_alignments, bias_alignment = alignments
         epilogue = WITH_RELU * relu + WITH_BIAS * bool(bias_alignment) or NO_EPILOGUE
-        self.set("MatmulDesc", operation, EPILOGUE, INT(epilogue))
+        self.set_attribute("MatmulDesc", operation, EPILOGUE, INT(epilogue))
         if bias_alignment:  # a fake address with this alignment for the heuristic; it is never read
-            self.set("MatmulDesc", operation, BIAS, POINTER(bias_alignment))
-        sizes = (k, m) if transposed_a else (m, k), (n, k) if transposed_b else (k, n), (m, n)
-        layouts = [
-            self.create("MatrixLayout", dtype, *size, leading)
-            for (dtype, leading), size in zip((a, b, c), sizes, strict=True)
-        ]
-        preference = self.create("MatmulPreference")
-        self.set("MatmulPreference", preference, MAX_WORKSPACE, ctypes.c_uint64(WORKSPACE))
-        self.set("MatmulPreference", preference, REDUCTIONS, INT(FULL_PRECISION))
+            self.set_attribute("MatmulDesc", operation, BIAS, POINTER(bias_alignment))
+        size_a = (k, m) if gemm.transposed_a else (m, k)
+        size_b = (n, k) if gemm.transposed_b else (k, n)
+        layout_a = self.create_descriptor("MatrixLayout", gemm.dtype_a, *size_a, gemm.leading_a)
+        layout_b = self.create_descriptor("MatrixLayout", gemm.dtype_b, *size_b, gemm.leading_b)
+        layout_c = self.create_descriptor("MatrixLayout", gemm.dtype_c, m, n, gemm.leading_c)
+        preference = self.create_descriptor("MatmulPreference")
+        self.set_attribute("MatmulPreference", preference, MAX_WORKSPACE, ctypes.c_uint64(WORKSPACE))
+        self.set_attribute("MatmulPreference", preference, REDUCTIONS, INT(FULL_PRECISION))
         for attribute, alignment in zip(ALIGNMENTS, (*matrix_alignments, matrix_alignments[2]), strict=True):
-            self.set("MatmulPreference", preference, attribute, INT(alignment))
-        results, count = (Algorithm * MAX_ALGORITHMS)(), INT()
-        descriptors = (operation, layouts[0], layouts[1], layouts[2], layouts[2], preference)
+            self.set_attribute("MatmulPreference", preference, attribute, INT(alignment))
+        results = (Algorithm * MAX_ALGORITHMS)()
+        count = INT()
+        descriptors = (operation, layout_a, layout_b, layout_c, layout_c, preference)
         heuristic = "cublasLtMatmulAlgoGetHeuristic"
         self.call(heuristic, self.handle, *descriptors, MAX_ALGORITHMS, results, ctypes.byref(count))
         algorithms = [algorithm for algorithm in results[: count.value] if algorithm.state == 0]
         if not algorithms:
             raise RuntimeError(f"cublasLt: no algorithm for {m} x {n} x {k}; try NPX_CUBLASLT=0")
-        return Plan(operation, (layouts[0], layouts[1], layouts[2]), algorithms)
+        return Plan(operation, (layout_a, layout_b, layout_c), algorithms)
 
-    def create(self, kind: str, *args: int) -> Any:
+    def create_descriptor(self, kind: str, *args: int) -> Any:
         """Create a cuBLASLt descriptor, which is never destroyed."""
         descriptor = POINTER()
         self.call(f"cublasLt{kind}Create", ctypes.byref(descriptor), *args)
         return descriptor
 
-    def set(self, kind: str, descriptor: Any, attribute: int, value: Any) -> None:
+    def set_attribute(self, kind: str, descriptor: Any, attribute: int, value: Any) -> None:
         """Set an attribute of a descriptor."""
         self.call(f"cublasLt{kind}SetAttribute", descriptor, attribute, ctypes.byref(value), ctypes.sizeof(value))

@@ -28,7 +28,9 @@ class MpiWorld(World):
     def __init__(self, comm: Any) -> None:
         from mpi4py import MPI
 
-        self.mpi, self.rank, self.size = MPI, comm.Get_rank(), comm.Get_size()
+        self.mpi = MPI
+        self.rank = comm.Get_rank()
+        self.size = comm.Get_size()
         # Separate communicators, so that collectives, shutdown and heartbeats never receive each other's messages.
         self.comm, self.shutdown_comm, self.heartbeat_comm = (comm.Dup() for _ in range(3))
         self.timeout: float | None = None

@@ -70,5 +70,6 @@ class Turns:
     def wait(self, i: int) -> None:
         """Wait for the turn of range i, or until turns have ended; after a timeout, end them."""
         if not self.changed.wait_for(lambda: not self.order or not self.n_missing and self.order[0] == i, TIMEOUT):
-            self.order, self.n_missing = [], 0
+            self.order = []
+            self.n_missing = 0
             self.changed.notify_all()

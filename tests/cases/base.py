@@ -48,7 +48,7 @@ NAMES = {
 ENTRIES = [f"{kind} {name}" for kind, names in NAMES.items() for name in names]
 CASES: dict[str, st.SearchStrategy["Call"]] = {}
 EDGES: dict[str, Callable[[], Iterable["Call"]]] = {}
-UNDERIVED: set[str] = set()  # entries from whose edges no inputs are derived
+UNDERIVED: set[str] = set()  # entries whose edges are checked without deriving further inputs
 REAL = -npx.inf, npx.inf  # the domain of functions that are finite everywhere
 # Multiples of the profile's number of examples, which is 20 in ci. They are small because the edges alone detect every
 # mutant, and `python -m tests.soak` tries new examples. Layers and models cost 20 times as much to check.

@@ -45,8 +45,8 @@ def equivalents(layer, smoothing):
         return {}
 
     def by_definition(ids, labels):
-        of_texts = labels.shape[1] == 1
-        function = (lambda x: model.logits(model._pool(model.encode(x)[0][:, :1]))) if of_texts else model
+        one_label_per_text = labels.shape[1] == 1
+        function = (lambda x: model.logits(model._pool(model.encode(x)[0][:, :1]))) if one_label_per_text else model
         return loss_by_definition(composed(function)(ids), labels, *smoothing)
 
     def padded(ids, labels):

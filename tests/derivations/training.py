@@ -104,7 +104,7 @@ def panels_2(x, w, targets):
 def panels_3(x, w, targets):
     p = softmax(x @ w.T)
     gw = p.T @ x
-    np.subtract.at(gw, targets, x)  # q has a single 1 per row: subtract it from the results, which are smaller
+    np.subtract.at(gw, targets, x)  # q is one-hot: subtract its terms from gw and gx, smaller than p
     return p @ w - w[targets], gw
 
 

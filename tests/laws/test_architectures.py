@@ -146,7 +146,7 @@ def test_flops_count_every_matrix_once_for_each_token():
         ({"attention_window": 0}, "attention_window: expected a whole number from 1 to 1048576; got 0"),
         (
             {"attention_window": 2, "qk_norm": True},
-            "attention_window = 2 cannot be combined with qk_norm; try without one of them",
+            "attention_window = 2 cannot be combined with qk_norm; try removing one of the two",
         ),
         (
             {"attention_window": 2, "positions": "alibi"},

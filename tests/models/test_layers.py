@@ -219,8 +219,8 @@ def attend(q, k, v, mask):
     out = np.zeros((len(q), v.shape[1]))
     for t in range(len(q)):
         seen = np.flatnonzero(mask[t])
-        spec = np.array([q[t] @ k[s] / math.sqrt(q.shape[1]) for s in seen])
-        weights = np.exp(spec - spec.max()) / np.exp(spec - spec.max()).sum()
+        scores = np.array([q[t] @ k[s] / math.sqrt(q.shape[1]) for s in seen])
+        weights = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
         out[t] = sum(w * v[s] for w, s in zip(weights, seen, strict=True))
     return out
 

@@ -130,6 +130,19 @@ def test_restricted_attention_equals_full_attention_with_a_mask(window, causal):
     np.testing.assert_allclose(packed, y[is_real], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("n_cached", [0, 3])
+def test_restricted_attention_rejects_a_bias(n_cached):
+    layer, x = make_layer(models.RestrictedSelfAttention, 4, 2, window=2), Tensor(RNG.normal(size=(1, 4, 4)))
+    spec = npx.AttentionSpec(causal=True, bias=np.zeros((1, 1, 4, 4)))
+    cache = layer.new_cache(1, "float64")
+    calls = [lambda: layer(x, spec), lambda: layer.weights(x, spec), lambda: layer(x[:, n_cached:], spec, cache)]
+    with no_grad():
+        layer(x[:, :n_cached], npx.AttentionSpec(causal=True), cache)
+        for call in calls:
+            with pytest.raises(ValueError, match="restricted attention: expected no bias; got one"):
+                call()
+
+
 def test_lstm_equals_its_composition():
     g, results = RNG.normal(size=(2, 4, 3)), []
     z, w = RNG.normal(size=(2, 4, 12)), RNG.normal(size=(3, 12))

@@ -92,7 +92,7 @@ class Sync(NamedTuple):
 
 
 class Log(NamedTuple):
-    """A recording: the folder before, then the changes, syncs and marks, which are strings."""
+    """A recording: the initial content of a folder, and then its events: changes, syncs and marks (strings)."""
 
     before: dict[int, bytes | dict[str, int]]  # object -> content of a file or entries of a folder; 0 is the root
     events: list

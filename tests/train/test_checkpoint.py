@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.helpers.checkpoints import FILES, damage, names, one_line, run, save, tokenizer, weights_of  # noqa: F401, fixtures
 from tests.helpers.trainings import rewrite
 from train import Tokenizer, UserError, average_checkpoints, load_model
+from train.files import WriteError
 from train.run import replace, storage
 from train.run.checkpoint import find_checkpoint, load_checkpoint, load_newest, load_with_origin
 from train.run.folder import RunFolder
@@ -101,7 +102,7 @@ def test_other_errors_are_not_reported_as_a_full_disk(tmp_path, monkeypatch):
         raise OSError(errno.EBADF, "broken")
 
     monkeypatch.setattr(os, "fsync", broken)
-    with pytest.raises(OSError, match="broken"):
+    with pytest.raises(WriteError, match="expected a readable and writable path; got 'Bad file descriptor'"):
         save(tmp_path, 2)
     assert os.listdir(tmp_path / "checkpoints") == []
 

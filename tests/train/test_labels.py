@@ -18,7 +18,7 @@ from train.tasks import labeling
 from train.tasks.labeling import embed_lines, label_lines
 from train.text.affixes import AffixTokenizer, affix_spec
 from train.text.corpus import Corpus
-from train.text.labeled import WordEncoder, read_labeled, read_parallel_tags, read_tagged
+from train.text.labeled import WordEncoder, make_label_tokenizer, read_labeled, read_parallel_tags, read_tagged
 from train.text.masked import MaskedBatches, MaskedText
 from train.text.tokenizer import SPECIALS, Tokenizer
 
@@ -110,6 +110,23 @@ def test_a_file_of_tags_gives_what_tagged_words_give(tmp_path_factory, sentences
     read = list(read_parallel_tags(folder / "words", folder / "tags"))
     assert [s[1:] for s in read] == [s[1:] for s in read_tagged(folder / "tagged")]
     assert [s.line for s in read] == [i for i, row in enumerate(sentences, 1) if row]
+
+
+@pytest.mark.parametrize(
+    "labels, message",
+    [
+        (
+            ["pos", "neg", "<unk>"],
+            "f: expected labels other than <pad>, <s>, </s>, <unk>; got <unk>; try renaming them",
+        ),
+        (["pos", "pos"], "f: expected at least two different labels; got only 'pos'; try a file with more labels"),
+        ([], "f: expected at least two different labels; got no label; try a file with more labels"),
+    ],
+)
+def test_invalid_labels_are_named(labels, message):
+    with pytest.raises(UserError) as caught:
+        make_label_tokenizer("f", labels)
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("kind", ["bpe", "affixes"])
@@ -379,7 +396,7 @@ def test_a_tagger_learns_from_a_file_of_words_and_a_file_of_tags(folder, runs, t
     again = ["train", "--init", str(tmp_path / "run"), "--set", "train.max_steps=1", "--quiet"]
     tagged = f"--train-tagged={folder}/train.tags"
     assert main([*again, tagged, "--out", str(tmp_path / "next")]) == 2
-    assert f"or none if they are in {folder}/train.tags" in capfd.readouterr().err
+    assert f"or no file of tags if {folder}/train.tags contains them" in capfd.readouterr().err
     assert main([*again, tagged, "--train-tags=", "--out", str(tmp_path / "next")]) == 0
     (tmp_path / "short").write_text("DT NN VB DT NN\n")
     (tmp_path / "valid").write_text("DT\n" + "".join((tmp_path / "valid").read_text().splitlines(True)[1:]))

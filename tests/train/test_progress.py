@@ -33,6 +33,14 @@ class Terminal(io.StringIO):
         return [line for line in re.split(r"[\r\n]+|\x1b\[[0-9;?]*[A-Za-z]", self.getvalue()) if line.strip()]
 
 
+def wait_until(condition, output, seconds=60):
+    """Wait until `condition()` is true; fail with `output()` after this many seconds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"no expected output in {seconds} s; the output so far: {output()!r}"
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("columns", [60, 120])
 def test_a_terminal_shows_all_work_within_its_width_and_nothing_after_it(columns, monkeypatch):
     terminal = Terminal()
@@ -45,8 +53,7 @@ def test_a_terminal_shows_all_work_within_its_width_and_nothing_after_it(columns
             work.advance(1000)
             display.write("a line that stays")
             display.write("step 100/3,000  epoch 2  loss 6.2045  lr 0.00134  31,977 tokens/s  0:02:59 left", 2)
-            while "validation 1,000" not in terminal.getvalue():
-                time.sleep(0.01)
+            wait_until(lambda: "validation 1,000" in terminal.getvalue(), terminal.getvalue)
     lines = terminal.lines()
     assert any("validation 1,000/4,000 tokens" in line and line.rstrip().endswith("left") for line in lines)
     assert any("step 99,999/100,000  loss 1.234  12,345 tokens/s" in line for line in lines)
@@ -76,10 +83,15 @@ def test_a_log_file_gets_lines_now_and_then_about_the_innermost_work(monkeypatch
     monkeypatch.setattr(progress, "FIRST_LINE", 0.01)
     with Display() as display, display.work("step", total=5), display.work("validation", "tokens", 40) as work:
         work.advance(10)
-        while not capsys.readouterr().err.startswith("validation 10/40 tokens"):
-            time.sleep(0.01)
+        output = []
+
+        def read():
+            output.append(capsys.readouterr().err)
+            return "".join(output)
+
+        wait_until(lambda: read().startswith("validation 10/40 tokens"), read)
         display.enabled = False
-    assert "\x1b" not in capsys.readouterr().err
+    assert "\x1b" not in read()
 
 
 def test_a_disabled_display_writes_nothing(capsys):
@@ -151,7 +163,7 @@ def test_lines_are_counted_as_they_are_read(tmp_path_factory, lines):
         assert count_lines(file) == expected
 
 
-def test_a_terminal_that_is_waited_for_is_told_so(monkeypatch, capsys, tmp_path):
+def test_reading_from_a_terminal_prints_a_hint(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("sys.stdin", Terminal())
     main(["translate", "--model", str(tmp_path)])
     assert "Ctrl-D" in capsys.readouterr().err

@@ -213,7 +213,7 @@ def draw_confusion_of(run: Path, out: Path) -> None:
     if not isinstance(task, LabeledTask):
         raise UserError(f"{run}: expected a classifier or a tagger; got the task {task.name}; try another run")
     text, evaluation = open_corpus(run, "valid", config, tokenizer), LabelEvaluation(label_names(tokenizer))
-    for examples, batch in task.in_order(LabeledText(text, task.of_texts), config.train.batch_tokens):
+    for examples, batch in task.in_order(LabeledText(text, task.one_label_per_text), config.train.batch_tokens):
         evaluation.add(model, examples, batch)
     draw_confusion(evaluation.scores(), out, origin.caption)
 

@@ -44,7 +44,8 @@ class Storage:
     """The values of a storage. In a legacy file they follow the pickle that names the storage."""
 
     def __init__(self, kind: StorageType, n_values: int) -> None:
-        self.dtype, self.is_bfloat16 = np.dtype(DTYPES[kind.name]), kind.name == "BFloat16Storage"
+        self.dtype = np.dtype(DTYPES[kind.name])
+        self.is_bfloat16 = kind.name == "BFloat16Storage"
         self.n_values, self.values = n_values, np.zeros(0, self.dtype)
 
     def read(self, data: bytes | memoryview) -> None:

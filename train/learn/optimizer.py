@@ -133,7 +133,7 @@ class Adam:
             if state[name].shape != moment.shape:
                 raise ValueError(
                     f"Adam: expected {name!r} of shape {moment.shape}; got {state[name].shape}; "
-                    "try the checkpoint of a model of the same size as this one"
+                    "try a checkpoint of a model with the same configuration"
                 )
         self.m[...] = npx.asarray(state["m"], dtype=self.m.dtype)
         self.v[...] = npx.asarray(state["v"], dtype=self.v.dtype)

@@ -141,7 +141,7 @@ class RunConfig:
         if complete and (tables.keys() < SECTIONS.keys() or is_marked and text.rstrip().split("\n")[-1] != END):
             raise UserError(
                 f"{path}: expected the complete configuration of a run, with the tables {', '.join(SECTIONS)}"
-                f"{f' and the last line {END!r}' if is_marked else ''}; got a truncated file; try a copy of it"
+                f"{f' and the last line {END!r}' if is_marked else ''}; got a truncated file; try restoring a backup"
             )
         return cls.from_dict(tables, settings, source=str(path))
 

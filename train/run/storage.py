@@ -119,7 +119,7 @@ def write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], sta
 
     Raises UserError for NaN or infinity in an array, WriteError if the disk is full.
     """
-    # One entry only: safetensors writes several entries in random order, and equal runs must produce equal bytes.
+    # A single entry: safetensors writes several in random order, and identical runs must produce identical bytes.
     metadata = {"npx_transformer": json.dumps({key: state[key] for key in IDENTITY})}
     with disk_errors(str(target)), new_folder(target) as partial:
         listed = {}

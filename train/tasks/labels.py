@@ -136,7 +136,7 @@ class LabeledTask(Labels[LabeledText]):
 
     scores = {"accuracy": "accuracy", "macro_f1": "macro F1"}
     selection_metric = "accuracy"
-    of_texts: bool  # whether a text has one label; otherwise each word has one
+    one_label_per_text: bool  # whether a text has one label; otherwise each word has one
 
     def read(self, *files: str, on_bytes: Sequence[OnBytes] = ()) -> Iterator[Labeled]:
         """Yield the examples of one or more files. Raises UserError for an invalid line.
@@ -172,7 +172,7 @@ class LabeledTask(Labels[LabeledText]):
             return map(encode_chunk, self.chunks(files, on_bytes))
 
         sources = dict(zip(("labeled", "tags"), files, strict=False))
-        return LabeledText(prepare_pairs(sources, encode, tokenizer, *args), self.of_texts)
+        return LabeledText(prepare_pairs(sources, encode, tokenizer, *args), self.one_label_per_text)
 
     def training_batches(self, corpus: LabeledText, config: Any, tokenizer: Any, order: int) -> LabeledBatches:
         return LabeledBatches(corpus, config.train.batch_tokens, config.train.seed, order)
@@ -224,7 +224,7 @@ class Classification(LabeledTask):
     name = "classification"
     keys = ClassificationKeys
     files = {"train": ("train_labeled",), "valid": ("valid_labeled",)}
-    of_texts = True
+    one_label_per_text = True
 
     def n_predictions(self, tokens: int, config: Any) -> int:
         return tokens // TYPICAL_LENGTH
@@ -263,7 +263,7 @@ class Tagging(LabeledTask):
     name = "tagging"
     keys = TaggingKeys
     files = {"train": ("train_tagged",), "valid": ("valid_tagged",)}
-    of_texts = False
+    one_label_per_text = False
 
     def texts(self, data: Any) -> dict[str, tuple[str, ...]]:
         texts = super().texts(data)

@@ -108,7 +108,8 @@ def check_tag_lines(words_path: str, tags_path: str) -> None:
     if counts[0] != counts[1]:
         raise UserError(
             f"{tags_path}: expected {plural(counts[0], 'line')}, one for each sentence of {words_path}; got "
-            f"{counts[1]:,}; try the file with the tags of these words, or none if they are in {words_path}"
+            f"{counts[1]:,}; try the file with the tags of these words, or no file of tags if {words_path} "
+            "contains them"
         )
 
 
@@ -129,9 +130,12 @@ def make_label_tokenizer(path: object, labels: Iterable[str]) -> Tokenizer:
             raise UserError(
                 f"{path}: expected at most {MAX_LABELS:,} labels; got {got}; try label<TAB>text in each line"
             )
-    if len(names) < 2 or names & {*SPECIALS}:
-        got = ", ".join(sorted(names & {*SPECIALS} or names))
-        raise UserError(f"{path}: expected at least two labels besides {', '.join(SPECIALS)}; got {got}; try others")
+    if reserved := names & {*SPECIALS}:
+        got = ", ".join(sorted(reserved))
+        raise UserError(f"{path}: expected labels other than {', '.join(SPECIALS)}; got {got}; try renaming them")
+    if len(names) < 2:
+        got = f"only {next(iter(names))!r}" if names else "no label"
+        raise UserError(f"{path}: expected at least two different labels; got {got}; try a file with more labels")
     vocabulary = {token: i for i, token in enumerate((*SPECIALS, *sorted(names)))}
     model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": SPECIALS[DEFAULT_IDS.unk_id]}
     return Tokenizer(tokenizer_spec(model, None, pre_tokenizers.Split(Regex(r"[\s\S]+"), "isolated"), decoders.Fuse()))
@@ -261,12 +265,12 @@ class LabeledText:
 
     Args:
         pairs: the token arrays.
-        of_texts: whether each text has one label; otherwise its tokens have labels.
+        one_label_per_text: whether each text has one label; otherwise its tokens have labels.
     """
 
-    def __init__(self, pairs: Corpus, of_texts: bool) -> None:
-        self.pairs, self.of_texts = pairs, of_texts
-        if of_texts:
+    def __init__(self, pairs: Corpus, one_label_per_text: bool) -> None:
+        self.pairs, self.one_label_per_text = pairs, one_label_per_text
+        if one_label_per_text:
             self.n_labels = np.ones(len(pairs), np.int64)
         else:
             labels, offsets = pairs.flat(1, 0, len(pairs))
@@ -293,7 +297,7 @@ class LabeledText:
         """Build the batch of the texts `indices` (B,), in that order."""
         pad, eos = self.pairs.special.pad_id, self.pairs.special.eos_id
         labels = self.pairs.padded(1, indices)
-        labels = labels[:, :1] if self.of_texts else np.where(labels == eos, pad, labels)
+        labels = labels[:, :1] if self.one_label_per_text else np.where(labels == eos, pad, labels)
         return LabeledBatch(self.pairs.padded(0, indices), labels, pad)
 
 

@@ -42,11 +42,11 @@ class SentencePieceTokenizer:
         ids = [*vocabulary.values()]
         if not all(type(i) is int for i in ids) or sorted(ids) != list(range(len(ids))):
             raise UserError(
-                f"{name}: expected each id from 0 to {len(ids) - 1} once; got missing or repeated ids; try a copy of "
-                "the file"
+                f"{name}: expected each id from 0 to {len(ids) - 1} once; got missing or repeated ids; "
+                "try another copy of the file"
             )
         if not all(type(i) is int and 0 <= i < len(ids) for i in special):
-            raise UserError(f"{name}: expected special ids below {len(ids)}; got {tuple(special)}; try a copy of it")
+            raise UserError(f"{name}: expected special ids below {len(ids)}; got {tuple(special)}; try another copy")
         self.model, self.vocabulary = model, dict(vocabulary)
         self._pieces = sorted(self.vocabulary, key=self.vocabulary.__getitem__)
         self.special = special

@@ -20,7 +20,7 @@ MAX_COLUMNS = 4096  # maximum columns of a matrix in an open block
 SHOWN_TOKENS = 40  # maximum columns of the vocabulary in the output block
 
 
-def structure(model: Any, of_texts: bool = True) -> list[dict[str, Any]]:
+def structure(model: Any, one_label_per_text: bool = True) -> list[dict[str, Any]]:
     """Return the blocks of a model with their parameters, independently of any sentence. See `blocks`."""
     parameters = dict(model.named_parameters())
     return [
@@ -28,7 +28,7 @@ def structure(model: Any, of_texts: bool = True) -> list[dict[str, Any]]:
             "name": b.name, "kind": b.kind, "title": b.title, "stack": b.stack, "layer": b.layer,
             "parameters": sum(parameters[name].size for name in b.parameters),
         }
-        for b in blocks(model, of_texts)
+        for b in blocks(model, one_label_per_text)
     ]  # fmt: skip
 
 

@@ -125,7 +125,8 @@ class Page:
     ) -> None:
         self.runs = {name: RunFolder(run) for name, run in runs.items()}
         self.model, self.tokenizer, self.config, self.source = model, tokenizer, config, source
-        self.examples, self.blocks = list(examples), []
+        self.examples = list(examples)
+        self.blocks = []
         self.unavailable_reason = "" if model else "no run was given; start with npx-transformer serve RUN"
         self.inference = Inference()
         self.sentences = Sentences(model, tokenizer, config) if model else None

@@ -39,11 +39,11 @@ class Block:
     parameters: tuple[str, ...]  # dotted names
 
 
-def blocks(model: Any, of_texts: bool = True) -> list[Block]:
+def blocks(model: Any, one_label_per_text: bool = True) -> list[Block]:
     """Return the blocks of a model in the order in which they run.
 
     Args:
-        of_texts: for an encoder, whether a text has one label; only then the pooler, if there is one, runs.
+        one_label_per_text: for an encoder, whether a text has one label; only then the pooler, if there is one, runs.
     """
     names = [name for name, _ in model.named_parameters()]
     result: list[Block] = []
@@ -71,7 +71,7 @@ def blocks(model: Any, of_texts: bool = True) -> list[Block]:
         final = "norm" if stack == "text" else f"{attribute}_norm"
         if getattr(model, final, None):
             add(final, "norm", "Final norm", stack)
-    if of_texts and getattr(model, "pooler", None):
+    if one_label_per_text and getattr(model, "pooler", None):
         add("pooler", "other", "Pooler", result[-1].stack)
     table = "embedding" if model.projection is None else "projection"  # tied or not
     add(OUTPUT, "output", "Linear + softmax", result[-1].stack, None, (table, "output_bias"))
@@ -119,7 +119,8 @@ class Recording(Observer):
 
     def on_backward(self, event: BackwardEvent) -> None:
         operation = self.operations[event.node.number]
-        operation.g, operation.gradients = on_host(event.g), {}
+        operation.g = on_host(event.g)
+        operation.gradients = {}
         for i, (parent, gradient) in enumerate(zip(event.parents, event.gradients, strict=False)):
             if isinstance(parent, Node) and gradient is not None:
                 array, before = on_host(gradient), self.sums.get(parent.number, 0)
@@ -148,8 +149,9 @@ class Trace:
     """
 
     def __init__(self, model: Any, ids: Sequence[Sequence[int]], ablated: Iterable[Head] = ()) -> None:
-        self.model, of_texts = model, len(ids[-1]) == 1
-        self.blocks = {block.name: block for block in blocks(model, of_texts)}
+        self.model = model
+        one_label_per_text = len(ids[-1]) == 1
+        self.blocks = {block.name: block for block in blocks(model, one_label_per_text)}
         self.ablated = frozenset(ablated)
         self.parameters = dict(model.named_parameters())
         *sources, predicted = (np.array([row]) for row in ids)
@@ -161,7 +163,7 @@ class Trace:
         self.targets = targets[0, self.rows]
         with ablate_heads(model, self.ablated), observing(Recording()) as recording:
             if labels_text:
-                hidden = model.label_states(model.encode(inputs)[0], of_texts)
+                hidden = model.label_states(model.encode(inputs)[0], one_label_per_text)
             elif has_source:
                 hidden = model.decode(npx.from_host(inputs), *model.encode(sources[0]))
             else:

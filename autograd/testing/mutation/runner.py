@@ -65,7 +65,8 @@ class Runner:
     def __init__(self, file: Path, text: str, arguments: list[str]) -> None:
         self.file, self.text, self.arguments = file, text, arguments
         self.running: set[subprocess.Popen[bytes]] = set()
-        self.lock, self.stopped = Lock(), False
+        self.lock = Lock()
+        self.stopped = False
 
     def first_run(self, mutants: list[Mutant]) -> FirstRun:
         """Run the tests on the original module. Raises UsageError unless they pass and import the module."""

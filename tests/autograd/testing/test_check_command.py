@@ -43,6 +43,7 @@ def run(tmp_path, monkeypatch, capsys):
     """Run the command in a folder with the module; return status, output and errors."""
     (tmp_path / "course.py").write_text(MODULE)
     (tmp_path / "empty.py").write_text("x = 1\n")
+    (tmp_path / "calendar.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
 
@@ -74,7 +75,8 @@ def test_one_function_with_given_inputs_as_json(run):
     ("arguments", "message"),
     [
         (["courses"], "expected an importable module; got 'courses' (ModuleNotFoundError"),
-        (["courses.py"], "expected a Python file; courses.py does not exist"),
+        (["courses.py"], "expected an existing Python file; got courses.py"),
+        (["calendar.py:affine_forward"], "expected a file whose name no imported module has; got calendar.py"),
         (["empty"], "expected custom gradients in empty"),
         (["course:affine"], "expected a name in course; got 'affine'; it has affine_forward, scale"),
         (["course:plain"], "expected a function with a gradient; got plain, without a backward function"),

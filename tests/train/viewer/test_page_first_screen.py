@@ -5,7 +5,7 @@ import pytest
 from tests.helpers.pages import SENTENCE, translate, turn_to, until, view
 from train.viewer.blocks import structure
 
-# Whether an element is in the window, above the controls if these are fixed at its lower edge, as on a phone.
+# Whether an element is visible without scrolling: in the window, and not behind controls that a phone pins to its end.
 SEEN = """(selector) => {
     const place = document.querySelector(selector).getBoundingClientRect();
     const controls = document.querySelector("#model .controls");

@@ -96,7 +96,7 @@ def read_clean_trees(path: str | PathLike[str], on_bytes: Callable[[bytes], obje
 
 
 def encode_pairs(trees: Sequence[Tree], tokenizer: TreeTokenizer) -> tuple[list[list[int]], list[list[int]]]:
-    """Return the token ids of the sentences of the trees, and those of the trees."""
+    """Return (token ids of the sentence of each tree, token ids of each tree)."""
     return tokenizer.encode_batch([" ".join(tree.words()) for tree in trees]), tokenizer.encode_trees(trees)
 
 

@@ -37,9 +37,12 @@ class SafeRedirects(urllib.request.HTTPRedirectHandler):
     def http_error_302(self, request: Any, response: Any, *args: Any) -> Any:
         try:
             return super().http_error_302(request, response, *args)
-        except (ValueError, urllib.error.URLError) as error:  # an invalid URL, or one that is not followed
+        except (OSError, http.client.HTTPException):
             response.close()
-            raise error if isinstance(error, OSError) else urllib.error.URLError(one_line(error)) from None
+            raise
+        except ValueError as error:  # an invalid URL
+            response.close()
+            raise urllib.error.URLError(one_line(error)) from None
 
     def redirect_request(self, request: Any, *args: Any) -> Any:
         url = args[-1].lower()
