@@ -65,7 +65,7 @@ def write_model(folder, pieces, options):
             if "bias" in name or "norm" in name:
                 p += torch.randn_like(p) * 0.1
         model.final_logits_bias[0, 0] = 5
-    model.generation_config.bad_words_ids = [[pad]]
+    model.generation_config.update(bad_words_ids=[[pad]], num_beams=4, length_penalty=0.6, early_stopping=True)
     model.save_pretrained(folder)
     is_separate = not config.share_encoder_decoder_embeddings
     for name in ("vocab.json", *["target_vocab.json"] * is_separate):
@@ -103,7 +103,8 @@ def test_imported_and_exported_models_equal_those_of_transformers(tmp_path, piec
         with torch.no_grad():
             expected = model(**batch, decoder_input_ids=torch.tensor(tgt)).logits.numpy()
         np.testing.assert_allclose(logits, expected, atol=1e-5)
-        for settings, hypotheses in searches if model is theirs else searches[:1]:
+        # The exported folder is searched with the settings of its own generation_config.json.
+        for settings, hypotheses in searches if model is theirs else [searches[0], ({}, searches[-1][1])]:
             outputs = model.generate(**batch, do_sample=False, max_new_tokens=LENGTH, **settings).tolist()
             finished = [i for i, ids in enumerate(outputs) if 0 in ids]
             assert finished

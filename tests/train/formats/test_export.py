@@ -68,9 +68,9 @@ def json_config(c):
     return sizes | {"activation_function": names[c.activation]}
 
 
-def make_run(path, **options):
+def make_run(path, search=None, **options):
     shape = small(**options)
-    model, config = shape.build(), RunConfig.from_dict({"data": {"vocab_size": 270}})
+    model, config = shape.build(), RunConfig.from_dict({"data": {"vocab_size": 270}, "search": search or {}})
     write_run(RunFolder(path), config, shape, TOKENIZER, model.state_dict())
     return path
 
@@ -101,6 +101,16 @@ def test_an_exported_run_translates_alike_when_it_is_imported(tmp_path):
     ours = model(ids, np.array([[1, 8]])).data[..., 1:]
     theirs = other(np.array([[6, 8, 1]]), np.array([[tokenizer.bos_id, 7]])).data[..., :-1]
     np.testing.assert_allclose(theirs, ours, atol=1e-5)
+
+
+@pytest.mark.parametrize("stop_at_beam, early_stopping", [(True, True), (False, "never")])
+def test_the_stopping_rule_of_the_search_is_exported_and_imported(tmp_path, stop_at_beam, early_stopping):
+    search = {"full_beam": True, "finish_in_beam": True, "stop_at_beam": stop_at_beam}
+    run = make_run(tmp_path / "run", search)
+    assert run_export(run, "huggingface", tmp_path / "hf") == 0
+    assert json.loads((tmp_path / "hf/generation_config.json").read_text())["early_stopping"] == early_stopping
+    import_folder(tmp_path / "hf", tmp_path / "again", pytest.fail)
+    assert load_model(tmp_path / "again")[2].search.stop_at_beam is stop_at_beam
 
 
 def test_safetensors_hold_our_parameters(tmp_path):
