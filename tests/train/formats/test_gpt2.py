@@ -1,6 +1,8 @@
 """GPT-2: language models are exported and imported again with the same logits; bad folders raise one-line errors."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,12 +12,15 @@ from tokenizers import pre_tokenizers
 from models import TransformerConfig
 from tests.helpers.marian_folders import write_json
 from train.cli import main
+from train.errors import UserError
+from train.formats.gpt2 import check_model
 from train.formats.huggingface import write_run
 from train.run.checkpoint import load_model
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.text.plain import PlainTokenizer
 
+SHAKESPEARE = Path(__file__).parents[3] / "configs/tinyshakespeare.toml"
 GPT2 = {"norm": "pre", "positions": "learned", "scale_embedding": False, "attention_bias": True, "activation": "gelu"}
 
 
@@ -148,5 +153,14 @@ def test_settings_without_a_counterpart_are_reported_and_forbidden_tokens_import
 def test_what_gpt2_lacks_is_one_line(tmp_path, capsys, options):
     run = make_run(tmp_path, **options)
     assert convert("export", run, tmp_path / "hf", "--to", "huggingface") == 2
-    assert f"expected model.{next(iter(options))} " in capsys.readouterr().err
-    assert not (tmp_path / "hf").exists()
+    ((key, value),) = options.items()
+    error = capsys.readouterr().err
+    assert f"expected model.{key} " in error and error.count("\n") == 1 and not (tmp_path / "hf").exists()
+    assert f", because GPT-2 supports nothing else; got {value}; try --to safetensors" in error
+
+
+def test_the_shakespeare_model_is_refused_only_because_of_its_rotary_positions():
+    shape = RunConfig.load(SHAKESPEARE).transformer_config(65)
+    with pytest.raises(UserError, match="expected model.positions = .*, because GPT-2 supports nothing else; got rot"):
+        check_model(shape)
+    check_model(replace(shape, positions="sinusoidal"))
