@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.helpers.pages import SENTENCE, until, view
+from tests.helpers.pages import RECORD_CANVAS, SENTENCE, translate, turn_to, until, view
 
 SIZE = "parseFloat(getComputedStyle(document.documentElement).fontSize)"
 HIDDEN = """(selector) => {
@@ -39,6 +39,62 @@ def test_presenting_enlarges_the_text_and_shows_the_figure_or_the_block(tab, add
     tab.click("#present")
     until(tab, f"{SIZE} === {normal} && !document.fullscreenElement")
     assert tab.is_visible("#model .figure") and tab.is_visible("#model .opened") and tab.is_visible("#ask")
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (1920, 1080), (3840, 2160)])
+def test_the_steps_of_the_search_tree_stay_readable(tab, address, width, height):
+    tab.set_viewport_size({"width": width, "height": height})
+    translate(tab, address)
+    turn_to(tab, "beam")
+    tab.click("#present")
+    until(tab, "document.fullscreenElement")
+    tab.wait_for_timeout(300)  # for the tree to be drawn again
+    labels, boxes = tab.locator("#beam .tick"), tab.locator("#beam .drawing .box rect")
+    ends = labels.evaluate_all("all => all.map((one) => one.getBoundingClientRect().right)")
+    starts = boxes.evaluate_all("all => all.map((one) => one.getBoundingClientRect().left)")
+    assert ends and max(ends) < min(starts)
+
+
+def test_presenting_enlarges_the_text_of_the_curves(tab, address):
+    tab.set_viewport_size({"width": 1920, "height": 1080})
+    tab.add_init_script(RECORD_CANVAS)
+    view(tab, address, "curves")
+    size = "(drawn.findLast(([text]) => text === 'update') ?? [])[1]"
+    until(tab, size)
+    normal = tab.evaluate(size)
+    tab.click("#present")
+    until(tab, f"Math.abs({size} - 1.4 * {normal}) < 0.1 * {normal}")
+
+
+@pytest.mark.parametrize("presents", [False, True])
+@pytest.mark.parametrize(("ahead", "back"), [("PageDown", "PageUp"), ("Space", "Shift+Space")])
+def test_a_presenters_remote_reads_a_block_and_goes_on_to_the_next(tab, address, presents, ahead, back):
+    tab.set_viewport_size({"width": 1280, "height": 800})
+    view(tab, address, "model")
+    tab.fill("#text", SENTENCE)
+    tab.press("#text", "Enter")
+    tab.wait_for_selector("#model[data-flow]", state="attached")
+    tab.click("[data-block='decoder.0.attention']")
+    opened = "document.querySelector('#model .opened')"
+    until(tab, f"{opened}.dataset.block === 'decoder.0.attention'")
+    if presents:
+        tab.keyboard.press("f")
+        until(tab, f"document.activeElement === {opened}")
+    end = tab.evaluate(f"{opened}.scrollHeight - {opened}.clientHeight")
+    assert end > 100 and tab.evaluate(f"{opened}.scrollTop") == 0
+    seen = {0}
+    for _ in range(20):
+        tab.keyboard.press(ahead)
+        if tab.evaluate(f"{opened}.dataset.block") != "decoder.0.attention":
+            break
+        seen.add(tab.evaluate(f"{opened}.scrollTop"))
+    assert max(seen) == pytest.approx(end, abs=2)  # read to the end
+    until(tab, f"{opened}.dataset.block === 'decoder.0.attention_residual'")
+    assert tab.evaluate(f"{opened}.scrollTop") == 0
+    tab.keyboard.press(back)
+    until(tab, f"{opened}.dataset.block === 'decoder.0.attention'")
+    if presents:
+        assert tab.evaluate(f"document.activeElement === {opened}")
 
 
 def test_the_full_screen_left_with_escape_ends_the_presentation(tab, address):

@@ -80,6 +80,7 @@ function upTo(panels) {
 function panel(name, { title, axis, log }) {
   let lines = [],
     plot = null,
+    drawnAt = "", // the size of its text
     key = "";
   const place = el("div", { class: "plot", role: "img" });
   const numbers = collapsible("As a table", () =>
@@ -90,7 +91,11 @@ function panel(name, { title, axis, log }) {
   const redrawn = el("canvas", { hidden: true }); // follows the color scheme
   redrawn.redraw = () => draw(true);
   figure.append(redrawn);
-  new ResizeObserver(() => plot?.setSize({ width: place.clientWidth, height: height() })).observe(place);
+  const textSize = () => getComputedStyle(place).fontSize;
+  new ResizeObserver(() => {
+    if (plot && drawnAt !== textSize()) draw(true); // setSize would keep the size of the text
+    else plot?.setSize({ width: place.clientWidth, height: height() });
+  }).observe(place);
 
   function draw(anew) {
     const now = lines.map(({ run, kind }) => `${run} ${kind}`).join("\n");
@@ -99,6 +104,7 @@ function panel(name, { title, axis, log }) {
     if (plot && !anew && now === key) return plot.setData(data, !isZoomed(plot));
     plot?.destroy();
     key = now;
+    drawnAt = textSize();
     plot = new uPlot(options(name, axis, log, lines, place), data, place);
   }
 

@@ -1,7 +1,8 @@
 // Model: Figure 1 of the paper for the loaded run (figure.js). Every block shows its output for one sentence, or the
 // gradient of its output; a block opens to its matrices (block.js). ← and → walk through the forward and the backward
 // pass, ↑ and ↓ move between the blocks of a stack, Enter opens a block and Escape closes it. Without a sentence, no
-// block opens. Blocks are fetched while the browser is idle, so that they open without waiting for the server. The
+// block opens. Space, Page Down and Page Up, which a presenter's remote sends, scroll the open block and lead from its end
+// to the next one. Blocks are fetched while the browser is idle, so that they open without waiting for the server. The
 // address names the open block, as in #model/output/backward, so that it survives a reload, and Back closes it.
 import { ask, el, isAnswerable, recorded, stepByKeys } from "./parts.js";
 import { introduction } from "./introduction.js";
@@ -10,6 +11,7 @@ import { modelFigure, stackName } from "./figure.js";
 
 const PLAY = () => ["▶ Play", el("span", { class: "longer" }, " the walk")];
 const PAUSE = () => ["Pause", el("span", { class: "longer" }, " the walk")];
+const SECONDS = 5; // for each block of the walk
 const isNarrow = () => matchMedia("(max-width: 60rem)").matches; // the panel is below the figure (page.css)
 const whenIdle = (work) => (window.requestIdleCallback ?? setTimeout)(work);
 
@@ -45,7 +47,7 @@ export function start(section, about) {
     ["→", "Next", 1],
     ["⇥", "Last", Infinity],
   ].map(([sign, name, by]) => el("button", { type: "button", "aria-label": name, onclick: () => go(by) }, sign));
-  const play = el("button", { type: "button", class: "play", onclick: () => (playing ? stop() : begin()) }, ...PLAY());
+  const play = el("button", { type: "button", class: "play", title: `${SECONDS} seconds per block`, onclick: () => (playing ? stop() : begin()) }, ...PLAY());
   const place = el("output", { class: "place", "aria-live": "polite" });
   const { figure, ...drawing } = modelFigure(about.model, (name) => {
     stop();
@@ -73,6 +75,11 @@ export function start(section, about) {
     const { key, target, defaultPrevented } = event;
     if (section.hidden || defaultPrevented || target.matches("input, select, textarea")) return;
     if (key === "Escape" && at !== null) close();
+    const pages = key === "PageUp" || (key === " " && event.shiftKey) ? -1 : key === "PageDown" || key === " " ? 1 : 0;
+    if (pages && at !== null && answer && !isNarrow() && !(key === " " && isPressedBySpace(target))) {
+      event.preventDefault();
+      return turnPage(pages);
+    }
     const by = { ArrowUp: -1, ArrowDown: 1 }[key];
     if (!by || !answer || target.closest("header, #ask, .opened")) return;
     event.preventDefault();
@@ -80,6 +87,25 @@ export function start(section, about) {
     if (next && at !== null) visit(find(next, backward));
     if (next) focusBlock(next);
   });
+
+  const isPressedBySpace = (element) => element.matches("button:not(.block[aria-pressed=true]), a, summary");
+  addEventListener("resize", focusPanel);
+
+  // The presentation hides the figure, which had the focus.
+  function focusPanel() {
+    const isPresenting = "presenting" in document.documentElement.dataset;
+    if (isPresenting && at !== null && !section.hidden && document.activeElement.matches("body, .block, #present"))
+      panel.focus({ preventScroll: true });
+  }
+
+  // Scrolls the open block by nearly its height; at its end (`by` is 1) or its start (-1), opens the block beyond it.
+  function turnPage(by) {
+    const { scrollTop, scrollHeight, clientHeight } = panel;
+    if (by === 1 ? scrollTop + clientHeight < scrollHeight - 2 : scrollTop > 0)
+      return panel.scrollBy({ top: by * 0.8 * clientHeight, behavior: "instant" });
+    stop();
+    go(by);
+  }
 
   document.addEventListener("translated", ({ detail }) => {
     ({ answer, toggle } = detail);
@@ -261,7 +287,7 @@ export function start(section, about) {
     playing = setInterval(() => {
       if (at === walk.length - 1) return stop();
       go(1);
-    }, 1200);
+    }, 1000 * SECONDS);
     play.replaceChildren(...PAUSE());
     section.classList.add("is-playing");
   }
@@ -296,6 +322,7 @@ export function start(section, about) {
     const ablate = (chosen) => toggle(loaded.names[chosen]);
     show(`${id} ${name}`, openBlock(titleOf, loaded, backward, { choose, ablate, hasHead: (one) => hasHead(name, one) }, steps()));
     panel.dataset.block = name;
+    focusPanel();
     if (!seen) return;
     if (!panel.contains(document.activeElement)) panel.focus({ preventScroll: true });
     panel.scrollIntoView({ block: "start" });
@@ -329,7 +356,7 @@ export function start(section, about) {
 
   // Fills the panel, scrolls it to its start if it showed something else, and keeps the focus in it.
   function show(content, elements) {
-    const hadFocus = panel.contains(document.activeElement),
+    const hadFocus = panel.contains(document.activeElement) && document.activeElement !== panel,
       wasAblating = hadFocus && document.activeElement.matches(".ablate");
     panel.replaceChildren(...elements);
     if (panel.dataset.content !== content) panel.scrollTop = 0;
