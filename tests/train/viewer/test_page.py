@@ -116,11 +116,15 @@ def test_a_token_can_be_forced_and_a_head_ablated(tab, address, page):
     tab.click("button.token >> nth=0")
     choice = tab.locator(".alternative").first.inner_text().split()[0]
     tab.click(".alternative >> nth=0")
-    until(tab, "document.querySelector('#result').textContent.includes(' forced.')")
+    tab.wait_for_selector(".forced button")
     assert tab.evaluate("document.activeElement === document.querySelector('button.token')")
     assert tab.locator("button.token").first.inner_text().split()[0] == choice
-    tab.press("#text", "Enter")
-    until(tab, "!document.querySelector('#result').textContent.includes(' forced.')")
+    for name in ("model", "beam", "translate"):
+        turn_to(tab, name)
+        assert tab.is_visible("text=The first token is forced")
+    tab.click("text=Restore the model's choice")
+    tab.wait_for_selector(".forced", state="hidden")
+    assert tab.locator("button.token").first.inner_text().split()[0] != choice
     tab.click("[data-head='cross.0.0']")
     tab.click("#switch")
     tab.wait_for_selector(".restore")

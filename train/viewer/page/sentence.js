@@ -61,8 +61,9 @@ export function start(place, about) {
   const status = el("p", { id: "status", role: "status", dir: "auto" });
   const kept = el("p", { class: "settings" });
   const ablated = el("p", { class: "ablated row", hidden: true });
+  const forced = el("p", { class: "forced row", hidden: true });
   const edited = el("p", { class: "soft", id: "edited", role: "status" });
-  place.append(recorded ? kept : form, el("div", { class: "answer" }, status, edited, ablated));
+  place.append(recorded ? kept : form, el("div", { class: "answer" }, status, edited, forced, ablated));
   const key = `sentence ${about.source}`; // in sessionStorage
   let running = null,
     sent = null, // the fields of the latest question
@@ -153,10 +154,15 @@ export function start(place, about) {
   }
 
   function announce(answer, before, rerun) {
-    const { ids, ablated_heads: off, forced } = (shown = answer);
+    const { ids, ablated_heads: off, forced: n } = (shown = answer);
     const toggle = (name) =>
-      rerun(ids.slice(0, forced), off.includes(name) ? off.filter((one) => one !== name) : [...off, name]);
-    const hadFocus = ablated.contains(document.activeElement);
+      rerun(ids.slice(0, n), off.includes(name) ? off.filter((one) => one !== name) : [...off, name]);
+    const hadFocus = [forced, ablated].some((one) => one.contains(document.activeElement));
+    forced.hidden = !n;
+    forced.replaceChildren(
+      el("strong", {}, n === 1 ? "The first token is forced" : `The first ${n} tokens are forced`),
+      ...(recorded ? [] : [el("button", { type: "button", onclick: () => rerun([], off) }, "Restore the model's choice")]),
+    );
     ablated.hidden = !off.length;
     ablated.replaceChildren(
       el("strong", {}, `Without ${off.length === 1 ? "head" : "heads"} ${off.join(", ")}`),

@@ -4,7 +4,6 @@ import { grids, openHead } from "./heads.js";
 import { drawTree } from "./tree.js";
 
 const OUTPUTS = { text: "Predictions", classification: "Label", tagging: "Tags" }; // of what the model predicts
-const forced = (n) => (n ? ` ${n === 1 ? "The first token was" : `The first ${n} tokens were`} forced.` : "");
 
 export function start(section, about) {
   const { task, kinds } = about.model;
@@ -60,7 +59,7 @@ export function start(section, about) {
     place.append(...blocks);
     place.style.setProperty("--heads", about.model.heads);
     const about_score = searches(task)
-      ? `Score ${fixed(answer.score)}, log-probability ${fixed(answer.log_probability)} nats.${forced(answer.forced)}`
+      ? `Score ${fixed(answer.score)}, log-probability ${fixed(answer.log_probability)} nats.`
       : "";
     result.replaceChildren(
       el(
