@@ -4,6 +4,8 @@ In a formula, `_x` is a subscript and `^x` a superscript, and ∂x is the gradie
 braces are replaced (`explain`).
 """
 
+import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 
@@ -208,33 +210,33 @@ def notation(task: str, is_shared: bool, size: int) -> dict[str, Any]:
     return {"text": text.format(size=size), "signs": list(signs.items())}
 
 
-# The operations of the Step view: their output y, and the gradients of their inputs for the gradient g of y.
+# The operations of the Step view: their output y, and the gradients of their inputs a and b for the gradient g of y.
 OPERATIONS = {
     "absolute": ("y = |a|", "∂a = g ⊙ sign(a)"),
     "add": ("y = a + b", "∂a = g,  ∂b = g"),
     "concatenate": ("y = [a, b, …]", "∂a, ∂b, …: the parts of g"),
     "divide": ("y = a / b", "∂a = g / b,  ∂b = −g ⊙ a / b²"),
-    "exp": ("y = e^a", "∂a = g ⊙ y"),
-    "log": ("y = log a", "∂a = g / a"),
+    "exp": ("y = exp(a)", "∂a = g ⊙ y"),
+    "log": ("y = log(a)", "∂a = g / a"),
     "matmul": ("y = a b", "∂a = g bᵀ,  ∂b = aᵀ g"),
-    "max": ("y = max a", "∂a = g at the maximum, shared equally if it occurs twice, else 0"),
+    "max": ("y = max(a)", "∂a = g at the maximum, shared equally if it occurs twice, else 0"),
     "maximum": ("y = max(a, b)", "∂a = g where a > b, else 0;  ∂b = g where b > a, else 0;  g / 2 each where a = b"),
     "mean": ("y = Σ a / n", "∂a = g / n in every entry"),
-    "min": ("y = min a", "∂a = g at the minimum, shared equally if it occurs twice, else 0"),
+    "min": ("y = min(a)", "∂a = g at the minimum, shared equally if it occurs twice, else 0"),
     "minimum": ("y = min(a, b)", "∂a = g where a < b, else 0;  ∂b = g where b < a, else 0;  g / 2 each where a = b"),
     "multiply": ("y = a ⊙ b", "∂a = g ⊙ b,  ∂b = g ⊙ a"),
     "negative": ("y = −a", "∂a = −g"),
     "power": ("y = a^n", "∂a = g ⊙ n a^(n−1)"),
     "relu": ("y = max(a, 0)", "∂a = g where a > 0, else 0"),
     "reshape": ("y = a in another shape", "∂a = g in the shape of a"),
-    "sigmoid": ("y = 1 / (1 + e^(−a))", "∂a = g ⊙ y ⊙ (1 − y)"),
-    "softmax": ("y = e^a / Σ_row e^a", "∂a = y ⊙ (g − Σ_row g ⊙ y)"),
+    "sigmoid": ("y = 1 / (1 + exp(−a))", "∂a = g ⊙ y ⊙ (1 − y)"),
+    "softmax": ("y = exp(a) / Σ_row exp(a)", "∂a = y ⊙ (g − Σ_row g ⊙ y)"),
     "sqrt": ("y = √a", "∂a = g / (2 y)"),
     "stack": ("y = [a, b, …]", "∂a, ∂b, …: the parts of g"),
     "subtract": ("y = a − b", "∂a = g,  ∂b = −g"),
     "sum": ("y = Σ a", "∂a = g in every entry"),
     "swapaxes": ("y = a with two axes swapped", "∂a = g with the same axes swapped"),
-    "tanh": ("y = tanh a", "∂a = g ⊙ (1 − y²)"),
+    "tanh": ("y = tanh(a)", "∂a = g ⊙ (1 − y²)"),
     "transpose": ("y = aᵀ", "∂a = gᵀ"),
     "where": ("y = a where the condition holds, else b", "∂a = g where it holds, else 0;  ∂b = g where it does not"),
 }
@@ -242,10 +244,18 @@ REPEATED = "An input that is broadcast to the shape of the other receives the su
 ELEMENTWISE = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "where")
 
 
-def operation_formulas(name: str, repeats: bool) -> list[str]:
+def operation_formulas(name: str, inputs: Sequence[str], repeats: bool) -> list[str]:
     """Return the lines for an operation, or [] if it is unknown.
 
     Args:
+        inputs: the names of its inputs, or constants, which have no gradient; they replace a and b.
         repeats: whether the shape of an input differs from that of the output.
     """
-    return [*OPERATIONS.get(name, ()), *([REPEATED] if repeats and name in ELEMENTWISE else [])]
+    named = dict(zip("ab", inputs, strict=False))
+    lines = [
+        re.sub(r"(?<![A-Za-z])[ab](?![A-Za-z])", lambda found: named.get(found[0], found[0]), line).replace("ᵀᵀ", "")
+        for line in OPERATIONS.get(name, ())
+    ]
+    equations = [re.split(r"(?<=[,;])  ", line) for line in lines]
+    lines = ["  ".join(one for one in line if not re.match(r"∂(?![^\W\d])", one)).rstrip(",;") for line in equations]
+    return [*lines, *([REPEATED] if repeats and name in ELEMENTWISE else [])]

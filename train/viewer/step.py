@@ -32,6 +32,7 @@ class StepRecorder(Recorder):
     def __init__(self) -> None:
         super().__init__()
         self.source: dict[int, str] = {}
+        self.inputs: dict[int, list[int | str]] = {}  # by node number: the numbers of nodes, or constants as text
         self.sums: list[dict[int, Any]] = []  # before each visit: the gradient so far, by node number
 
     def on_forward(self, name: str, args: tuple[Any, ...], result: Tensor) -> None:
@@ -40,8 +41,19 @@ class StepRecorder(Recorder):
                 f"expected at most {MAX_NODES} operations of at most {MAX_SIZE} numbers each; got more at {name}"
             )
         super().on_forward(name, args, result)
+        if result.node is not None:
+            operands = args[1:] if name == "where" else args
+            self.inputs[result.node.number] = [self.input_of(operand) for operand in operands]
         if result.node is not None and result.node.vjp is not None:
             self.source[result.node.number] = source_of(result.node.vjp)
+
+    def input_of(self, operand: Any) -> int | str:
+        """Return the number of a node or a leaf, or the text of a constant."""
+        if isinstance(operand, Tensor) and operand.requires_grad:
+            return operand.node.number if operand.node is not None else self.leaf_number(operand)
+        text = str(operand) if operand is None else format_array(np.asarray(getattr(operand, "data", operand)))
+        text = text.replace("-", "−").replace("inf", "∞")
+        return f"({text})" if text.startswith("−") else text
 
     def on_backward(self, event: BackwardEvent) -> None:
         now = {node.number: to_json(total.array) for node, total in event.sums.items()}
@@ -131,8 +143,8 @@ def head(leaves: dict[str, Tensor], titles: dict[int, str], causal: bool = False
         titles[x.node.number] = title
         return x
 
-    scores = named("scores: matmul q kᵀ", q @ named("transpose kᵀ", k.transpose()))
-    scaled = named("multiply by 1/√2", scores * 2**-0.5)
+    scores = named("scores: matmul q kᵀ", q @ named("kᵀ: transpose", k.transpose()))
+    scaled = named("scaled: multiply by 1/√2", scores * 2**-0.5)
     if causal:
         scaled = named("mask: where, else −∞", where(np.tri(3, dtype=bool), scaled, Tensor(np.array(-np.inf))))
     return named("output: matmul weights v", named("weights: softmax", softmax(scaled)) @ v)
@@ -144,7 +156,7 @@ def describe(recorder: StepRecorder, names: Mapping[int, str], titles: Mapping[i
     Args:
         names: names of leaves, by id.
         titles: titles of nodes, by number; other nodes are named after their operation, with a number if it occurs
-            several times.
+            several times. In formulas, a node has its name before a colon.
     """
     steps = [step for _, step in sorted(recorder.steps.items())]
     key = {step.number: f"n{i}" for i, step in enumerate(steps)} | {n: f"leaf{-n}" for n in recorder.leaves}
@@ -156,14 +168,18 @@ def describe(recorder: StepRecorder, names: Mapping[int, str], titles: Mapping[i
         name = names.get(id(leaf), f"leaf {-number}")
         nodes.append({"key": key[number], "name": name, "leaf": True, "value": to_json(leaf.data),
                       "gradient": to_json(leaf.grad), "inputs": []})  # fmt: skip
+    symbols = {number: names.get(id(leaf), f"leaf {-number}") for number, leaf in recorder.leaves.items()}
     for step in steps:
         nth[step.name] += 1
         title = f"{step.name} {nth[step.name]}" if counts[step.name] > 1 else step.name
+        title = titles.get(step.number, title)
+        symbols[step.number] = title.partition(":")[0].replace(" ", "_")
+        inputs = [one if isinstance(one, str) else symbols[one] for one in recorder.inputs[step.number]]
         nodes.append({
-            "key": key[step.number], "name": titles.get(step.number, title), "leaf": False,
+            "key": key[step.number], "name": title, "leaf": False,
             "value": to_json(step.value),
             "inputs": [key[parent] for parent in step.parents], "saved": step.saved_bytes,
-            "formula": operation_formulas(step.name, any(shapes[p] != step.value.shape for p in step.parents)),
+            "formula": operation_formulas(step.name, inputs, any(shapes[p] != step.value.shape for p in step.parents)),
             "source": recorder.source[step.number], "gradient": to_json(step.g),
             "returned": [to_json(g) for g in step.gradients], "accumulation": step.handling,
         })  # fmt: skip

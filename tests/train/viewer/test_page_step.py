@@ -1,6 +1,7 @@
 """The page's Step view in a real browser, compared with the engine's numbers; see conftest.py."""
 
 import json
+import re
 
 import numpy as np
 
@@ -8,7 +9,7 @@ from autograd import Tensor, neural
 from autograd.draw.graph import OPERATORS
 from tests.helpers.pages import cells, plain, until, view
 from train.viewer.explanations import BLOCKS, OPERATIONS, explain
-from train.viewer.step import KNOWN
+from train.viewer.step import KNOWN, steps
 
 
 def test_every_operation_has_a_formula():
@@ -22,6 +23,40 @@ def test_the_names_in_explanations_are_replaced():
     for kind in BLOCKS:
         shown = explain(kind, "layer_norm", **names)
         assert shown["text"] and shown["gradients"] and "{" not in str([*shown.values()])
+
+
+def test_formulas_use_the_names_of_the_inputs():
+    expressions = ["a * b + a", "sum(softmax(x) * w) * 2", "sum(relu(x @ w))", "2 - a / b", "concatenate(a, b)"]
+    values = {"a": [3], "b": [2], "x": [[1, -2], [3, 1]], "w": [[1, 2], [2, 1]]}
+    formulas = {}
+    for expression in expressions:
+        used = {name: value for name, value in values.items() if re.search(rf"\b{name}\b", expression)}
+        nodes = {one["key"]: one for one in steps({"expression": expression, "values": used})["nodes"]}
+        for one in nodes.values():
+            names = [nodes[key]["name"].replace(" ", "_") for key in one["inputs"]]
+            for name in names:
+                assert f"∂{name}" in str(one.get("formula", "")), (expression, one["name"])
+            formulas[expression, one["name"]] = one.get("formula")
+    assert formulas["a * b + a", "add"][:2] == ["y = multiply + a", "∂multiply = g,  ∂a = g"]
+    assert formulas["sum(relu(x @ w))", "matmul"][1] == "∂x = g wᵀ,  ∂w = xᵀ g"
+    assert formulas["sum(softmax(x) * w) * 2", "multiply 2"][0] == "y = sum ⊙ 2"
+    assert formulas["2 - a / b", "subtract"] == ["y = 2 − divide", "∂divide = −g"]
+    head = {one["name"]: one.get("formula") for one in steps({"head": {"causal": True}})["nodes"]}
+    assert head["scores: matmul q kᵀ"] == ["y = q kᵀ", "∂q = g k,  ∂kᵀ = qᵀ g"]
+    masked = head["mask: where, else −∞"]
+    assert masked[:2] == ["y = scaled where the condition holds, else (−∞)", "∂scaled = g where it holds, else 0"]
+    assert head["output: matmul weights v"][0] == "y = weights v"
+
+
+def test_a_gradient_is_partial_until_all_paths_have_arrived(tab, address):
+    view(tab, address, "step")
+    tab.wait_for_selector("#step svg .box")
+    tab.keyboard.press("End")
+    leaf = "#step .leaf:has(text:text-is('a')) .gradient"
+    assert tab.text_content(leaf) == "grad 3"
+    tab.keyboard.press("ArrowLeft")
+    assert tab.text_content(leaf) == "grad 1 so far"
+    assert "y = multiply + a" in tab.inner_text("#node")
 
 
 def test_step_view_shows_the_engines_numbers_by_keyboard(tab, address):
@@ -48,7 +83,7 @@ def test_step_view_shows_the_engines_numbers_by_keyboard(tab, address):
     tab.focus("#step button >> nth=0")
     tab.keyboard.press("ArrowLeft")
     explanation = tab.inner_text("#node")
-    assert "∂a = g ⊙ b" in explanation and "lambda g" not in explanation and "bytes" not in explanation
+    assert "∂softmax = g ⊙ x" in explanation and "lambda g" not in explanation and "bytes" not in explanation
     tab.click("#node summary")
     until(tab, "document.querySelector('#node').innerText.includes('lambda g')")
     assert "bytes are saved" in tab.inner_text("#node") and "borrowed" in tab.inner_text("#node")
@@ -77,7 +112,7 @@ def test_step_shows_an_attention_head_and_an_error(tab, address):
     until(tab, "document.querySelectorAll('#step svg .box').length === 9")
     tab.keyboard.press("End")  # the focus has left the list of examples
     assert tab.inner_text("#place") == "12 of 12, backward"
-    names = {"scores: matmul q kᵀ", "multiply by 1/√2", "mask: where, else −∞", "output: matmul weights v"}
+    names = {"scores: matmul q kᵀ", "scaled: multiply by 1/√2", "mask: where, else −∞", "output: matmul weights v"}
     assert names <= {*tab.locator("#step svg .box text").all_text_contents()}
     tab.set_viewport_size({"width": 390, "height": 500})
     for step in range(12):  # the current node is in the window

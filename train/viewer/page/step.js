@@ -203,6 +203,8 @@ export function start(section) {
     return {
       value: one.leaf || forward().indexOf(one) < at ? one.value : null,
       gradient: at >= steps ? (graph.sums[back][one.key] ?? null) : null,
+      // whether an operation that has not been visited yet adds to the gradient
+      isPartial: graph.backward_order.slice(back).some((key) => node(key).inputs.includes(one.key)),
     };
   }
 
@@ -234,7 +236,8 @@ export function start(section) {
     }
     svg.append(...edgeLabels(labels, graph.nodes));
     for (const one of graph.nodes) {
-      const { value, gradient } = known(one);
+      const { value, gradient, isPartial } = known(one);
+      const soFar = isPartial ? " so far" : "";
       svg.append(
         el(
           "g",
@@ -245,7 +248,7 @@ export function start(section) {
           el(
             "text",
             { x: one.x, y: one.y + 20, class: "gradient" },
-            gradient === null ? "" : `grad ${short(gradient, one.width / 7 - 5)}`,
+            gradient === null ? "" : `grad ${short(gradient, one.width / 7 - 5 - soFar.length)}${soFar}`,
           ),
         ),
       );
