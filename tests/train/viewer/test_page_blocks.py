@@ -1,5 +1,7 @@
 """The opened blocks of the page's model view: what they explain and show, and how they open; see conftest.py."""
 
+import pytest
+
 from tests.helpers.pages import SENTENCE, turn_to, until, view
 from train.viewer.explanations import OWN_OUTPUT
 
@@ -30,6 +32,23 @@ def test_the_view_survives_a_reload_and_back_closes_the_block(tab, address):
     tab.go_back()
     until(tab, f"{opened} === undefined")
     assert tab.is_visible("#model .start") and tab.url.endswith("#model")
+
+
+@pytest.mark.parametrize("block", ["source_embedding", "encoder.0.attention", "decoder.0.feed_forward", "output"])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_the_columns_of_all_matrices_of_a_block_begin_at_the_same_place(tab, address, block, direction):
+    view(tab, address, "model")
+    tab.fill("#text", SENTENCE)
+    tab.press("#text", "Enter")
+    tab.wait_for_selector("#model[data-flow]", state="attached")
+    tab.click(f"[aria-label=Direction] .{direction}")
+    tab.click(f"[data-block='{block}']")
+    until(tab, f"document.querySelector('#model .opened').dataset.block === '{block}'")
+    begins = tab.locator("#model .opened .matrix .cells canvas").evaluate_all("""all => all.map((canvas) => {
+        canvas.focus(); // frames the first cell
+        return canvas.nextSibling.offsetLeft - canvas.offsetLeft;
+    })""")
+    assert begins and len({*begins}) == 1
 
 
 def test_a_head_is_ablated_in_its_block(tab, address):

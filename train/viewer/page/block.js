@@ -14,10 +14,11 @@ export function openBlock(titleOf, block, backward, actions, steps) {
       },
     };
   });
+  const aligned = [...new Set(decoded.flatMap(({ rows }) => rows))];
   // in the order in which they are computed, but weights or probabilities first
   const [first, ...others] = backward
-    ? decoded.flatMap((one) => showGradient(one)).reverse()
-    : decoded.toSorted((a, b) => Boolean(b.unit) - Boolean(a.unit)).map((one) => showValues(one, decoded));
+    ? decoded.flatMap((one) => showGradient(one, aligned)).reverse()
+    : decoded.toSorted((a, b) => Boolean(b.unit) - Boolean(a.unit)).map((one) => showValues(one, decoded, aligned));
   const small = (x) => number(Number(x.toPrecision(3)));
   const [text, lines] = backward ? [block.backward, block.gradients] : [block.text, block.formulas];
   // the first matrix is seen without scrolling; what explains it follows
@@ -59,17 +60,18 @@ function flowOfGradients({ block, arriving, leaving }, titleOf, small) {
 
 const labels = ({ rows, columns, masked }) => ({ rows, columns, masked });
 
-function showValues(one, all) {
+function showValues(one, all, aligned) {
   const { title, values, unit } = one;
   const [caption, about] = [typeset(title), arithmetic(one, all)];
-  return matrix({ ...labels(one), title, caption, values, most: unit ? 1 : undefined, about });
+  return matrix({ ...labels(one), aligned, title, caption, values, most: unit ? 1 : undefined, about });
 }
 
 // The gradient of a matrix, the reason why it has none, or nothing.
-function showGradient(one) {
-  const { title, gradient, without_gradient: reason } = one;
+function showGradient(one, aligned) {
+  const { title, gradient, without_gradient: reason } = one,
+    named = `∂ ${title}`;
   if (gradient)
-    return matrix({ ...labels(one), title: `∂ ${title}`, caption: typeset(`∂ ${title}`), values: floats(gradient) });
+    return matrix({ ...labels(one), aligned, title: named, caption: typeset(named), values: floats(gradient) });
   if (!reason) return [];
   return el("figure", { class: "matrix" }, el("figcaption", {}, el("b", {}, title), reason));
 }

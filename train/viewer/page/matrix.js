@@ -37,8 +37,19 @@ export const floats = (base64) => new Float32Array(bytes(base64).buffer);
 // whose indices are the labels; `values` is a flat array. `masked`: base64-encoded bytes, 1 for a masked cell, which
 // is hatched. `caption`: the nodes of the title, if it is typeset. `most`: the value of the darkest
 // color. `about(i, j)`: more text for the readout of a cell. Small or large numbers are drawn in units of a power of
-// ten, so that they fit.
-export function matrix({ title, caption = [title], rows, columns, values, most, masked, about = () => "", missing = "" }) {
+// ten, so that they fit. `aligned`: row labels of all matrices whose columns begin at the same place.
+export function matrix({
+  title,
+  caption = [title],
+  rows,
+  columns,
+  values,
+  most,
+  masked,
+  about = () => "",
+  missing = "",
+  aligned = rows,
+}) {
   const [down, across] = [
     rows.length,
     Array.isArray(columns) ? columns.length : Math.round(values.length / rows.length),
@@ -80,7 +91,7 @@ export function matrix({ title, caption = [title], rows, columns, values, most, 
   function place(available, size, fontFamily) {
     ruler.font = `${size}px ${fontFamily}`;
     const widest = (labels) => Math.max(0, ...labels.map((label) => ruler.measureText(String(label)).width));
-    const left = Math.ceil(Math.min(widest(rows), 9 * size)) + 8;
+    const left = Math.ceil(Math.min(widest(aligned), 9 * size)) + 8;
     const cellWidth = Math.min(WIDEST * size, Math.max(NARROWEST, (available - left - 2) / across));
     const cellHeight = down <= 48 ? size * 1.35 : Math.max(3, (size * 60) / down);
     const named = Array.isArray(columns);
