@@ -108,6 +108,7 @@ def test_heads_are_reached_by_arrow_keys(tab, address):
     assert tab.evaluate("document.activeElement.dataset.head") == "cross.0.1"
     tab.keyboard.press("Enter")
     until(tab, "document.querySelector('#head h3')?.textContent === 'Head cross.0.1'")
+    assert "distance" not in tab.inner_text("#head")  # between positions of two texts
 
 
 def test_a_token_can_be_forced_and_a_head_ablated(tab, address, page):
@@ -267,7 +268,7 @@ def test_a_saved_view_needs_no_server_and_can_be_stepped_through(tab, address, t
     other.wait_for_selector("body[data-ready]")
     for _ in range(3):
         other.keyboard.press("ArrowRight")
-    assert other.inner_text("#place") == "3 of 4, backward" and "∂b = g" in other.inner_text("#node")
+    assert other.inner_text("#place") == "3 of 4, backward" and "∂multiply = g" in other.inner_text("#node")
     assert [url for url in requests if not url.startswith(("file:", "data:"))] == [] and wrong == []
     other.close()
 
@@ -300,6 +301,7 @@ def test_a_page_left_open_survives_the_servers_restart(tab, page):
     tab.press("#text", "Enter")
     tab.wait_for_selector("#banner:not([hidden])")
     assert "does not respond" in tab.inner_text("#banner")
+    assert "does not respond" not in tab.inner_text("#status")  # once is enough
     with served(page, port) as again:
         other = tab.context.new_page()
         other.goto(again[0])

@@ -129,4 +129,5 @@ def test_step_shows_an_attention_head_and_an_error(tab, address):
     tab.fill("#expression", "x @ w")
     tab.fill("#values", "x = [[1, 2]]; w = [[1, 2]]")
     tab.press("#values", "Enter")
+    assert tab.input_value("#ready") == ""  # not the example shown before
     until(tab, "document.querySelector('#node').textContent.startsWith('1×2 @ 1×2 does not fit')")

@@ -61,7 +61,7 @@ function block(kind, grid, [row, column], off, open) {
           class: "head",
           "data-head": name,
           tabindex: l || h ? -1 : 0,
-          "aria-label": `head ${name}${ablated ? ", ablated" : ""}: ${describe(about, 2)}`,
+          "aria-label": `head ${name}${ablated ? ", ablated" : ""}: ${describe(about, kind)}`,
           onclick: () => open(name),
           onmousemove: (event) => point(event, l, h),
           onmouseleave: () => {
@@ -208,9 +208,10 @@ function paint(canvas, kind, { bytes, layers, heads, rows, columns, masked }, of
   };
 }
 
-function describe({ confidence, entropy, distance }, digits) {
-  const [maximum, bits, far] = [confidence, entropy, distance].map((x) => x.toFixed(digits));
-  return `mean maximum weight ${maximum}, entropy ${bits} bits, distance ${far} tokens`;
+// The positions of two texts have no distance.
+function describe({ confidence, entropy, distance }, kind) {
+  const [maximum, bits, far] = [confidence, entropy, distance].map((x) => x.toFixed(2));
+  return `mean maximum weight ${maximum}, entropy ${bits} bits${kind === "cross" ? "" : `, distance ${far} tokens`}`;
 }
 
 // One head of an answer: its weights as a table, lines between tokens, and a button to ablate it. `focus` selects what
@@ -232,7 +233,7 @@ export async function openHead(place, answer, name, toggle, focus = "h3") {
   );
   place.replaceChildren(
     el("h3", { tabindex: -1 }, `Head ${name}`),
-    el("p", {}, `This head: ${describe(opened, 4)}.`),
+    el("p", {}, `This head: ${describe(opened, kind)}.`),
     ...(recorded ? [] : [el("p", { class: "row" }, button)]),
     el(
       "p",

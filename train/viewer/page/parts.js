@@ -208,6 +208,7 @@ const STOPPED = "The server stopped before it had answered.";
 const RESTARTED = "The server was restarted. Open the address it printed; this page then resumes.";
 const CHANGED = "The server now shows another run. Reload this page.";
 const banner = () => document.getElementById("banner");
+export const isInBanner = (text) => !banner().hidden && banner().textContent === text;
 let known = null,
   waiting = null;
 

@@ -1,5 +1,5 @@
 // The sentence that Model, Translate and Search tree show: the form, the running search, and the latest answer.
-import { ask, el, fixed, minus, recall, recorded, remember, searches } from "./parts.js";
+import { ask, el, fixed, isInBanner, minus, recall, recorded, remember, searches } from "./parts.js";
 
 const WORDS = {
   translation: {
@@ -145,7 +145,10 @@ export function start(place, about) {
       controller.signal,
     );
     if (controller !== running) return;
-    if (answer.error) return fail(`${answer.error}${shown ? `. The values are still those of "${shown.sentence}"` : ""}`);
+    if (answer.error) {
+      const reason = isInBanner(answer.error) ? [] : [answer.error.replace(/\.$/, "")]; // not twice
+      return fail([...reason, ...(shown ? [`The values are still those of "${shown.sentence}"`] : [])].join(". "));
+    }
     if (!off.length) baseline = { question, answer };
     remember(() => sessionStorage, key, sent);
     const before = baseline.question === question ? baseline.answer : null;

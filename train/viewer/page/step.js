@@ -59,6 +59,8 @@ export function start(section) {
       class: "row",
       onsubmit: (event) => {
         event.preventDefault();
+        const given = [expression.value, values.value];
+        ready.selectedIndex = EXAMPLES.findIndex((example) => String(example) === String(given)); // -1: another one
         load();
       },
     },
@@ -89,7 +91,6 @@ export function start(section) {
   ready.addEventListener("change", () => {
     const [text, given] = EXAMPLES[ready.value];
     [expression.value, values.value] = given ? [text, given] : ["", ""];
-    expression.placeholder = given ? "" : text;
     load(Number(ready.value) >= 3 && { causal: Number(ready.value) === 4 });
     moves[2].focus(); // from here the arrow keys walk through the graph
   });
