@@ -6,10 +6,12 @@ The general laws behind them are tested in the other files.
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import npx
 from autograd import Tensor, neural, no_grad
 from autograd import operations as ops
 from models import FlatParameters, Transformer, TransformerConfig
@@ -201,16 +203,17 @@ def test_accumulation_is_normalized_by_the_tokens_of_the_update():
 # Decoding
 
 
-def test_decoding_uses_a_cache():
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])  # by `decode_step`, by the layers
+def test_decoding_uses_a_cache(positions, monkeypatch):
     """Each step computes one position, and the keys and values of the source are computed once."""
-    m = model().eval()
+    m = Transformer(replace(CONFIG, positions=positions), seed=1, dtype="float64").eval()
     _, state = m.start(SRC)
     source_keys = [cross.keys for cross in state.source.layers]
-    seen = []
-    for layer in m.decoder:
-        feed_forward = layer.feed_forward.forward
-        layer.feed_forward.forward = lambda x, f=feed_forward: (seen.append(x.shape), f(x))[1]
+    seen, linear = [], npx.linear
+    monkeypatch.setattr(
+        npx, "linear", lambda x, *args, **options: (seen.append(x.size), linear(x, *args, **options))[1]
+    )
     for token in (BOS, 7, 8):
         m.step(np.array([token, token]), state)
-    assert seen == [(2, 1, 8)] * 6
+    assert len(seen) >= 3 * 2 * 6 and max(seen) == 2 * CONFIG.d_ff  # two rows in each linear layer
     assert all(cross.keys is keys for cross, keys in zip(state.source.layers, source_keys, strict=True))
