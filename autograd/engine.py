@@ -231,7 +231,7 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         on_leaf_done: called with each leaf as soon as its `grad` is complete, while the pass continues. It is not
             called for a leaf if a vjp on some path to it returned None.
 
-    Raises RuntimeError for no `requires_grad`, a consumed graph or changed weights, and ValueError for a wrong `g`.
+    Raises RuntimeError without `requires_grad` or after the graph or a weight has changed, ValueError for a wrong `g`.
     """
     if not tensor.requires_grad:
         raise RuntimeError("backward: expected a Tensor with requires_grad; got one without; try requires_grad=True")

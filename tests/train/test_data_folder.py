@@ -9,11 +9,11 @@ import shutil
 
 import pytest
 
+from tests.helpers.data_own import SIDES, contents, prepare
 from train import RunConfig, files
 from train.cli import main
 from train.run.folder import RunFolder
 
-SIDES = (("src", "en"), ("tgt", "de"))
 SMALL = ["--set=model.d_model=8", "--set=model.d_ff=16", "--set=model.n_heads=2", "--set=model.n_layers=1"]
 SHORT = ["--set=train.max_steps=1", "--set=train.batch_tokens=100", "--set=train.warmup_steps=1"]
 
@@ -271,16 +271,6 @@ def test_a_file_that_is_not_text_is_reported_as_such(text, tmp_path, capfd):
                  f"--out={tmp_path / 'out'}"]) == 2  # fmt: skip
     err = capfd.readouterr().err
     assert "train.bz2, line 1: expected UTF-8 text; got 0x" in err and err.count("\n") == 1
-
-
-def prepare(text, out, *options, part="train", valid="valid"):
-    files = [f"--train-{side}={text}/{part}.{language}" for side, language in SIDES]
-    files += [f"--valid-{side}={text}/{valid}.{language}" for side, language in SIDES] if valid else []
-    return main(["data", "own", *files, "--vocab-size=265", "--keep-duplicates", f"--out={out}", *options])
-
-
-def contents(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json"}
 
 
 def test_a_changed_text_is_prepared_again_with_a_note(text, tmp_path, capfd):

@@ -7,23 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.data_own import contents, prepare
 from train.cli import main
 from train.files import WriteError
 from train.json_files import sealed_json
 from train.lock import lock_folder
 from train.text.download import prepare as preparing
-
-SIDES = (("src", "en"), ("tgt", "de"))
-
-
-def prepare(text, out, *options, part="train", valid="valid"):
-    files = [f"--train-{side}={text}/{part}.{language}" for side, language in SIDES]
-    files += [f"--valid-{side}={text}/{valid}.{language}" for side, language in SIDES] if valid else []
-    return main(["data", "own", *files, "--vocab-size=265", "--keep-duplicates", f"--out={out}", *options])
-
-
-def contents(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json"}
 
 
 def test_a_complete_folder_is_not_replaced_by_other_texts_or_settings(text, tmp_path, capfd):

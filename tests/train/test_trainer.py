@@ -117,7 +117,8 @@ def test_ctrl_c_writes_a_checkpoint_and_resumes_to_the_same_bits(
     assert outcome(tmp_path / "run") == outcome(uninterrupted)
 
 
-def test_ctrl_c_during_the_last_validation_is_logged(text, tmp_path, monkeypatch):
+def interrupt_validations(monkeypatch):
+    """Make each validation begin with Ctrl-C."""
     measure = Validation.measure
 
     def interrupted(self, signals):
@@ -125,6 +126,10 @@ def test_ctrl_c_during_the_last_validation_is_logged(text, tmp_path, monkeypatch
         return measure(self, signals)
 
     monkeypatch.setattr(Validation, "measure", interrupted)
+
+
+def test_ctrl_c_during_the_last_validation_is_logged(text, tmp_path, monkeypatch):
+    interrupt_validations(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         run(text, tmp_path / "run", max_steps=2)
     (checkpoint,) = RunFolder(tmp_path / "run").steps()
@@ -133,13 +138,7 @@ def test_ctrl_c_during_the_last_validation_is_logged(text, tmp_path, monkeypatch
 
 
 def test_ctrl_c_during_a_validation_repeats_it_on_resuming(text, uninterrupted, tmp_path, monkeypatch, capfd):
-    measure = Validation.measure
-
-    def interrupted(self, signals):
-        os.kill(os.getpid(), signal.SIGINT)
-        return measure(self, signals)
-
-    monkeypatch.setattr(Validation, "measure", interrupted)
+    interrupt_validations(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         run(text, tmp_path / "run")
     monkeypatch.undo()

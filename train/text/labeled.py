@@ -260,21 +260,11 @@ class LabeledBatch:
         return [LabeledBatch(self.ids[h], self.labels[h], self.pad_id) for h in halves] if middle else [self]
 
 
-class LabeledText:
-    """Prepared texts with labels; tokens and labels are the two sides of `pairs`.
+class PreparedText:
+    """Prepared texts of which a model predicts labels or tokens; `pairs` holds the token arrays."""
 
-    Args:
-        pairs: the token arrays.
-        one_label_per_text: whether each text has one label; otherwise its tokens have labels.
-    """
-
-    def __init__(self, pairs: Corpus, one_label_per_text: bool) -> None:
-        self.pairs, self.one_label_per_text = pairs, one_label_per_text
-        if one_label_per_text:
-            self.n_labels = np.ones(len(pairs), np.int64)
-        else:
-            labels, offsets = pairs.flat(1, 0, len(pairs))
-            self.n_labels = np.add.reduceat(labels != pairs.special.pad_id, offsets[:-1], dtype=np.int64)
+    def __init__(self, pairs: Corpus) -> None:
+        self.pairs = pairs
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -283,6 +273,24 @@ class LabeledText:
     def digest(self) -> Any:
         """SHA-256 of the text."""
         return self.pairs.digest
+
+
+class LabeledText(PreparedText):
+    """Prepared texts with labels; tokens and labels are the two sides of `pairs`.
+
+    Args:
+        pairs: the token arrays.
+        one_label_per_text: whether each text has one label; otherwise its tokens have labels.
+    """
+
+    def __init__(self, pairs: Corpus, one_label_per_text: bool) -> None:
+        super().__init__(pairs)
+        self.one_label_per_text = one_label_per_text
+        if one_label_per_text:
+            self.n_labels = np.ones(len(pairs), np.int64)
+        else:
+            labels, offsets = pairs.flat(1, 0, len(pairs))
+            self.n_labels = np.add.reduceat(labels != pairs.special.pad_id, offsets[:-1], dtype=np.int64)
 
     @property
     def n_target_tokens(self) -> int:

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from train.text.batches import ORDER, Batches
 from train.text.bpe_dropout import EpochExamples
 from train.text.corpus import Corpus
-from train.text.labeled import LabeledBatch, describe_texts
+from train.text.labeled import LabeledBatch, PreparedText, describe_texts
 from train.text.tokenizer import SPECIALS
 
 MASK_RATE = 0.15
 MASKED, REPLACED = 0.8, 0.1  # fractions of the predicted tokens that are masked or replaced; the rest is unchanged
 
 
-class MaskedText:
+class MaskedText(PreparedText):
     """Prepared texts whose tokens are masked and predicted.
 
     Args:
@@ -25,15 +25,8 @@ class MaskedText:
     """
 
     def __init__(self, pairs: Corpus, word_starts: Sequence[bool]) -> None:
-        self.pairs, self.word_starts = pairs, np.array(word_starts)
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    @property
-    def digest(self) -> Any:
-        """SHA-256 of the text."""
-        return self.pairs.digest
+        super().__init__(pairs)
+        self.word_starts = np.array(word_starts)
 
     @property
     def n_target_tokens(self) -> int:
