@@ -23,7 +23,9 @@ class SearchModel(Protocol):
     """The interface that a model offers to search. Its R rows are hypotheses, at the start one for each source."""
 
     config: Any  # with pad_id, bos_id, eos_id, and suppressed_ids, if any
-    training: bool
+
+    @property
+    def training(self) -> bool: ...
 
     def train(self, mode: bool = True) -> Any: ...
 

@@ -14,13 +14,15 @@ from train.errors import UserError
 from train.learn.optimizer import Adam
 from train.metrics.classification import LabelScores
 from train.run.checkpoint import load_model
-from train.tasks import labeling
+from train.tasks import TASKS, labeling
 from train.tasks.labeling import embed_lines, label_lines
+from train.text import sentencepiece_tokenizer
 from train.text.affixes import AffixTokenizer, affix_spec
 from train.text.corpus import Corpus
 from train.text.labeled import WordEncoder, make_label_tokenizer, read_labeled, read_parallel_tags, read_tagged
 from train.text.masked import MaskedBatches, MaskedText
-from train.text.tokenizer import SPECIALS, Tokenizer
+from train.text.pair_tokenizer import PairTokenizer
+from train.text.tokenizer import SPECIALS, SpecialIds, Tokenizer
 
 NOUNS, VERBS = ("cat", "dog", "bird"), ("sees", "hears", "likes")
 SENTENCES = [f"the {a} {v} the {b}" for a in NOUNS for v in VERBS for b in NOUNS]
@@ -144,6 +146,14 @@ def test_words_are_encoded_as_in_their_sentence(kind):
 
 
 # ---- masking
+
+
+def test_a_masked_model_refuses_a_tokenizer_that_does_not_show_where_words_begin(monkeypatch):
+    monkeypatch.setattr(sentencepiece_tokenizer, "load_engine", lambda *arguments: None)
+    vocabulary = {token: i for i, token in enumerate((*SPECIALS, "a"))}
+    pieces = sentencepiece_tokenizer.SentencePieceTokenizer(b"", vocabulary, SpecialIds())
+    with pytest.raises(UserError, match="data.tokenizer: expected a Hugging Face .*; got a SentencePiece .*; try one"):
+        TASKS["masking"].fit_tokenizer(PairTokenizer(pieces, pieces, shared=True), None, ())
 
 
 def masked_text(lengths, vocab_size=40):

@@ -153,7 +153,7 @@ def check_task_options(names: Iterable[str], config: Any) -> None:
             )
 
 
-def check_sides(changed: Collection[str], task: Task[Any, Any], data: Any) -> None:
+def check_sides(changed: Collection[str], task: Task[Any, Any, Any], data: Any) -> None:
     """Raise UserError if `changed`, the keys of options, replace one side of a text but not the other one in `data`."""
     for names in task.files.values():
         given = [name for name in names if f"data.{name}" in changed]

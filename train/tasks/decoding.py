@@ -15,6 +15,7 @@ import npx
 from models.search import (
     ForcedPrefix,
     Hypothesis,
+    SearchModel,
     align,
     beam_search,
     check_alignable,
@@ -24,6 +25,8 @@ from models.search import (
 )
 from train.errors import UserError
 from train.tasks.pairs import Line, encode_lines, length_batches, pad_sources, search_lines
+from train.tasks.protocols import SourceModel
+from train.text.pair_tokenizer import AnyTokenizer, TranslationTokenizer
 from train.text.tokenizer import SPACE
 
 
@@ -44,8 +47,8 @@ class ScoredTranslation:
 
 
 def decode_stream(
-    model: Any,
-    tokenizer: Any,
+    model: SourceModel,
+    tokenizer: TranslationTokenizer,
     lines: Iterable[str | None],
     *,
     sampling: Mapping[str, Any] | None = None,
@@ -84,7 +87,7 @@ def decode_stream(
         lines = _check_count(lines, len(prefixes))
 
     def decode(src: npx.Array, batch: list[Line], **search: Any) -> list[list[Any]]:
-        search_model = model
+        search_model: SearchModel = model
         if prefixes is not None:
             search_model = ForcedPrefix(model, _encode_prefixes(tokenizer.target, prefixes, batch, model.max_length))
         if sampling is None:
@@ -136,7 +139,7 @@ def _check_count(lines: Iterable[str | None], n_prefixes: int) -> Iterator[str |
 
 
 def _encode_prefixes(
-    tokenizer: Any, prefixes: Sequence[str], batch: Sequence[Line], max_length: int | None
+    tokenizer: AnyTokenizer, prefixes: Sequence[str], batch: Sequence[Line], max_length: int | None
 ) -> list[list[int]]:
     """Return the token ids of the prefix of each line; `tokenizer` is the target's."""
     encoded: list[list[int]] = tokenizer.encode_batch([prefixes[line.number - 1] for line in batch])
@@ -149,8 +152,8 @@ def _encode_prefixes(
 
 
 def score_pairs(
-    model: Any,
-    tokenizer: Any,
+    model: SourceModel,
+    tokenizer: TranslationTokenizer,
     pairs: Iterable[Sequence[Sequence[str]]],
     *,
     batch_tokens: int = 4096,
@@ -200,7 +203,7 @@ def score_pairs(
 # ---- output
 
 
-def format_fields(t: ScoredTranslation, tokenizer: Any, scores: bool, alignments: bool) -> list[str]:
+def format_fields(t: ScoredTranslation, tokenizer: TranslationTokenizer, scores: bool, alignments: bool) -> list[str]:
     """Return the requested fields: log-probabilities of the translation and its tokens, and the word alignment."""
     fields = []
     if scores:
@@ -211,7 +214,7 @@ def format_fields(t: ScoredTranslation, tokenizer: Any, scores: bool, alignments
     return fields
 
 
-def to_json(t: ScoredTranslation, tokenizer: Any, scores: bool, alignments: bool) -> dict[str, Any]:
+def to_json(t: ScoredTranslation, tokenizer: TranslationTokenizer, scores: bool, alignments: bool) -> dict[str, Any]:
     """Return a translation and the requested fields as a JSON object."""
     h = t.hypothesis
     fields: dict[str, Any] = {"text": t.text, "score": round(h.score, 6)}
@@ -233,14 +236,14 @@ def format_links(links: Iterable[tuple[int, int]]) -> str:
     return " ".join(f"{i}-{j}" for i, j in sorted(links))
 
 
-def word_links(tokenizer: Any, t: ScoredTranslation) -> set[tuple[int, int]]:
+def word_links(tokenizer: TranslationTokenizer, t: ScoredTranslation) -> set[tuple[int, int]]:
     """Return the links between words separated by white space: two words are aligned if any of their tokens are."""
     source = word_indices(tokenizer.source, t.source_ids)
     target = word_indices(tokenizer.target, t.hypothesis.tokens)
     return {(source[i], target[j]) for j, i in enumerate(t.links or ())}
 
 
-def word_indices(tokenizer: Any, ids: Sequence[int]) -> list[int]:
+def word_indices(tokenizer: AnyTokenizer, ids: Sequence[int]) -> list[int]:
     """Return the index of the word that each token belongs to; a token with only a space belongs to the next word."""
     indices = [text.count(" ") for text in tokenizer.decode_batch([ids[: end + 1] for end in range(len(ids))])]
     subwords = tokenizer.subwords(ids)

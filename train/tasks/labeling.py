@@ -1,23 +1,27 @@
 """Labels and vectors of lines of text, computed by the encoder of a run for `classify` and `embed`."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 import npx
 from autograd import no_grad
+from models import Encoder
 from train.errors import UserError
 from train.metrics.classification import LabelScores
 from train.tasks.pairs import CHARACTERS_PER_TOKEN, WINDOW, length_batches, read_window
 from train.text.affixes import split_words
 from train.text.labeled import Labeled, WordEncoder, encode_texts, label_names
+from train.text.pair_tokenizer import TranslationTokenizer
 from train.text.tokenizer import SPECIALS
 
 BATCH_TOKENS = 4096  # tokens per batch, padding included; a single line may exceed it
 Rows = list[list[int]]  # token ids of texts
 Progress = Callable[[int], object]
+ValueT = TypeVar("ValueT")
+ResultT = TypeVar("ResultT")
 
 
 class Labeling(NamedTuple):
@@ -29,8 +33,8 @@ class Labeling(NamedTuple):
 
 
 def label_lines(
-    model: Any,
-    tokenizer: Any,
+    model: Encoder,
+    tokenizer: TranslationTokenizer,
     lines: Iterable[str | None],
     task: str,
     on_progress: Progress = lambda n_lines: None,
@@ -76,8 +80,8 @@ def label_lines(
 
 
 def embed_lines(
-    model: Any,
-    tokenizer: Any,
+    model: Encoder,
+    tokenizer: TranslationTokenizer,
     lines: Iterable[str | None],
     pooling: str = "mean",
     on_progress: Progress = lambda n_lines: None,
@@ -95,12 +99,12 @@ def embed_lines(
 
 
 def by_windows(
-    model: Any,
+    model: Encoder,
     lines: Iterable[str | None],
-    encode: Callable[[Sequence[str]], tuple[Rows, list[Any]]],
-    compute: Callable[[NDArray[np.int32], list[Any]], Iterable[Any]],
+    encode: Callable[[Sequence[str]], tuple[Rows, list[ValueT]]],
+    compute: Callable[[NDArray[np.int32], list[ValueT]], Iterable[ResultT]],
     on_progress: Progress,
-) -> Iterator[Any]:
+) -> Iterator[ResultT]:
     """Yield a result for each line, in order, computed in batches of similar length.
 
     Args:
@@ -119,7 +123,7 @@ def by_windows(
                     f"line {i}: expected at most {model.max_length - 2} tokens, the model's maximum length; got "
                     f"{len(row) - 1}; try splitting the line"
                 )
-        results: list[Any] = [None] * len(rows)
+        results: dict[int, ResultT] = {}
         for batch in length_batches([len(row) + 1 for row in rows], BATCH_TOKENS):
             ids = np.full((len(batch), max(len(rows[i]) for i in batch) + 1), c.pad_id, np.int32)
             for line, i in zip(ids, batch, strict=True):
@@ -127,7 +131,8 @@ def by_windows(
             for i, result in zip(batch, compute(ids, [extras[i] for i in batch]), strict=True):
                 results[i] = result
             on_progress(len(batch))
-        yield from results
+        for i in range(len(rows)):
+            yield results[i]
         number += len(texts)
 
 

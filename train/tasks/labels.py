@@ -3,15 +3,17 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
 import npx
+from models import Encoder
 from train.errors import UserError
 from train.metrics.classification import IntArray, LabelScores
 from train.tasks.language import LanguageKeys
-from train.tasks.task import Task, file_key, task
+from train.tasks.protocols import Configuration
+from train.tasks.task import T, Task, file_key, task
 from train.text.affixes import KIND, AffixTokenizer, affix_spec, split_words
 from train.text.bpe_dropout import EpochExamples
 from train.text.corpus import prepare_pairs
@@ -33,7 +35,7 @@ from train.text.labeled import (
 from train.text.lines import chunks_of, read_lines
 from train.text.masked import MaskedBatches, MaskedText
 from train.text.pair_tokenizer import PairTokenizer, load_tokenizer
-from train.text.tokenizer import KINDS, SPECIALS, Tokenizer
+from train.text.tokenizer import KINDS, SPECIALS
 
 CHUNK = 1024  # number of examples encoded together
 TYPICAL_LENGTH = 30  # typical number of tokens of a text, for estimates
@@ -41,21 +43,21 @@ C = TypeVar("C", LabeledText, MaskedText)
 OnBytes = Callable[[bytes], object]
 
 
-class Labels(Task[C, LabeledBatch], Generic[C]):
+class Labels(Task[T, C, LabeledBatch], Generic[T, C]):
     """Base class of tasks that predict labels of a text or of its tokens."""
 
     examples = "labels"
     tokenizers = (*KINDS, KIND)
 
-    def learn_text_tokenizer(self, data: Any, lines: Iterable[list[str]]) -> Tokenizer:
+    def learn_text_tokenizer(self, data: Any, lines: Iterable[list[str]]) -> AffixTokenizer:
         """Train a tokenizer of the kind `data.tokenizer` on chunks of lines of text."""
         if data.tokenizer == KIND:
             sentences = (split_words(line) for chunk in lines for line in chunk)
             return AffixTokenizer(affix_spec(sentences, SPECIALS, data.vocab_size))
-        return AffixTokenizer(Tokenizer.train_spec(lines, data.tokenizer, data.vocab_size, data.pretokenizer))
+        return AffixTokenizer(AffixTokenizer.train_spec(lines, data.tokenizer, data.vocab_size, data.pretokenizer))
 
-    def load_tokenizer(self, path: str | Path) -> Any:
-        return load_tokenizer(path, AffixTokenizer)
+    def load_tokenizer(self, path: str | Path) -> T:
+        return cast(T, load_tokenizer(path, AffixTokenizer))
 
     def sequences(self, batch: LabeledBatch) -> tuple[npx.Array, ...]:
         return batch.ids, batch.labels
@@ -75,7 +77,7 @@ class MaskingKeys(LanguageKeys):
 
 
 @task
-class Masking(Labels[MaskedText]):
+class Masking(Labels[AffixTokenizer, MaskedText]):
     """Predict randomly masked tokens of a text from the tokens on both sides."""
 
     name = "masking"
@@ -83,13 +85,20 @@ class Masking(Labels[MaskedText]):
     files = {"train": ("text",), "valid": ("valid_text",)}
     scores = {"accuracy": "accuracy"}
 
-    def learn_tokenizer(self, data: Any, files: Sequence[str]) -> Tokenizer:
+    def learn_tokenizer(self, data: Any, files: Sequence[str]) -> AffixTokenizer:
         return self.learn_text_tokenizer(data, read_lines(files[0]))
 
-    def fit_tokenizer(self, tokenizer: Any, data: Any, files: Sequence[str]) -> Any:
-        return tokenizer.source
+    def fit_tokenizer(
+        self, tokenizer: AffixTokenizer | PairTokenizer, data: Any, files: Sequence[str]
+    ) -> AffixTokenizer:
+        if not isinstance(source := tokenizer.source, AffixTokenizer):
+            raise UserError(
+                "data.tokenizer: expected a Hugging Face tokenizer.json, whose tokens show where words begin; got a"
+                f" SentencePiece tokenizer; try one of {', '.join(self.tokenizers)} to train one"
+            )
+        return source
 
-    def prepare(self, files: Sequence[str], tokenizer: Any, *args: Any) -> MaskedText:
+    def prepare(self, files: Sequence[str], tokenizer: AffixTokenizer, *args: Any) -> MaskedText:
         def encode(on_bytes: Callable[[bytes], object]) -> Iterator[tuple[list[list[int]], ...]]:
             for lines in read_lines(files[0], on_bytes=on_bytes):
                 ids = encode_texts(tokenizer, [[line] for line in lines])
@@ -97,7 +106,9 @@ class Masking(Labels[MaskedText]):
 
         return MaskedText(prepare_pairs({"text": files[0]}, encode, tokenizer, *args), tokenizer.word_starts())
 
-    def training_batches(self, corpus: MaskedText, config: Any, tokenizer: Any, order: int) -> MaskedBatches:
+    def training_batches(
+        self, corpus: MaskedText, config: Configuration, tokenizer: AffixTokenizer, order: int
+    ) -> MaskedBatches:
         t = config.train
         return MaskedBatches(corpus, t.batch_tokens, t.seed, t.mask_rate, order)
 
@@ -106,10 +117,12 @@ class Masking(Labels[MaskedText]):
         for indices in batches.batches.by_length():
             yield indices, batches.batch(EpochExamples(0, indices))
 
-    def n_predictions(self, tokens: int, config: Any) -> int:
+    def n_predictions(self, tokens: int, config: Configuration) -> int:
         return round(config.train.mask_rate * tokens)
 
-    def evaluation(self, config: Any, tokenizer: Any, corpus: MaskedText) -> "MaskedAccuracy | None":
+    def evaluation(
+        self, config: Configuration, tokenizer: AffixTokenizer, corpus: MaskedText
+    ) -> "MaskedAccuracy | None":
         return MaskedAccuracy() if config.train.validate_bleu else None
 
 
@@ -119,7 +132,7 @@ class MaskedAccuracy:
     def __init__(self) -> None:
         self.records: list[tuple[int, int]] = []  # correct predictions and predictions of each batch
 
-    def add(self, model: Any, examples: npx.Array, batch: LabeledBatch) -> None:
+    def add(self, model: Encoder, examples: npx.Array, batch: LabeledBatch) -> None:
         gold, logits = model.label_logits(batch.ids, batch.labels)
         self.records.append((int((logits.argmax(axis=1) == gold).sum()), len(gold)))
 
@@ -131,7 +144,7 @@ class MaskedAccuracy:
 # ---- labels of a file
 
 
-class LabeledTask(Labels[LabeledText]):
+class LabeledTask(Labels[PairTokenizer, LabeledText]):
     """Predict labels read from a file. Subclasses define how the file is read and encoded."""
 
     scores = {"accuracy": "accuracy", "macro_f1": "macro F1"}
@@ -145,7 +158,9 @@ class LabeledTask(Labels[LabeledText]):
         """
         raise NotImplementedError
 
-    def encode(self, tokenizer: Any, label_ids: LabelIds) -> Callable[[list[Labeled]], tuple[list[list[int]], ...]]:
+    def encode(
+        self, tokenizer: PairTokenizer, label_ids: LabelIds
+    ) -> Callable[[list[Labeled]], tuple[list[list[int]], ...]]:
         """Return a function that encodes examples as (token ids of each, label ids of each)."""
         raise NotImplementedError
 
@@ -156,7 +171,9 @@ class LabeledTask(Labels[LabeledText]):
         lines = ([" ".join(example.texts) for example in chunk] for chunk in self.chunks(files))
         return self.fit_tokenizer(self.learn_text_tokenizer(data, lines), data, files)
 
-    def fit_tokenizer(self, tokenizer: Any, data: Any, files: Sequence[str]) -> PairTokenizer:
+    def fit_tokenizer(
+        self, tokenizer: AffixTokenizer | PairTokenizer, data: Any, files: Sequence[str]
+    ) -> PairTokenizer:
         labels = (label for example in self.read(*files) for label in example.labels)
         return PairTokenizer(tokenizer.source, make_label_tokenizer(files[-1], labels))
 
@@ -165,7 +182,7 @@ class LabeledTask(Labels[LabeledText]):
         examples = self.read(*files, on_bytes=on_bytes)
         return chunks_of(examples, CHUNK, lambda example: sum(map(len, example.texts)))
 
-    def prepare(self, files: Sequence[str], tokenizer: Any, *args: Any) -> LabeledText:
+    def prepare(self, files: Sequence[str], tokenizer: PairTokenizer, *args: Any) -> LabeledText:
         encode_chunk = self.encode(tokenizer, LabelIds(files[-1], tokenizer, parallel=len(files) > 1))
 
         def encode(*on_bytes: OnBytes) -> Iterator[tuple[list[list[int]], ...]]:
@@ -174,14 +191,18 @@ class LabeledTask(Labels[LabeledText]):
         sources = dict(zip(("labeled", "tags"), files, strict=False))
         return LabeledText(prepare_pairs(sources, encode, tokenizer, *args), self.one_label_per_text)
 
-    def training_batches(self, corpus: LabeledText, config: Any, tokenizer: Any, order: int) -> LabeledBatches:
+    def training_batches(
+        self, corpus: LabeledText, config: Configuration, tokenizer: PairTokenizer, order: int
+    ) -> LabeledBatches:
         return LabeledBatches(corpus, config.train.batch_tokens, config.train.seed, order)
 
     def in_order(self, corpus: LabeledText, batch_tokens: int) -> Iterator[tuple[npx.Array, LabeledBatch]]:
         batches = LabeledBatches(corpus, max(int(corpus.pairs.src_lengths.max()), batch_tokens))
         return ((indices, batches.batch(indices)) for indices in batches.by_length())
 
-    def evaluation(self, config: Any, tokenizer: Any, corpus: LabeledText) -> "LabelEvaluation | None":
+    def evaluation(
+        self, config: Configuration, tokenizer: PairTokenizer, corpus: LabeledText
+    ) -> "LabelEvaluation | None":
         return LabelEvaluation(label_names(tokenizer)) if config.train.validate_bleu else None
 
 
@@ -192,7 +213,7 @@ class LabelEvaluation:
         self.names = names
         self.records: list[tuple[IntArray, IntArray]] = []  # gold and predicted labels of each batch
 
-    def add(self, model: Any, examples: npx.Array, batch: LabeledBatch) -> None:
+    def add(self, model: Encoder, examples: npx.Array, batch: LabeledBatch) -> None:
         gold, logits = model.label_logits(batch.ids, batch.labels)
         first = len(SPECIALS)  # no text has the label <unk>
         self.records.append((gold - first, logits[:, first:].argmax(axis=1)))
@@ -226,13 +247,15 @@ class Classification(LabeledTask):
     files = {"train": ("train_labeled",), "valid": ("valid_labeled",)}
     one_label_per_text = True
 
-    def n_predictions(self, tokens: int, config: Any) -> int:
+    def n_predictions(self, tokens: int, config: Configuration) -> int:
         return tokens // TYPICAL_LENGTH
 
     def read(self, *files: str, on_bytes: Sequence[OnBytes] = ()) -> Iterator[Labeled]:
         return read_labeled(files[0], on_bytes[0] if on_bytes else None)
 
-    def encode(self, tokenizer: Any, label_ids: LabelIds) -> Callable[[list[Labeled]], tuple[list[list[int]], ...]]:
+    def encode(
+        self, tokenizer: PairTokenizer, label_ids: LabelIds
+    ) -> Callable[[list[Labeled]], tuple[list[list[int]], ...]]:
         def encode_chunk(examples: list[Labeled]) -> tuple[list[list[int]], ...]:
             labels = [label_ids(example) for example in examples]
             return encode_texts(tokenizer.source, [example.texts for example in examples]), labels
@@ -284,7 +307,9 @@ class Tagging(LabeledTask):
             return read_parallel_tags(words, tags[0], on_bytes)
         return read_tagged(words, on_bytes[0] if on_bytes else None)
 
-    def encode(self, tokenizer: Any, label_ids: LabelIds) -> Callable[[list[Labeled]], tuple[list[list[int]], ...]]:
+    def encode(
+        self, tokenizer: PairTokenizer, label_ids: LabelIds
+    ) -> Callable[[list[Labeled]], tuple[list[list[int]], ...]]:
         encode_words, no_label = WordEncoder(tokenizer.source), tokenizer.pad_id
 
         def encode_chunk(examples: list[Labeled]) -> tuple[list[list[int]], ...]:

@@ -8,6 +8,7 @@ from typing import Any
 import npx
 from models.search import sample
 from train.errors import UserError
+from train.tasks.protocols import Configuration
 from train.tasks.task import Task, file_key, task
 from train.text.plain import KINDS, PlainText, PlainTokenizer, WindowBatches, Windows
 
@@ -21,7 +22,7 @@ class LanguageKeys:
 
 
 @task
-class Language(Task[PlainText, Windows]):
+class Language(Task[PlainTokenizer, PlainText, Windows]):
     """Predict each token of a text from at most data.max_length tokens before it."""
 
     name = "language"
@@ -30,16 +31,18 @@ class Language(Task[PlainText, Windows]):
     examples = "text"
     tokenizers = KINDS
 
-    def learn_tokenizer(self, data: Any, files: Sequence[str]) -> Any:
+    def learn_tokenizer(self, data: Any, files: Sequence[str]) -> PlainTokenizer:
         return PlainTokenizer.from_files(files, data.tokenizer, data.vocab_size)
 
-    def load_tokenizer(self, path: str | Path) -> Any:
+    def load_tokenizer(self, path: str | Path) -> PlainTokenizer:
         return PlainTokenizer.load(path)
 
-    def prepare(self, files: Sequence[str], *args: Any) -> PlainText:
-        return PlainText.prepare(files[0], *args)
+    def prepare(self, files: Sequence[str], tokenizer: PlainTokenizer, *args: Any) -> PlainText:
+        return PlainText.prepare(files[0], tokenizer, *args)
 
-    def training_batches(self, corpus: PlainText, config: Any, tokenizer: Any, order: int) -> WindowBatches:
+    def training_batches(
+        self, corpus: PlainText, config: Configuration, tokenizer: PlainTokenizer, order: int
+    ) -> WindowBatches:
         return WindowBatches(corpus, config.train.batch_tokens, config.train.seed)
 
     def in_order(self, corpus: PlainText, batch_tokens: int) -> Iterator[tuple[Any, Windows]]:
@@ -52,7 +55,9 @@ class Language(Task[PlainText, Windows]):
         return (batch.ids,)
 
 
-def continue_text(model: Any, tokenizer: Any, prompt: str, n_tokens: int, window: int, **options: Any) -> str:
+def continue_text(
+    model: Any, tokenizer: PlainTokenizer, prompt: str, n_tokens: int, window: int, **options: Any
+) -> str:
     """Sample a continuation of `prompt` from a language model.
 
     Args:

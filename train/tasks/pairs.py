@@ -7,19 +7,20 @@ reads the lines as they arrive, so the input may be of any size.
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
 import npx
+from models import TransformerConfig
 from models.search import beam_search, check_search
 from npx.distributed import World
-from train.tasks.protocols import BatchSource
-from train.tasks.task import TASKS, Task
+from train.tasks.protocols import BatchSource, Configuration, SourceModel, TextTokenizer
+from train.tasks.task import TASKS, T, Task
 from train.text.batches import Batch, Batches
 from train.text.bpe_dropout import SegmentedBatches, Segmenter
 from train.text.corpus import Corpus
-from train.text.tokenizer import Tokenizer
+from train.text.pair_tokenizer import AnyTokenizer
 
 SINGLE_PROCESS = World()
 MAX_LISTED = 100  # number of pairs of a batch that a message lists
@@ -36,13 +37,13 @@ class Line(NamedTuple):
     ids: list[int]  # its tokens, without EOS, truncated to the maximum length
 
 
-class Pairs(Task[Corpus, Batch]):
+class Pairs(Task[T, Corpus, Batch], Generic[T]):
     """Predict the second sequence of a pair from the first."""
 
     examples = "pairs"
     sides = ("source", "target")
 
-    def training_batches(self, corpus: Corpus, config: Any, tokenizer: Any, order: int) -> BatchSource:
+    def training_batches(self, corpus: Corpus, config: Configuration, tokenizer: T, order: int) -> BatchSource:
         t = config.train
 
         def make_batches(corpus: Corpus) -> Batches:
@@ -54,9 +55,9 @@ class Pairs(Task[Corpus, Batch]):
         segmenter = Segmenter(corpus, self.side_tokenizers(tokenizer), t.bpe_dropout, t.seed, max_length)
         return SegmentedBatches(segmenter, make_batches)
 
-    def side_tokenizers(self, tokenizer: Any) -> Sequence[Tokenizer | None]:
+    def side_tokenizers(self, tokenizer: T) -> Sequence[AnyTokenizer | None]:
         """Return the tokenizer of the source and of the target, None for a side that is not text."""
-        return tokenizer.source, tokenizer.target
+        raise NotImplementedError
 
     def in_order(self, corpus: Corpus, batch_tokens: int) -> Iterator[tuple[npx.Array, Batch]]:
         longest_side = int(max(corpus.src_lengths.max(), corpus.tgt_lengths.max()))
@@ -74,8 +75,8 @@ class Pairs(Task[Corpus, Batch]):
 
 
 def search_lines(
-    model: Any,
-    tokenizer: Any,
+    model: SourceModel,
+    tokenizer: TextTokenizer,
     lines: Iterable[str | None],
     *,
     decode: Callable[..., list[list[Any]]] | None = None,
@@ -153,7 +154,7 @@ def search_lines(
     return search_windows()
 
 
-def trained_length(config: Any) -> int | None:
+def trained_length(config: Configuration) -> int | None:
     """Return data.max_length of a run's configuration, or None for an imported model, which has no training text."""
     has_text = any(getattr(config.data, name) for name in TASKS[config.data.task].files["train"])
     return config.data.max_length if has_text else None
@@ -172,7 +173,7 @@ def read_window(lines: Iterator[str | None], max_lines: int, max_characters: int
 
 
 def encode_lines(
-    tokenizer: Any,
+    tokenizer: TextTokenizer,
     lines: Sequence[str],
     first: int,
     max_length: int,
@@ -214,7 +215,7 @@ def length_batches(lengths: Sequence[int], batch_tokens: int, min_tokens: int = 
         yield batch
 
 
-def pad_sources(sources: Sequence[Sequence[int]], config: Any) -> npx.Array:
+def pad_sources(sources: Sequence[Sequence[int]], config: TransformerConfig) -> npx.Array:
     """Return token ids as an int32 matrix (B, S) with rows of tokens, EOS and padding."""
     src = np.full((len(sources), max(map(len, sources)) + 1), config.pad_id, np.int32)  # (B, S)
     for row, ids in zip(src, sources, strict=True):

@@ -1,4 +1,4 @@
-"""The interfaces between a task and the code that trains it: tokenizer, corpus, batches, evaluation and model."""
+"""The interfaces between a task and the code that trains it, such as tokenizer, corpus, batches and evaluation."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeVar
 import npx
 from autograd import Tensor
 from models import TransformerConfig
+from models.search import SearchModel
 from train.text.tokenizer import SpecialIds
 
 BatchT = TypeVar("BatchT", bound="Batch")
@@ -41,7 +42,23 @@ class TextTokenizer(Protocol):
     def digest(self) -> str:
         """SHA-256 that identifies the tokenizer."""
 
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each text, without special ids."""
+
     def save(self, path: Any) -> None: ...
+
+
+class Configuration(Protocol):
+    """The tables of a run's configuration that tasks read; a `RunConfig`, which itself depends on the tasks."""
+
+    @property
+    def data(self) -> Any: ...
+
+    @property
+    def train(self) -> Any: ...
+
+    @property
+    def search(self) -> Any: ...
 
 
 class Corpus(Protocol):
@@ -100,6 +117,14 @@ class Evaluation(Protocol):
 
     def result(self) -> dict[str, float]:
         """Return the scores over all records, keyed by the names in `Task.scores`."""
+
+
+class SourceModel(SearchModel, Protocol):
+    """A model that `search_lines` decodes: a sequence-to-sequence model or an ensemble of them."""
+
+    @property
+    def max_length(self) -> int | None:
+        """The maximum number of tokens of a source, EOS included; None without a maximum."""
 
 
 class TrainableModel(Protocol):

@@ -9,21 +9,22 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import npx
 from models.fields import key
 from npx.registry import Registry
 from train.errors import UserError, plural
 from train.files import describe_base
-from train.tasks.protocols import Batch, BatchSource, Corpus, Evaluation, TextTokenizer
+from train.tasks.protocols import Batch, BatchSource, Configuration, Corpus, Evaluation, TextTokenizer
 from train.text.lines import decoded_chunks, line_pieces
 from train.text.tokenizer import KINDS, Tokenizer
 
+T = TypeVar("T", bound=TextTokenizer)
 C = TypeVar("C", bound=Corpus)
 B = TypeVar("B", bound=Batch)
 
-TASKS: Registry["Task[Any, Any]"] = Registry("task")
+TASKS: Registry["Task[Any, Any, Any]"] = Registry("task")
 
 
 def file_key(help: str) -> Any:
@@ -34,10 +35,10 @@ def file_key(help: str) -> Any:
     return key("", help, may_change=True, is_path=True)
 
 
-class Task(Generic[C, B]):
-    """A stateless description of one task, for corpora of type C and batches of type B.
+class Task(Generic[T, C, B]):
+    """A stateless description of one task, for tokenizers of type T, corpora of type C and batches of type B.
 
-    In the methods, `data` is the [data] table of a run and `config` its complete RunConfig.
+    In the methods, `data` is the [data] table of a run. It has the keys of every task, so it has no type of its own.
     """
 
     name: ClassVar[str]
@@ -73,11 +74,12 @@ class Task(Generic[C, B]):
     def check_texts(self, texts: Mapping[str, tuple[str, ...]]) -> None:
         """Check texts before a tokenizer is trained on them, which may take minutes. Raises UserError."""
 
-    def learn_tokenizer(self, data: Any, files: Sequence[str]) -> TextTokenizer:
-        """Train a tokenizer of the kind `data.tokenizer` on the training text."""
-        return Tokenizer.train(files, data.tokenizer, data.vocab_size, data.pretokenizer, parallel=len(files) > 1)
+    def learn_tokenizer(self, data: Any, files: Sequence[str]) -> T:
+        """Train a tokenizer of the kind `data.tokenizer` on the training text; by default a `Tokenizer`."""
+        files_are_parallel = len(files) > 1
+        return cast(T, Tokenizer.train(files, data.tokenizer, data.vocab_size, data.pretokenizer, files_are_parallel))
 
-    def fit_tokenizer(self, tokenizer: Any, data: Any, files: Sequence[str]) -> Any:
+    def fit_tokenizer(self, tokenizer: T, data: Any, files: Sequence[str]) -> T:
         """Adapt an existing tokenizer, which the configuration of a new run names, to the training text."""
         return tokenizer
 
@@ -85,14 +87,14 @@ class Task(Generic[C, B]):
         """Return whether source and target have separate vocabularies."""
         return False
 
-    def load_tokenizer(self, path: str | Path) -> TextTokenizer:
-        """Load a tokenizer from a file."""
-        return Tokenizer.load(path)
+    def load_tokenizer(self, path: str | Path) -> T:
+        """Load a tokenizer from a file; by default a `Tokenizer`."""
+        return cast(T, Tokenizer.load(path))
 
     def prepare(
         self,
         files: Sequence[str],
-        tokenizer: Any,
+        tokenizer: T,
         folder: Path,
         max_length: int,
         progress: Callable[[int], object] = lambda examples: None,
@@ -104,7 +106,7 @@ class Task(Generic[C, B]):
         """
         raise NotImplementedError
 
-    def training_batches(self, corpus: C, config: Any, tokenizer: Any, order: int) -> BatchSource:
+    def training_batches(self, corpus: C, config: Configuration, tokenizer: T, order: int) -> BatchSource:
         """Return the shuffled batches that a run trains on, of at most `train.batch_tokens` tokens per side.
 
         `order` is the version of the batch order that the run started with.
@@ -126,19 +128,19 @@ class Task(Generic[C, B]):
         """
         return plural(len(examples), "example")
 
-    def n_predictions(self, tokens: int, config: Any) -> int:
+    def n_predictions(self, tokens: int, config: Configuration) -> int:
         """Return the number of tokens or labels that an update predicts, for computing its cost.
 
         `tokens` is the number of tokens of the update on each side.
         """
         return tokens
 
-    def evaluation(self, config: Any, tokenizer: Any, corpus: C) -> Evaluation | None:
+    def evaluation(self, config: Configuration, tokenizer: T, corpus: C) -> Evaluation | None:
         """Return a new evaluation for one validation, or None if the loss is the only measure."""
         return None
 
 
-def task(cls: type[Task[C, B]]) -> type[Task[C, B]]:
+def task(cls: type[Task[T, C, B]]) -> type[Task[T, C, B]]:
     """Register a subclass of `Task` under its name."""
     TASKS.add(cls.name, cls())
     return cls

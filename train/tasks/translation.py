@@ -11,14 +11,15 @@ from typing import Any
 
 import npx
 from models.fields import key
-from models.search import greedy_search
+from models.search import SearchModel, greedy_search
 from train.tasks.decoding import decode_stream
 from train.tasks.pairs import Pairs
+from train.tasks.protocols import Configuration, SourceModel
 from train.tasks.task import file_key, task
 from train.text.batches import Batch
 from train.text.corpus import Corpus, prepare
 from train.text.lines import check_parallel
-from train.text.pair_tokenizer import load_tokenizer, train_pair
+from train.text.pair_tokenizer import AnyTokenizer, TranslationTokenizer, load_tokenizer, train_pair
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class TranslationKeys:
 
 
 @task
-class Translation(Pairs):
+class Translation(Pairs[TranslationTokenizer]):
     """Predict the second sentence of a pair from the first."""
 
     name = "translation"
@@ -53,22 +54,27 @@ class Translation(Pairs):
     def has_separate_vocabularies(self, data: Any) -> bool:
         return bool(data.vocabularies == "separate")
 
-    def learn_tokenizer(self, data: Any, files: Sequence[str]) -> Any:
+    def learn_tokenizer(self, data: Any, files: Sequence[str]) -> TranslationTokenizer:
         if self.has_separate_vocabularies(data):
             return train_pair(files, data.tokenizer, data.vocab_size, data.pretokenizer)
         return super().learn_tokenizer(data, files)
 
-    def load_tokenizer(self, path: str | Path) -> Any:
+    def load_tokenizer(self, path: str | Path) -> TranslationTokenizer:
         return load_tokenizer(path)
 
-    def prepare(self, files: Sequence[str], *args: Any) -> Corpus:
+    def prepare(self, files: Sequence[str], tokenizer: TranslationTokenizer, *args: Any) -> Corpus:
         src, tgt = files
-        return prepare(src, tgt, *args)
+        return prepare(src, tgt, tokenizer, *args)
+
+    def side_tokenizers(self, tokenizer: TranslationTokenizer) -> tuple[AnyTokenizer, AnyTokenizer]:
+        return tokenizer.source, tokenizer.target
 
     def describe_examples(self, corpus: Corpus, examples: Any) -> str:
         return super().describe_examples(corpus, examples).replace("pairs", "lines", 1)
 
-    def evaluation(self, config: Any, tokenizer: Any, corpus: Corpus) -> "GreedyScores | None":
+    def evaluation(
+        self, config: Configuration, tokenizer: TranslationTokenizer, corpus: Corpus
+    ) -> "GreedyScores | None":
         if not config.train.validate_bleu:
             return None
         tokenize = "none" if config.data.pretokenizer == "whitespace" else "13a"  # "none" because the text is tokenized
@@ -78,11 +84,11 @@ class Translation(Pairs):
 class GreedyScores:
     """BLEU and chrF of greedy search on the validation text."""
 
-    def __init__(self, tokenizer: Any, corpus: Corpus, max_extra: int, tokenize: str) -> None:
+    def __init__(self, tokenizer: TranslationTokenizer, corpus: Corpus, max_extra: int, tokenize: str) -> None:
         self.tokenizer, self.corpus, self.max_extra, self.tokenize = tokenizer, corpus, max_extra, tokenize
         self.records: dict[int, list[int]] = {}  # maps a pair to token ids
 
-    def add(self, model: Any, indices: npx.Array, batch: Batch) -> None:
+    def add(self, model: SearchModel, indices: npx.Array, batch: Batch) -> None:
         best = greedy_search(model, batch.src, max_extra=self.max_extra)
         self.records |= {int(i): hypothesis.tokens for i, hypothesis in zip(indices, best, strict=True)}
 
@@ -98,7 +104,9 @@ class GreedyScores:
 # ---- translation of text
 
 
-def translate_lines(model: Any, tokenizer: Any, lines: Iterable[str], **options: Any) -> list[list[tuple[str, float]]]:
+def translate_lines(
+    model: SourceModel, tokenizer: TranslationTokenizer, lines: Iterable[str], **options: Any
+) -> list[list[tuple[str, float]]]:
     """Translate lines of text.
 
     Args:
@@ -113,13 +121,15 @@ def translate_lines(model: Any, tokenizer: Any, lines: Iterable[str], **options:
     return list(translate_stream(model, tokenizer, lines, **options))
 
 
-def best_translations(model: Any, tokenizer: Any, lines: Iterable[str], **options: Any) -> list[str]:
+def best_translations(
+    model: SourceModel, tokenizer: TranslationTokenizer, lines: Iterable[str], **options: Any
+) -> list[str]:
     """Return the best translation of each line (see `translate_lines`)."""
     return [translations[0][0] for translations in translate_stream(model, tokenizer, lines, **options)]
 
 
 def translate_stream(
-    model: Any, tokenizer: Any, lines: Iterable[str | None], **options: Any
+    model: SourceModel, tokenizer: TranslationTokenizer, lines: Iterable[str | None], **options: Any
 ) -> Iterator[list[tuple[str, float]]]:
     """Yield the translations of each line, as `translate_lines` returns them; None in `lines` marks a pause.
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from train.errors import UserError
 from train.text.batches import Batch, Batches
 from train.text.corpus import Corpus, IntArray
+from train.text.pair_tokenizer import AnyTokenizer
 from train.text.prepared import token_dtype
 from train.text.tokenizer import Tokenizer
 
@@ -30,10 +31,10 @@ NO_MERGE = np.iinfo(np.int64).max  # rank of a pair of symbols that is not merge
 class Merges:
     """The merges of a byte-pair tokenizer as arrays. Raises UserError for any other kind of tokenizer."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: AnyTokenizer) -> None:
         model = tokenizer.spec["model"]
         affixes = ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
-        if model["type"] != "BPE" or any(model.get(name) for name in affixes):
+        if not isinstance(tokenizer, Tokenizer) or model["type"] != "BPE" or any(model.get(name) for name in affixes):
             got = model["type"] if model["type"] != "BPE" else "byte-pair encoding with other rules"
             raise UserError(
                 f"train.bpe_dropout: expected a tokenizer that this program trained as bpe; got {got}; "
@@ -41,7 +42,7 @@ class Merges:
             )
         vocabulary: dict[str, int] = model["vocab"]
         pairs = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in model["merges"]]
-        self.n_ids = tokenizer.vocab_size
+        self.tokenizer, self.n_ids = tokenizer, tokenizer.vocab_size
         keys = np.array([vocabulary[a] * self.n_ids + vocabulary[b] for a, b in pairs], np.int64)
         self._rank_of = np.argsort(keys)  # ranks of the sorted keys
         self._keys = keys[self._rank_of]
@@ -128,16 +129,16 @@ class Segmenter:
     """
 
     def __init__(
-        self, corpus: Corpus, tokenizers: Sequence[Tokenizer | None], rate: float, seed: int, max_length: int
+        self, corpus: Corpus, tokenizers: Sequence[AnyTokenizer | None], rate: float, seed: int, max_length: int
     ) -> None:
         self.corpus, self.seed, self.max_length = corpus, seed, max_length
         self.threshold = round(rate * WORD)
         self.merges = [None if tokenizer is None else Merges(tokenizer) for tokenizer in tokenizers]
         self._starts = [
             []
-            if tokenizer is None
-            else [word_starts(tokenizer, self._sentences(side, first)) for first in self._chunks()]
-            for side, tokenizer in enumerate(tokenizers)
+            if merges is None
+            else [word_starts(merges.tokenizer, self._sentences(side, first)) for first in self._chunks()]
+            for side, merges in enumerate(self.merges)
         ]
 
     def _chunks(self) -> range:

@@ -54,7 +54,10 @@ class PairTokenizer:
         write_text(path, json.dumps(specs, ensure_ascii=False, indent=1) + "\n")
 
 
-def load_tokenizer(path: str | PathLike[str], source_class: type[Tokenizer] = Tokenizer) -> Tokenizer | PairTokenizer:
+TranslationTokenizer = Tokenizer | PairTokenizer  # one vocabulary for both sides, or one for each
+
+
+def load_tokenizer(path: str | PathLike[str], source_class: type[Tokenizer] = Tokenizer) -> TranslationTokenizer:
     """Read a tokenizer.json with one vocabulary or two. Raises UserError if it is missing or damaged.
 
     Args:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 from tokenizers import Regex, decoders, pre_tokenizers
@@ -41,7 +41,7 @@ class PlainTokenizer(Tokenizer):
     """A vocabulary of characters, or of subwords of UTF-8 bytes, that preserves white space."""
 
     @classmethod
-    def from_files(cls, paths: Sequence[str | PathLike[str]], kind: str, vocab_size: int) -> Tokenizer:
+    def from_files(cls, paths: Sequence[str | PathLike[str]], kind: str, vocab_size: int) -> Self:
         """Train on text files: every character that occurs, or at most `vocab_size` subwords by byte-pair encoding.
 
         Raises `UserError` for an unknown kind, an unreadable file and for more characters than `vocab_size`.

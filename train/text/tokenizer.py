@@ -25,7 +25,7 @@ from contextlib import suppress
 from itertools import chain
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as HuggingFaceTokenizer
@@ -136,7 +136,7 @@ class Tokenizer:
         vocab_size: int = 37000,
         pretokenizer: str = "words",
         parallel: bool = False,
-    ) -> "Tokenizer":
+    ) -> Self:
         """Train one vocabulary on all the files together. The same text gives the same tokenizer.
 
         Args:
@@ -169,7 +169,7 @@ class Tokenizer:
         return tokenizer_spec(model, normalizer, byte_words, decoder)
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> "Tokenizer":
+    def load(cls, path: str | PathLike[str]) -> Self:
         """Read a `tokenizer.json`; raise `UserError` if it is missing, damaged or without the special tokens."""
         spec = read_json(path, "a Hugging Face tokenizer.json", REMEDY)
         if not isinstance(spec, dict) or not isinstance(spec.get("model"), dict):
@@ -204,7 +204,7 @@ class Tokenizer:
         return [(encoding.ids, encoding.word_ids) for encoding in encodings]
 
     @property
-    def source(self) -> "Tokenizer":
+    def source(self) -> Self:
         """The tokenizer of the source, which is this one: one vocabulary serves both sides."""
         return self
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import npx
 from models.fields import key
-from models.search import Hypothesis, beam_search, greedy_search
+from models.search import Hypothesis, SearchModel, beam_search, greedy_search
 from train.errors import UserError
 from train.tasks.pairs import Line, Pairs, search_lines
 from train.tasks.parsing.constrained import ConstrainedParser
@@ -17,6 +17,7 @@ from train.tasks.parsing.lexicon import Lexicon
 from train.tasks.parsing.linearize import tree_from_tokens
 from train.tasks.parsing.tokenizer import KINDS, TreeTokenizer
 from train.tasks.parsing.trees import Tree, clean, escape_brackets, read_trees, write_tree
+from train.tasks.protocols import Configuration, SourceModel
 from train.tasks.task import file_key, task
 from train.text.affixes import split_words
 from train.text.batches import Batch
@@ -41,7 +42,7 @@ class ParsingKeys:
 
 
 @task
-class Parsing(Pairs):
+class Parsing(Pairs[TreeTokenizer]):
     """Predict the linearized tree of a sentence."""
 
     name = "parsing"
@@ -58,11 +59,9 @@ class Parsing(Pairs):
         )
 
     def load_tokenizer(self, path: str | Path) -> TreeTokenizer:
-        tokenizer = TreeTokenizer.load(path)
-        assert isinstance(tokenizer, TreeTokenizer)
-        return tokenizer
+        return TreeTokenizer.load(path)
 
-    def prepare(self, files: Sequence[str], tokenizer: Any, *args: Any) -> Corpus:
+    def prepare(self, files: Sequence[str], tokenizer: TreeTokenizer, *args: Any) -> Corpus:
         (path,) = files
 
         def encode(on_bytes: Callable[[bytes], object]) -> Iterator[tuple[list[list[int]], ...]]:
@@ -72,10 +71,10 @@ class Parsing(Pairs):
 
         return prepare_pairs({"trees": path}, encode, tokenizer, *args)
 
-    def side_tokenizers(self, tokenizer: Any) -> tuple[TreeTokenizer, None]:
+    def side_tokenizers(self, tokenizer: TreeTokenizer) -> tuple[TreeTokenizer, None]:
         return tokenizer, None
 
-    def evaluation(self, config: Any, tokenizer: Any, corpus: Corpus) -> "GreedyF1 | None":
+    def evaluation(self, config: Configuration, tokenizer: TreeTokenizer, corpus: Corpus) -> "GreedyF1 | None":
         if not config.train.validate_bleu:
             return None
         return GreedyF1(tokenizer, config.data.valid_trees, config.data.max_length, config.search.max_extra)
@@ -110,7 +109,7 @@ class GreedyF1:
         self.gold = [tree for tree, pair in zip(trees, lengths, strict=True) if max(pair) < max_length]
         self.records: list[tuple[Tree, Tree, bool]] = []  # gold tree, predicted tree, whether it was repaired
 
-    def add(self, model: Any, indices: npx.Array, batch: Batch) -> None:
+    def add(self, model: SearchModel, indices: npx.Array, batch: Batch) -> None:
         best = greedy_search(model, batch.src, max_extra=self.max_extra)
         for i, hypothesis in zip(indices, best, strict=True):
             gold = self.gold[int(i)]
@@ -138,7 +137,7 @@ class Parse:
 
 
 def parse_stream(
-    model: Any,
+    model: SourceModel,
     tokenizer: TreeTokenizer,
     lines: Iterable[str | None],
     free: bool = False,
@@ -160,9 +159,9 @@ def parse_stream(
         options: keyword arguments of `search_lines`.
     """
 
-    def decode(src: Any, lines: list[Line], **search: Any) -> list[list[Hypothesis]]:
+    def decode(src: npx.Array, lines: list[Line], **search: Any) -> list[list[Hypothesis]]:
         words = [split_words(line.text) for line in lines]
-        parser: Any = ConstrainedParser(model, tokenizer, words, lexicon or tokenizer.lexicon)
+        parser = ConstrainedParser(model, tokenizer, words, lexicon or tokenizer.lexicon)
         return beam_search(parser, src, **search)
 
     escaped = (line and escape_brackets(line) for line in lines)
@@ -177,7 +176,7 @@ def parse_stream(
 
 
 def parse_gold(
-    model: Any, tokenizer: TreeTokenizer, gold: Sequence[Tree], **options: Any
+    model: SourceModel, tokenizer: TreeTokenizer, gold: Sequence[Tree], **options: Any
 ) -> tuple[list[list[Parse]], Report]:
     """Parse the sentences of clean gold trees and score the best parse of each; `options` as for `parse_stream`."""
     parses = list(parse_stream(model, tokenizer, (" ".join(tree.words()) for tree in gold), **options))
