@@ -205,7 +205,7 @@ def atomic_write(path: PathLike, mode: str = "b", write_through: bool = False) -
             with open(descriptor, f"w{mode}", **options) as file:
                 file.truncate(0)
                 if os.path.isfile(target) and not os.path.islink(target):
-                    os.fchmod(descriptor, target.stat().st_mode & 0o777)  # not setuid, for the owner may differ
+                    os.fchmod(descriptor, target.stat().st_mode & 0o777)  # not setuid, because the owner may differ
                 yield file
                 file.flush()
                 os.fsync(descriptor)
@@ -326,8 +326,8 @@ def open_inside(path: PathLike, flags: int) -> int:
     """Open or create a regular file in a folder of this program, without truncating it; return its descriptor.
 
     A link is not followed, because another user who may write to the folder may have put it there. Raises UserError for
-    a link and for anything else that is not a regular file. A file with further hard links, such as those in a backup
-    by `cp -al`, is first replaced by a copy, unless another program has locked it.
+    a link and for anything else that is not a regular file. A file that has other hard links, such as those in a
+    backup made with `cp -al`, is first replaced by a copy, unless another program holds a lock on it.
     """
     with ExitStack() as stack:
         try:

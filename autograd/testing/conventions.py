@@ -167,8 +167,8 @@ class Neighborhood:
     def has_jump(self, moves: Moves) -> bool:
         """Return whether any output that depends on the moved entries (or any at all, if none does) jumps here.
 
-        Tries the direction itself, an outward one through all arrays, and the latter for each array alone: along most
-        lines through (0, 0), x ** y is continuous, but 0 ** y jumps.
+        Tries the direction itself, an outward direction through all arrays, and the outward direction of each array
+        alone: along most lines through (0, 0), x ** y is continuous, but 0 ** y jumps.
         """
         here = self.values({}, 0.0)
         least = ROUNDING * float(abs(here[npx.isfinite(here)]).max(initial=0.0))

@@ -37,7 +37,7 @@ def returns_to_mode(expected: Expected, others: Sequence[tuple[Action, Expected 
             other.problem.run()
     enter()
     y, gradients = expected.problem.evaluate(expected.c)
-    expected.compare("layer mode", "if the layer returns from its other mode", y, gradients)
+    expected.compare("layer mode", "after the layer has been switched to its other mode and back", y, gradients)
 
 
 def enters_after_update(
@@ -65,6 +65,6 @@ def enters_after_update(
         restore_buffers()
         evaluate_in_mode(expected.problem)
         updated = evaluate_in_mode(other)
-        condition = "whether or not the mode was entered before the parameter update"
+        condition = "regardless of whether the mode is entered before or after the parameter update"
         Expected(other, y, expected.c, gradients).compare("layer mode", condition, *updated)
         return

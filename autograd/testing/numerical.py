@@ -36,7 +36,7 @@ class Verdict(NamedTuple):
     Attributes:
         kind: right, kink, inconclusive or wrong.
         numerical: the derivative, known to within `bound`.
-        low, high: the range of right values; they differ at a kink.
+        low, high: the range of correct values; they differ at a kink.
     """
 
     kind: str
@@ -174,7 +174,7 @@ class Estimate(NamedTuple):
 
 
 class KinkRange(NamedTuple):
-    """The range of right values where outputs have a kink; both ends are known to within `bound`."""
+    """The range of correct values where outputs have a kink; both ends are known to within `bound`."""
 
     low: float
     high: float
@@ -269,7 +269,7 @@ def total(weights: Array, values: Array) -> float:
 def roughness(outputs: Outputs, weights: Array, h: float) -> float:
     """Return the largest residual of fitting a polynomial to the weighted sum at 24 points within h.
 
-    Two numerical derivatives of a staircase may agree by chance, but 24 points do not fit a polynomial by chance.
+    Two numerical derivatives of a staircase may agree by chance, but 24 points are very unlikely to fit a polynomial.
     """
     t = npx.host.sin(npx.host.arange(1.0, 25.0) * 1.7)
     values = npx.host.asarray([total(weights, outputs(h * float(x))) for x in t])

@@ -1,7 +1,7 @@
 """Tensors that require gradients but are neither inputs nor parameters of a checked function.
 
 Such a Tensor gets a gradient in every backward pass, but no check compares this gradient and no optimizer updates the
-Tensor. Parameters become such Tensors if their module does not find them, or if they are plain Tensors.
+Tensor. A parameter is such a Tensor if its module does not find it, or if it is a plain Tensor instead of a Parameter.
 """
 
 from collections.abc import Iterator

@@ -152,7 +152,10 @@ class ResidualConvolution(Layer):
 
 @differentiable
 def take_rows(x, index):
-    """Return the rows x[index] (M, D) of x (R, D), zeros where the index is -1. Each row may occur only once."""
+    """Return the rows x[index] (M, D) of x (R, D), with zeros where the index is -1.
+
+    No row may be selected more than once.
+    """
     rows = npx.concatenate([x, npx.zeros((1, x.shape[1]), x.dtype)])
 
     def vjp(g):

@@ -181,7 +181,7 @@ class CrossAttention(Attention):
         Args:
             spec: mask of the memory and packing.
             cache: the keys and values of the memory, if they are already computed; `memory` may then be None. If x has
-                k times as many rows as the cache, of one position each, k neighboring rows share a row of the cache.
+                k times as many rows as the cache, each with one position, k adjacent rows share a row of the cache.
         """
         q, options = self.query(x), self.options(spec)
         if cache is None and not self.is_merged:

@@ -56,7 +56,7 @@ class World:
         yield
 
     def start_heartbeat(self, seconds: float) -> None:
-        """Start monitoring: end the run if a rank gives no sign of life for this many seconds."""
+        """Start monitoring: end the run if a rank sends no heartbeat for this many seconds."""
 
     def set_timeout(self, seconds: float | None) -> None:
         """Set how long a rank may wait for another in a collective before the run ends; None means forever."""

@@ -231,7 +231,7 @@ def test_invalid_label_smoothing_raises():
     with pytest.raises(ValueError, match="smoothing_over: expected one of all, others, others_without_pad; got 'pad'"):
         neural.cross_entropy(logits, targets, npx.LabelSmoothing(0.1, "pad"))
     for smoothing in (-0.1, 1.0, float("nan")):
-        with pytest.raises(ValueError, match="label_smoothing: expected a number from 0 to below 1"):
+        with pytest.raises(ValueError, match="label_smoothing: expected a number of at least 0 and below 1"):
             neural.linear_cross_entropy(logits, Tensor(np.zeros((5, 4))), targets, npx.LabelSmoothing(smoothing))
 
 

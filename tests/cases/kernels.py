@@ -145,7 +145,7 @@ class Edges(Draw):
 
 
 def edge_calls(name: str, dtype: Any) -> Iterator[Call]:
-    """Yield the special calls of a kernel, from which others are derived, and all combinations of its edges.
+    """Yield the special calls to a kernel, from which others are derived, and all combinations of its edges.
 
     In float64 on a CPU, a large call that fills several blocks follows.
     """

@@ -83,7 +83,7 @@ def operation_take_rows(draw):
 
 
 def recurrent_call(z, w, *b, **options):
-    """Return a call of a recurrence, which saves its gates and its states."""
+    """Return a call to a recurrence, which saves its gates and its states."""
     return Call((z, w, *b), options, saved=20 * z.nbytes + 1000)
 
 

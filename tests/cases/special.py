@@ -17,7 +17,7 @@ RATES = (0.5, 0.0, 1e-6, 0.999, 1.0)  # dropout rates; the third is not a multip
 
 
 def special(function):
-    """Register the special calls of the kernel of this name."""
+    """Register the special calls to the kernel of this name."""
     SPECIAL[function.__name__] = function
     return function
 

@@ -33,7 +33,7 @@ WRITTEN = {
 
 
 def draw_call(name, dtype, data):
-    """Draw a small call of a kernel in one dtype. Raises AssertionError if the kernel has no case."""
+    """Draw a small call to a kernel in one dtype. Raises AssertionError if the kernel has no case."""
     assert name in KERNEL_CASES, f"kernel {name!r} has no case in tests/cases/kernels.py"
     return KERNEL_CASES[name](Hypothesis(data.draw, dtype))
 

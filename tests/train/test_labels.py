@@ -84,7 +84,7 @@ def test_an_invalid_labeled_text_is_named_by_its_line(tmp_path, text, message):
         ("the\tDT\ncat\n", "line 2: expected word<TAB>tag, one word per line; got 'cat'; try a tag for each word"),
         ("the\tDT\tx\n", "line 1: expected word<TAB>tag"),
         ("new york\tNN\n", "line 1: expected word<TAB>tag"),
-        ("\n\n", "expected lines word<TAB>tag; got only empty lines; try another file"),
+        ("\n\n", "expected lines word<TAB>tag; got only empty lines"),
     ],
 )
 def test_invalid_tagged_words_are_named_by_their_line(tmp_path, text, message):
@@ -349,7 +349,11 @@ def test_results_do_not_depend_on_the_batch(runs, monkeypatch):
     "task, command, message",
     [
         ("tagging", "classify --top 2", "--top applies only to classifiers; for a tagger, try --json"),
-        ("masking", "classify", "expected a model of the task classification or tagging; got one of masking; try"),
+        (
+            "masking",
+            "classify",
+            "expected a model of the task classification or tagging; got one of masking; try npx-transformer embed",
+        ),
         ("masking", "embed --pooling max", '--pooling: expected one of "mean", "first"; got max; try mean'),
         ("tagging", "classify", "line 2: expected text; got an empty line; try removing the line"),
         ("masking", "embed", "line 2: expected text; got an empty line; try removing the line"),

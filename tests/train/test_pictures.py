@@ -152,7 +152,7 @@ def test_a_users_file_is_not_overwritten_by_alternative_text(tmp_path, uninterru
             ["hedas", "--out", "a.svg"],
             "expected RUN and one of heads, beam, curves, memory, roles, confusion; got 'hedas'; try heads",
         ),
-        (["heads", "--out", "a.svg"], "missing sentence for heads"),
+        (["heads", "--out", "a.svg"], "expected a sentence for heads"),
         (["heads", "--input", "one", "--out", "a.jpg"], "expected a file name ending in .png or .svg; got '.jpg'"),
         (["heads", "--input", "one", "--out", "none/a.svg"], "got no folder none"),
         (["heads", "--input", "one " * 300, "--out", "a.svg"], "expected 1 to 255 tokens; got"),

@@ -454,6 +454,6 @@ def test_a_damaged_sealed_file_is_never_read(tmp_path, content, at, bit):
     raw = bytearray(note.read_bytes())
     raw[int(at * len(raw))] ^= 1 << bit
     note.write_bytes(raw)
-    assert read_sealed(note) in (None, content)  # white space may change
+    assert read_sealed(note) in (None, content)  # whitespace may change
     note.write_bytes(raw[: int(at * len(raw))])
     assert read_sealed(note) in (None, content) and read_sealed(tmp_path / "none") is None

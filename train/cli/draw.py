@@ -48,9 +48,9 @@ def draw(
             int, "[1, 1000000]", help=f"roles: number of validation sentences; default: {DEFAULT_SENTENCES}."
         ),
     ] = None,
-    beam: Annotated[int | None, search_option("beam", help="heads, beam: beam size; default: the run's.")] = None,
+    beam: Annotated[int | None, search_option("beam", help="heads, beam: beam size; default: as in the run.")] = None,
     alpha: Annotated[
-        float | None, search_option("alpha", help="heads, beam: length penalty exponent; default: the run's.")
+        float | None, search_option("alpha", help="heads, beam: length penalty exponent; default: as in the run.")
     ] = None,
     device: Device = "cpu",
 ) -> None:
@@ -69,7 +69,7 @@ def draw(
         "beam": (beam, ("heads", "beam")), "alpha": (alpha, ("heads", "beam")), "sentences": (sentences, ("roles",)),
     }.items():  # fmt: skip
         if value not in (None, "") and what not in pictures:
-            raise UserError(f"draw: --{name} is only for {' and '.join(pictures)}; got {what}; try without --{name}")
+            raise UserError(f"draw: --{name} applies only to {' and '.join(pictures)}; got {what}; omit it")
     if what not in ("heads", "beam"):
         if what != "curves":
             use_device(device)
@@ -85,7 +85,7 @@ def draw(
         return
     use_device(device)
     if not input.strip():
-        raise UserError(f'draw: missing sentence for {what}; try --input "A dog runs ."')
+        raise UserError(f'draw: expected a sentence for {what}; got no --input; try --input "A dog runs ."')
     overrides = {name: value for name, value in {"beam": beam, "alpha": alpha}.items() if value is not None}
     if what == "beam":
         return draw_beam_of(run, out, input, overrides)
@@ -183,7 +183,7 @@ def pairs_task(run: Path, config: Any) -> Any:
 
     task = TASKS[config.data.task]
     if task.examples != "pairs":
-        raise UserError(f"{run}: expected a run trained on pairs; got the task {task.name}; try another run")
+        raise UserError(f"{run}: expected a run trained on pairs; got the task {task.name}")
     return task
 
 
@@ -211,7 +211,7 @@ def draw_confusion_of(run: Path, out: Path) -> None:
     model, tokenizer, config, origin = load_with_origin(run, "", warn)
     task = TASKS[config.data.task]
     if not isinstance(task, LabeledTask):
-        raise UserError(f"{run}: expected a classifier or a tagger; got the task {task.name}; try another run")
+        raise UserError(f"{run}: expected a classifier or a tagger; got the task {task.name}")
     text, evaluation = open_corpus(run, "valid", config, tokenizer), LabelEvaluation(label_names(tokenizer))
     for examples, batch in task.in_order(LabeledText(text, task.one_label_per_text), config.train.batch_tokens):
         evaluation.add(model, examples, batch)

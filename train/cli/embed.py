@@ -47,9 +47,7 @@ def embed(
     use_device(device)
     network, tokenizer, _, origin = load_with_origin(model, "", warn)
     if network.examples != "labels":
-        raise UserError(
-            f"{model}: expected a model of the architecture encoder; got {network.config.architecture}; try another run"
-        )
+        raise UserError(f"{model}: expected a model of the architecture encoder; got {network.config.architecture}")
     if output is not None and output != STDIO:
         check_output(output, input, models=[model])
     with open_input(input) as lines, line_progress("embedded", input, output, not quiet) as work:

@@ -44,7 +44,8 @@ from train.cli import reproduce  # noqa: F401
 # isort: on
 
 OUT_OF_MEMORY = "out of memory; try shorter lines, or a smaller train.batch_tokens or search.batch_tokens"
-# Parts of the messages of NumPy, the dynamic linker and the tokenizers library (a Rust panic) without memory.
+# Fragments of the messages that NumPy, the dynamic linker and the tokenizers library (a Rust panic) print when memory
+# runs out.
 ALLOCATION_FAILED = (
     "without exception set", "without setting an exception", "failed to map segment", "ThreadPoolBuildError",
 )  # fmt: skip

@@ -36,7 +36,7 @@ def resolve_model(
 
     Args:
         what: a run folder, a configuration file or the name of a preset.
-        vocab_size: --vocab-size, not for a run; None means that of the configuration.
+        vocab_size: the value of --vocab-size, which a run does not accept; None means as in the configuration.
         settings: changes to the configuration, as for --set.
         data: a folder written by `data`, as for `train --data`; ignored for a run.
 

@@ -204,7 +204,7 @@ def use_data_folder(
     config = read(keys)
     notes = []
     if init is not None and "tokenizer" in unused and config.data.tokenizer == str(run_files(find_checkpoint(init))[0]):
-        notes.append(f"{folder}: the tokenizer of --init {init} is used instead of the one of this folder")
+        notes.append(f"{folder}: the tokenizer of --init {init} is used instead of the one in this folder")
     for name in ("vocab_size", "max_length"):
         value, given = getattr(config.data, name), getattr(original, name)
         if given not in (value, defaults.get(name, keys_of("data")[name].default)):

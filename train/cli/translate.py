@@ -46,7 +46,7 @@ def translate(
         bool, typer.Option("--scores", help="Add the log-probability (nats) of the translation and of each token.")
     ] = False,
     alignments: Annotated[
-        bool, typer.Option("--alignments", help="Add aligned words as pairs source-target, counted from 0.")
+        bool, typer.Option("--alignments", help="Add the aligned words as source-target pairs, counted from 0.")
     ] = False,
     as_json: Annotated[
         bool,

@@ -152,7 +152,9 @@ def test_run(
         average_checkpoints(run.path, min(10, len(run.steps())))
     candidates = {folder.name: folder for folder in (run.averaged, run.best) if folder.is_dir()}
     if not candidates:
-        raise UserError(f"{run.path}: expected a trained parser; got no checkpoints; try another --run")
+        raise UserError(
+            f"{run.path}: expected a trained parser; got no checkpoints; try train --resume --out {run.path}"
+        )
     valid_f1: dict[str, float] = {}
     for name, folder in candidates.items():
         model, tokenizer, _ = load_model(folder, "parsing")

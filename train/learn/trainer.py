@@ -103,7 +103,7 @@ class Trainer:
 
         Raises:
             UserError: A loss or gradient was not finite in more than train.max_skipped consecutive updates, memory ran
-                out, the last checkpoint cannot be written, or another program has locked the folder.
+                out, the last checkpoint cannot be written, or another program holds the lock on the folder.
         """
         npx.configure_process()
         with self.world.rank_zero_first():

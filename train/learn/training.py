@@ -65,7 +65,7 @@ def train(
 
     Raises:
         UserError: The configuration, a file or the folder is invalid. A folder is invalid if it has checkpoints and
-            `resume` is False, if it has no run and `resume` is True, or if another program has locked it.
+            `resume` is False, if it has no run and `resume` is True, or if another program holds its lock.
     """
     start, world = time.monotonic(), join_ranks()
     run, t, task = RunFolder(run_dir), config.train, TASKS[config.data.task]
@@ -243,7 +243,7 @@ def check_best_metric(config: RunConfig, task: Task, texts: Texts) -> None:
     option = f"--{task.files['valid'][0].replace('_', '-')} F"
     if config.train.patience and "valid" not in texts:
         raise UserError(
-            f"train.patience: expected a validation text, to measure {metric or 'loss'} on; it is missing; "
+            f"train.patience: expected a validation text on which to measure {metric or 'the loss'}; got no file; "
             f"try {option}, or train.patience = 0"
         )
     if config.train.best_metric is None:
@@ -252,7 +252,8 @@ def check_best_metric(config: RunConfig, task: Task, texts: Texts) -> None:
         expected = f"{' or '.join(metrics)} for the task {task.name}"
         raise UserError(f"train.best_metric: expected {expected}; got {metric}; try {nearest(metric, metrics)}")
     if "valid" not in texts:
-        raise UserError(f"train.best_metric: expected a validation text for {metric}; it is missing; try {option}")
+        expected = f"a validation text on which to measure {metric}"
+        raise UserError(f"train.best_metric: expected {expected}; got no file; try {option}")
     if metric != "loss" and not config.train.validate_bleu:
         raise UserError(f"train.validate_bleu: expected true, to measure {metric}; got false; try best_metric = loss")
 
@@ -309,7 +310,8 @@ def check_regularization(config: RunConfig, task: Task, shape: TransformerConfig
     rates = shape.dropout, shape.attention_dropout, shape.activation_dropout, shape.word_dropout, shape.stochastic_depth
     if t.rdrop and not any(rates):
         raise UserError(
-            "train.rdrop: expected a model with dropout, so that two passes differ; got 0; try --set model.dropout=0.1"
+            "train.rdrop: expected a model with dropout, so that the two passes differ; got a model in which every "
+            "dropout rate is 0; try --set model.dropout=0.1"
         )
     if t.bpe_dropout and task.examples != "pairs":
         raise UserError(f"train.bpe_dropout: expected a task on pairs; got {task.name}; try --set train.bpe_dropout=0")

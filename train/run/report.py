@@ -29,7 +29,7 @@ class RunReport:
     Args:
         run: the run folder.
         max_steps: the last step, for the remaining time.
-        progress: whether to show anything besides the files.
+        progress: whether to show anything other than the files.
         csv: whether to write metrics.csv too.
         tensorboard: whether to write tensorboard/ too.
     """

@@ -81,6 +81,7 @@ class Masking(Labels[AffixTokenizer, MaskedText]):
     """Predict randomly masked tokens of a text from the tokens on both sides."""
 
     name = "masking"
+    command = "embed"
     keys = MaskingKeys
     files = {"train": ("text",), "valid": ("valid_text",)}
     scores = {"accuracy": "accuracy"}
@@ -230,7 +231,7 @@ class LabelEvaluation:
 
 @dataclass(frozen=True)
 class ClassificationKeys:
-    """A classifier is trained on lines of a label and a text, or two texts, separated by tabs."""
+    """A classifier is trained on lines that contain a label and one or two texts, separated by tabs."""
 
     train_labeled: str = file_key(
         "Training text of a classifier: a label, a tab and a text per line. Also --train-labeled."
@@ -243,6 +244,7 @@ class Classification(LabeledTask):
     """Predict the label of a text, or of a pair of texts, from its first token."""
 
     name = "classification"
+    command = "classify"
     keys = ClassificationKeys
     files = {"train": ("train_labeled",), "valid": ("valid_labeled",)}
     one_label_per_text = True
@@ -265,11 +267,11 @@ class Classification(LabeledTask):
 
 @dataclass(frozen=True)
 class TaggingKeys:
-    """A tagger is trained on lines of a word, a tab and its tag, with an empty line after each sentence."""
+    """A tagger is trained on lines of a word, a tab and the word's tag, with an empty line after each sentence."""
 
     train_tagged: str = file_key(
-        "Training text of a tagger: a word, a tab and its tag per line; with train_tags, a sentence of words per line."
-        " Also --train-tagged."
+        "Training text of a tagger: on each line, a word, a tab and the word's tag; with train_tags, a sentence of"
+        " words per line. Also --train-tagged."
     )
     train_tags: str = file_key(
         "Tags of the sentences in train_tagged, one line per sentence; empty: they are in train_tagged. Also"
@@ -284,6 +286,7 @@ class Tagging(LabeledTask):
     """Predict the tag of each word of a sentence from its first subword."""
 
     name = "tagging"
+    command = "classify"
     keys = TaggingKeys
     files = {"train": ("train_tagged",), "valid": ("valid_tagged",)}
     one_label_per_text = False

@@ -43,6 +43,7 @@ class Translation(Pairs[TranslationTokenizer]):
     """Predict the second sentence of a pair from the first."""
 
     name = "translation"
+    command = "translate"
     keys = TranslationKeys
     files = {"train": ("train_src", "train_tgt"), "valid": ("valid_src", "valid_tgt")}
     scores = {"bleu": "BLEU", "chrf": "chrF"}

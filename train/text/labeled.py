@@ -73,7 +73,7 @@ def read_tagged(path: str | PathLike[str], on_bytes: Callable[[bytes], object] |
     if sentence.texts:
         yield sentence
     if is_empty:
-        raise UserError(f"{path}: expected lines word<TAB>tag; got only empty lines; try another file")
+        raise UserError(f"{path}: expected lines word<TAB>tag; got only empty lines")
 
 
 def read_parallel_tags(
@@ -99,7 +99,7 @@ def read_parallel_tags(
             yield Labeled(number, words, tags)
             is_empty = False
     if is_empty:
-        raise UserError(f"{words_path}: expected a sentence of words per line; got only empty lines; try another file")
+        raise UserError(f"{words_path}: expected a sentence of words per line; got only empty lines")
 
 
 def check_tag_lines(words_path: str, tags_path: str) -> None:

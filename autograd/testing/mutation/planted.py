@@ -65,7 +65,7 @@ class planted:
 
     @staticmethod
     def vjp_of_last_call(vjp: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a vjp that uses the values saved by the latest call of the operation."""
+        """Return a vjp that uses the values saved by the latest call to the operation."""
         planted.last_vjp = vjp
         return wraps(vjp)(lambda *args: planted.last_vjp(*args))
 

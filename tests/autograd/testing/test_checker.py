@@ -239,9 +239,7 @@ def test_arguments_that_a_kernel_writes_are_compared(monkeypatch):
         out += x
         return x * 2
 
-    with pytest.raises(
-        ValueError, match="doubled: expected a fast version for float64; got no fast version; try another"
-    ):
+    with pytest.raises(ValueError, match="doubled: expected a fast version for float64; got no fast version"):
         check_kernel(doubled, X, X * 0)
 
     @doubled.fast("numpy", "float64")

@@ -374,7 +374,7 @@ WRONG_USAGE = [
     (["./smal.py"], "expected the path of a .py file; ./smal.py does not exist"),
     (["plain.py"], "expected operations .* or layers with parameters in plain.py; got neither"),
     (["broken.py"], "expected Python in broken.py; got .* in line 1"),
-    (["small", "--only", "cube"], "expected an operation of small.py; got 'cube'; try doubled, square, twice"),
+    (["small", "--only", "cube"], "expected an operation defined in small.py; got 'cube'; try doubled, square, twice"),
     (["small", "--jobs", "0"], "expected at least 1 for --jobs; got 0"),
     (["small", "--json", "nowhere/all.json"], "a file in an existing folder for --json; got nowhere/all.json"),
     (["small", "--jobs", "many"], "argument --jobs: invalid int value: 'many'; try --help"),

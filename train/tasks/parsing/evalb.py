@@ -36,7 +36,7 @@ class Parameters:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Parameters":
-        """Read a .prm file. DEBUG and MAX_ERROR are ignored: any number of error sentences is accepted.
+        """Read a .prm file. DEBUG and MAX_ERROR are ignored: there is no limit on the number of error sentences.
 
         Raises UserError, with the line number, for an unknown parameter or an invalid value.
         """
@@ -217,7 +217,7 @@ def _reconcile_quotes(a: _Brackets, b: _Brackets, parameters: Parameters) -> Non
 def _word_difference(gold: list[Leaf], predicted: list[Leaf], parameters: Parameters) -> str:
     """Describe the first difference between the words of two sentences, or return ""."""
     if len(gold) != len(predicted):
-        return f"expected {len(gold)} words (without deleted ones); got {len(predicted)}"
+        return f"expected {len(gold)} words (not counting deleted ones); got {len(predicted)}"
     for x, y in zip(gold, predicted, strict=True):
         if x.word != y.word and not {(x.word, y.word), (y.word, x.word)} & {*parameters.eq_word}:
             return f"expected the word {x.word!r}; got {y.word!r}"

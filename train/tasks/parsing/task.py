@@ -46,6 +46,7 @@ class Parsing(Pairs[TreeTokenizer]):
     """Predict the linearized tree of a sentence."""
 
     name = "parsing"
+    command = "parse"
     keys = ParsingKeys
     files = {"train": ("train_trees",), "valid": ("valid_trees",)}
     tokenizers = KINDS
@@ -91,7 +92,7 @@ def read_clean_trees(path: str | PathLike[str], on_bytes: Callable[[bytes], obje
             is_empty = False
             yield tree
     if is_empty:
-        raise UserError(f"{path}: expected at least one tree with a word; got only traces; try another file")
+        raise UserError(f"{path}: expected at least one tree with a word; got only traces")
 
 
 def encode_pairs(trees: Sequence[Tree], tokenizer: TreeTokenizer) -> tuple[list[list[int]], list[list[int]]]:

@@ -52,7 +52,7 @@ class SafeRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class WatchedResponse(http.client.HTTPResponse):
-    """A response whose connection ends PERIOD seconds after the last call of `watch`."""
+    """A response whose connection ends PERIOD seconds after the last call to `watch`."""
 
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)
@@ -210,7 +210,7 @@ def download(archive: Archive, part: Path, url: str, on_progress: ProgressCallba
                     part.unlink()
                     raise UserError(f"{archive.name}: expected {limit:,} bytes; got more; try another --mirror")
             if response.is_too_slow:
-                raise TimeoutError(f"less than {MIN_BYTES:,} bytes in {PERIOD:g} seconds")
+                raise TimeoutError(f"fewer than {MIN_BYTES:,} bytes in {PERIOD:g} seconds")
     return not total or size >= total
 
 

@@ -134,8 +134,8 @@ export function start(section) {
       role: "group",
       "data-name": "search-tree",
       "aria-label":
-        `Tree of ${at.size - 1} hypotheses over ${rows.length - 1} steps; the path to the best one is thick. ` +
-        "Arrow keys move between hypotheses.",
+        `Tree of ${at.size - 1} hypotheses over ${rows.length - 1} steps; ` +
+        "the path to the best one is drawn as a thick line. Arrow keys move between hypotheses.",
     });
     rows.forEach((row, step) => svg.append(el("text", { x: 0, y: tops[step] + 4, class: "tick" }, `step ${step}`)));
     const chosenPath = new Set(path(selected)),

@@ -144,7 +144,7 @@ export function matrix({
     context.imageSmoothingEnabled = false;
     context.drawImage(pixels(pixelScale()), left, top, across * cellWidth, down * cellHeight);
     hatch(context);
-    // lifts a label that hangs below its line, as the sign for a space does
+    // lifts a label that hangs below its line, as the symbol for a space does
     const lift = (label) => {
       const { actualBoundingBoxAscent: above, actualBoundingBoxDescent: below } = context.measureText(label);
       return label === "␣" ? (below - above) / 2 : Math.max(0, below - 0.5 * size); // the sign alone: to the middle
