@@ -15,11 +15,11 @@ from train.learn.optimizer import Adam
 from train.metrics.classification import LabelScores
 from train.run.checkpoint import load_model
 from train.tasks import TASKS, labeling
-from train.tasks.labeling import embed_lines, label_lines
+from train.tasks.line_predictions import embed_lines, label_lines
 from train.text import sentencepiece_tokenizer
 from train.text.affixes import AffixTokenizer, affix_spec
 from train.text.corpus import Corpus
-from train.text.labeled import WordEncoder, make_label_tokenizer, read_labeled, read_parallel_tags, read_tagged
+from train.text.labeled_text import WordEncoder, make_label_tokenizer, read_labeled, read_parallel_tags, read_tagged
 from train.text.masked import MaskedBatches, MaskedText
 from train.text.pair_tokenizer import PairTokenizer
 from train.text.tokenizer import SPECIALS, SpecialIds, Tokenizer

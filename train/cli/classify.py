@@ -55,9 +55,9 @@ def classify(
 ) -> None:
     """Print the label of each line of text with its probability, or the tags of its words."""
     from train.run.checkpoint import find_checkpoint, load_with_origin, read_state, task_of
-    from train.tasks.labeling import label_lines, score_labels, text_of
+    from train.tasks.line_predictions import label_lines, score_labels, text_of
     from train.tasks.task import task_error
-    from train.text.labeled import check_tag_lines, label_names
+    from train.text.labeled_text import check_tag_lines, label_names
 
     use_device(device)
     check_single_input(input, gold)

@@ -204,8 +204,8 @@ def draw_confusion_of(run: Path, out: Path) -> None:
     """Draw the confusion matrix of a classifier or tagger on its validation text."""
     from train.run.checkpoint import load_with_origin
     from train.tasks import TASKS
-    from train.tasks.labels import LabeledTask, LabelEvaluation
-    from train.text.labeled import LabeledText, label_names
+    from train.tasks.encoder_tasks import LabeledTask, LabelEvaluation
+    from train.text.labeled_text import LabeledText, label_names
     from train.viewer.confusion import draw_confusion
 
     model, tokenizer, config, origin = load_with_origin(run, "", warn)

@@ -22,7 +22,7 @@ class LanguageKeys:
 
 
 @task
-class Language(Task[PlainTokenizer, PlainText, Windows]):
+class LanguageModeling(Task[PlainTokenizer, PlainText, Windows]):
     """Predict each token of a text from at most data.max_length tokens before it."""
 
     name = "language"

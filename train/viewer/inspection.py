@@ -21,7 +21,7 @@ from train.tasks.parsing.linearize import tree_from_tokens
 from train.tasks.parsing.tokenizer import TreeTokenizer
 from train.tasks.parsing.trees import escape_brackets, write_tree
 from train.text.affixes import split_words
-from train.text.labeled import is_label_tokenizer
+from train.text.labeled_text import is_label_tokenizer
 from train.text.plain import PlainTokenizer
 
 MAX_TOKENS = 256  # maximum tokens of an inspected sentence, end of sentence included

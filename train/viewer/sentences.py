@@ -39,7 +39,7 @@ from train.viewer.inspection import (
     summary,
     translate,
 )
-from train.viewer.labeled import read_labels
+from train.viewer.label_inspection import read_labels
 from train.viewer.step import to_json
 from train.viewer.trace import Trace
 

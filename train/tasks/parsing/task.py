@@ -10,7 +10,7 @@ import npx
 from models.fields import key
 from models.search import Hypothesis, SearchModel, beam_search, greedy_search
 from train.errors import UserError
-from train.tasks.pairs import Line, Pairs, search_lines
+from train.tasks.pairs import Line, PairTask, search_lines
 from train.tasks.parsing.constrained import ConstrainedParser
 from train.tasks.parsing.evalb import Report, score
 from train.tasks.parsing.lexicon import Lexicon
@@ -42,7 +42,7 @@ class ParsingKeys:
 
 
 @task
-class Parsing(Pairs[TreeTokenizer]):
+class Parsing(PairTask[TreeTokenizer]):
     """Predict the linearized tree of a sentence."""
 
     name = "parsing"

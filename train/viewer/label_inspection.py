@@ -8,7 +8,7 @@ import npx
 from models.module import evaluation_mode
 from train.errors import UserError
 from train.text.affixes import split_words
-from train.text.labeled import WordEncoder, encode_texts
+from train.text.labeled_text import WordEncoder, encode_texts
 from train.text.tokenizer import SPECIALS
 from train.viewer.inspection import (
     BEGIN,
@@ -21,7 +21,7 @@ from train.viewer.inspection import (
 )
 
 
-class Reading(NamedTuple):
+class LabeledInspection(NamedTuple):
     """A text with its predicted labels: S tokens, BOS and EOS included, and T labels."""
 
     inspection: Inspection
@@ -37,7 +37,7 @@ class Reading(NamedTuple):
         return [at.get(i, pad_id) for i in range(len(self.ids))]
 
 
-def read_labels(model: Any, tokenizer: Any, text: str, task: str) -> Reading:
+def read_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledInspection:
     """Run a classifier or a tagger once on a text. Raises UserError if the text is empty or too long.
 
     The probabilities are those of the labels alone, as `classify` prints them.
@@ -79,4 +79,4 @@ def read_labels(model: Any, tokenizer: Any, text: str, task: str) -> Reading:
         np.stack([layer.argmax(axis=1) for layer in layers]),
         np.stack([np.exp(layer.max(axis=1)) for layer in layers]),
     )
-    return Reading(inspection, ids, positions, label_ids)
+    return LabeledInspection(inspection, ids, positions, label_ids)
