@@ -8,7 +8,8 @@ the bound is large because the function curves within a step, a step 16 times sm
 An analytic derivative is `right` if it lies within the bound, `wrong` if two steps that agree with each other both
 exclude it, else `inconclusive`. At a kink (a ReLU at 0, a tie in a maximum), the left and right derivatives differ at
 every step size, and any value between them is correct. For a function that jumps, or that gets steeper with every
-smaller step, the result is inconclusive. Derivatives are computed for each output before they are weighted and summed,
+smaller step, the result is inconclusive. A function such as round(x) is a staircase: it jumps between stairs, on which
+it is smooth. Derivatives are computed for each output before they are weighted and summed,
 so an output that does not change adds no rounding error, and a kink of one output does not affect the others.
 """
 
@@ -243,7 +244,7 @@ def judge(
     return Verdict("inconclusive", numerical, bound, numerical, numerical, reason)
 
 
-def on_a_stair(outputs: Outputs, weights: Array, analytic: float, numerical: float, here: Array) -> bool:
+def is_on_staircase(outputs: Outputs, weights: Array, analytic: float, numerical: float, here: Array) -> bool:
     """Return whether `analytic` is the derivative on one stair of a staircase, where longer steps give `numerical`.
 
     For example, at x = 1e6 a step is longer than the stairs of round(x), so its numerical derivative is 1. Two steps of

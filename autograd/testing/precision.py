@@ -12,7 +12,7 @@ from npx import Array
 FLOAT32_EPS = 1.2e-7
 
 
-class Narrow(NamedTuple):
+class NarrowDtype(NamedTuple):
     """The settings for comparing a 16-bit dtype with float64.
 
     Attributes:
@@ -29,8 +29,8 @@ class Narrow(NamedTuple):
 
 
 NARROW = {
-    "float16": Narrow("float16 accuracy", 9.8e-4, 0.1, 30),
-    "bfloat16": Narrow("bfloat16 accuracy", 7.8e-3, 0.15, 10),
+    "float16": NarrowDtype("float16 accuracy", 9.8e-4, 0.1, 30),
+    "bfloat16": NarrowDtype("bfloat16 accuracy", 7.8e-3, 0.15, 10),
 }
 
 
@@ -40,7 +40,7 @@ def result_labels(expected: Expected) -> list[str]:
 
 
 def float64_precision(expected: Expected) -> None:
-    """Check that moving the inputs by 1e-10 of their size changes output and gradients as larger moves predict.
+    """Check that changing the inputs by 1e-10 of their size changes output and gradients as larger changes predict.
 
     A result that is rounded to float32 along the way would either not change at all or change by a full unit in the
     last place of float32.
@@ -54,23 +54,25 @@ def float64_precision(expected: Expected) -> None:
     rounding += [
         npx.host.full(g.shape, 1e-13 * float(abs(g).max(initial=terms)), "float64") for g in expected.gradients
     ]
-    moves_in_steps = [True] * len(here)
+    changes_in_steps = [True] * len(here)
     for trial in range(2):
-        moves = [
+        perturbations = [
             a * npx.to_host(npx.random.uniform(npx.Key(trial, 9, i), a.shape, "float64", 0.5, 1.5))
             for i, a in enumerate(arrays)
         ]
         rates = []
         for t in (1e-10, 1e-6, 1e-5):
-            neighbor = expected.problem.at([npx.from_host(a + t * m) for a, m in zip(arrays, moves, strict=True)])
+            neighbor = expected.problem.at(
+                [npx.from_host(a + t * p) for a, p in zip(arrays, perturbations, strict=True)]
+            )
             y, gradients = neighbor.evaluate(expected.c)
             rates.append([(new - old) / t for new, old in zip((y, *gradients), here, strict=True)])
         for k, (small, middle, large, error) in enumerate(zip(*rates, rounding, strict=True)):
             is_straight = abs(large - middle) <= 0.3 * abs(large)  # finite and not at an extremum
             resolved = npx.isfinite(small) & is_straight & (abs(large) * 1e-10 > error)
             too_small = resolved & (abs(small) < 0.5 * abs(large))  # a jump at a tie would be too large
-            moves_in_steps[k] &= bool(resolved.any() and too_small.sum() > 0.5 * resolved.sum())
-    for label, in_steps in zip(result_labels(expected), moves_in_steps, strict=True):
+            changes_in_steps[k] &= bool(resolved.any() and too_small.sum() > 0.5 * resolved.sum())
+    for label, in_steps in zip(result_labels(expected), changes_in_steps, strict=True):
         if in_steps:
             text = f"expected the {label} to be computed in float64; it changes in steps, as if rounded to fewer digits"
             raise expected.problem.failure("float64 precision", text)

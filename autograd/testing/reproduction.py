@@ -23,7 +23,7 @@ LITERAL_NAMES = {  # names that `literal` writes, by module
 }
 
 
-class Named:
+class Placeholder:
     """A placeholder, in code that reproduces a failure, for an object that only the caller can create."""
 
     def __init__(self, name: str) -> None:

@@ -100,7 +100,7 @@ INTEGERS: dict[str, Callable[[Array], Array]] = {
 }
 # Values that a function may accept though neither its domain nor its reference covers them: indices that count from
 # the end, and masks that select everything or nothing. Keyed by dtype kind.
-OUT_OF_CONTRACT: dict[str, dict[str, Callable[[Array], Array]]] = {
+UNDECLARED: dict[str, dict[str, Callable[[Array], Array]]] = {
     "i": {"some -1": lambda x: every_third(x, -1)},
     "b": {"all False": lambda x: x & False, "all True": lambda x: x | True, "the inverse": lambda x: ~x},
 }
@@ -183,11 +183,11 @@ def values(problem: Problem, domain: Any = None) -> Iterator[tuple[str, Problem]
                 yield f"{name} in the integers of {problem.name_of(i)}", with_changed_value(problem, i, change)
 
 
-def out_of_contract_values(problem: Problem) -> Iterator[tuple[str, Problem]]:
+def undeclared_values(problem: Problem) -> Iterator[tuple[str, Problem]]:
     """Yield problems with integers and booleans that the declared domain and the reference do not cover."""
     for i, x in enumerate(problem.values):
         if is_array(x) and x.size:
-            for name, change in OUT_OF_CONTRACT.get(x.dtype.kind, {}).items():
+            for name, change in UNDECLARED.get(x.dtype.kind, {}).items():
                 yield f"{name} in {problem.name_of(i)}", with_changed_value(problem, i, change)
 
 
@@ -322,7 +322,7 @@ def with_changed_rows(problem: Problem, n: int, change: Callable[[Array], Array]
     )
 
 
-def out_of_contract_shapes(problem: Problem) -> Iterator[tuple[str, Problem]]:
+def undeclared_shapes(problem: Problem) -> Iterator[tuple[str, Problem]]:
     """Yield problems without rows, with fewer axes (only the first row), and with broadcast inputs.
 
     If the function broadcasts, one of the floating-point inputs with the first one's shape gets an axis of length 1.

@@ -11,7 +11,7 @@ from autograd.engine import Tensor
 from autograd.testing.problem import Problem, nodes
 
 
-def out_of_contract(problem: Problem, layer: Any = None) -> list[Tensor]:
+def stray_tensors(problem: Problem, layer: Any = None) -> list[Tensor]:
     """Return the leaves of one call's graph that are neither inputs nor parameters.
 
     Parameters that the layer creates during the call are not returned either.
@@ -36,7 +36,7 @@ def note_strays(strays: list[Tensor], notes: list[str]) -> None:
 def require_registered(problem: Problem, layer: Any, options: dict[str, Any], notes: list[str]) -> None:
     """Raise CheckError if a layer holds an unregistered Tensor; record those that its inputs and options contain."""
     passed = {id(value) for _, value in nested("", [problem.values, options])}
-    strays = out_of_contract(problem, layer)
+    strays = stray_tensors(problem, layer)
     note_strays([t for t in strays if id(t) in passed], notes)
     for t in strays:
         if id(t) not in passed:
