@@ -18,7 +18,7 @@ SEEDS = range(10)  # seeds that are recognized
 LITERAL_NAMES = {  # names that `literal` writes, by module
     "numpy": ("array", "inf", "load", "nan"),
     "numpy.random": ("default_rng",),
-    "npx": ("AttentionSpec", "Drop", "Key", "LabelSmoothing"),
+    "npx": ("AttentionSpec", "DropoutSpec", "Key", "LabelSmoothing"),
     "autograd": ("Tensor",),
 }
 

@@ -299,7 +299,7 @@ class SequenceModel(Module):
         c = self.config
         if not (self.training and c.word_dropout):
             return ids
-        mask, _ = npx.dropout(npx.ones(ids.shape), npx.Drop(c.word_dropout, npx.next_key()))
+        mask, _ = npx.dropout(npx.ones(ids.shape), npx.DropoutSpec(c.word_dropout, npx.next_key()))
         is_special = (ids == c.pad_id) | (ids == c.bos_id) | (ids == c.eos_id)
         return npx.where(is_special | (mask > 0), ids, npx.full(ids.shape, c.unk_id, ids.dtype))
 

@@ -99,7 +99,7 @@ class Attention(Module):
             return spec, bias
         return spec._replace(bias=bias.data if spec.bias is None else spec.bias + bias.data), None
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, spec: npx.AttentionSpec, drop: npx.Drop | None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, spec: npx.AttentionSpec, drop: npx.DropoutSpec | None) -> Tensor:
         """Attend with separate heads (B, T, H, d); return (B, T, H d_v)."""
         spec, bias = self.add_score_bias(q, k, spec)
         y = neural.attention(q, k, v, spec, drop, bias)

@@ -46,7 +46,7 @@ class Draw:
 
     def dropout(self):
         rate = self.any(st.sampled_from([0.3, 0.5]))
-        return {"drop": self.any(st.sampled_from([None, npx.Drop(rate, npx.Key(1, 2, 3))]))}
+        return {"drop": self.any(st.sampled_from([None, npx.DropoutSpec(rate, npx.Key(1, 2, 3))]))}
 
 
 # Each case returns the arrays to differentiate and the keyword arguments.
@@ -64,7 +64,7 @@ def layer_norm(d):
 
 
 def dropout(d):
-    return (d.values(*d.leading(), d.size(1, 9)),), {"drop": npx.Drop(0.3, npx.Key(4, 5, 6))}
+    return (d.values(*d.leading(), d.size(1, 9)),), {"drop": npx.DropoutSpec(0.3, npx.Key(4, 5, 6))}
 
 
 def dropout_residual_norm(d):

@@ -85,7 +85,7 @@ class Draw:
         """Return the `drop` option."""
         rate = self.pick(st.sampled_from([0.3, 0.1, 0.9]), (0.3,), lambda large: 0.1)
         key = self.pick(st.none() | keys(), (KEY, None), lambda large: KEY)
-        return {"drop": key and npx.Drop(rate, key)}
+        return {"drop": key and npx.DropoutSpec(rate, key)}
 
 
 class Hypothesis(Draw):
@@ -243,7 +243,7 @@ def layer_norm(d):
 def dropout(d):
     shape = row_shape(d)
     rate = d.pick(st.sampled_from([0.3, 0.1, 0.9, 1.0]), (0.3, 1.0), lambda large: 0.1)
-    return Call((d.values(*shape, styles=s.STYLES), npx.Drop(rate, d.pick(keys(), (KEY,), lambda large: KEY))))
+    return Call((d.values(*shape, styles=s.STYLES), npx.DropoutSpec(rate, d.pick(keys(), (KEY,), lambda large: KEY))))
 
 
 @kernel_case

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 import npx
-from autograd import Memory, observing
+from autograd import MemoryProfiler, observing
 from models import TransformerConfig
 from train.errors import UserError
 from train.learn.update import Update
@@ -46,7 +46,7 @@ def measure_activations(shape: TransformerConfig, config: RunConfig) -> float:
     update, batch = first_update(shape, config)
 
     def peak(batch: Batch) -> int:
-        with observing(Memory()) as memory:
+        with observing(MemoryProfiler()) as memory:
             update.gradient([batch], 1)
         return memory.peak.live
 
