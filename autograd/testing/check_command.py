@@ -13,7 +13,13 @@ from types import ModuleType
 from typing import Any
 
 import npx
-from autograd.testing.adapters.discover import CustomGradient, adapt, adapt_by_trial, custom_gradients, partner
+from autograd.testing.adapters.discover import (
+    CustomGradient,
+    adapt,
+    adapt_by_trial,
+    custom_gradients,
+    matching_backward,
+)
 from autograd.testing.adapters.guess import guess_inputs
 from autograd.testing.declared_gradient import DeclaredGradient
 from autograd.testing.mutate import Parser
@@ -82,7 +88,7 @@ def select(target: str) -> list[CustomGradient]:
             subject = subject()
         except TypeError:
             raise UsageError(f"expected a function or an instance; got the class {name}; try {name}.apply") from None
-    backward = partner(name, vars(module)) if name in vars(module) else None
+    backward = matching_backward(name, vars(module)) if name in vars(module) else None
     selected = adapt(subject, backward) or adapt_by_trial(subject)
     if selected is None:
         raise UsageError(

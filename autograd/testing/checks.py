@@ -20,7 +20,7 @@ from autograd.testing.arguments import Arguments
 from autograd.testing.declared_gradient import DeclaredGradient
 from autograd.testing.expected import Expected
 from autograd.testing.hidden_state import buffer_state, cast_buffers, hold_state, layer_restored
-from autograd.testing.problem import Problem, is_float, quiet, require_floats
+from autograd.testing.problem import Problem, floating_point_warnings_ignored, is_float, require_floats
 from autograd.testing.problem_check import ProblemCheck
 from autograd.testing.progress import progress_line
 from autograd.testing.reference import Reference, compare_value, unwritten_recognized
@@ -32,7 +32,7 @@ from autograd.testing.stray_tensors import note_strays, require_registered, stra
 @contextmanager
 def overflow_ignored() -> Iterator[None]:
     """Suppress warnings: derived inputs are expected to overflow and to divide by zero."""
-    with quiet(), warnings.catch_warnings():
+    with floating_point_warnings_ignored(), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         yield
 

@@ -25,7 +25,7 @@ from autograd.testing.numerical import (
     richardson,
     total,
 )
-from autograd.testing.problem import Problem, nodes, quiet
+from autograd.testing.problem import Problem, floating_point_warnings_ignored, nodes
 from autograd.testing.report import REJECTIONS, NonFiniteError, Report
 from npx import Array
 
@@ -78,7 +78,7 @@ class Directions:
             size * float(abs(g[npx.isfinite(g)]).max(initial=0.0))
             for g, size in zip(self.gradients, self.sizes, strict=True)
         ]
-        with quiet():
+        with floating_point_warnings_ignored():
             ratios = [abs(a.astype("float64")) / size for a, size in zip(self.arrays, self.sizes, strict=True)]
             # the step of an entry, in these units: its own magnitude or, for a zero, that of the array's largest entry
             self.steps = [npx.where((ratio > 1e-12) & (ratio < npx.inf), ratio, 1.0) for ratio in ratios]

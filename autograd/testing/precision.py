@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import npx
 from autograd.testing.expected import Expected
-from autograd.testing.problem import Problem, quiet
+from autograd.testing.problem import Problem, floating_point_warnings_ignored
 from autograd.testing.report import REJECTIONS, CheckError, GradientError
 from npx import Array
 
@@ -98,7 +98,7 @@ def float32_accuracy(expected: Expected, has_domain: bool, least: Sequence[float
     if not all(npx.isfinite(a).all() for a in narrow):
         return False
 
-    with quiet():
+    with floating_point_warnings_ignored():
         try:
             output, leaves = problem.run(list(map(npx.from_host, narrow)))
             y = npx.to_host(output.data).copy()
@@ -164,7 +164,7 @@ def accuracy_in_16_bits(expected: Expected, dtype: str) -> None:
         return
     failure: CheckError | GradientError | None = None
     try:
-        with quiet():
+        with floating_point_warnings_ignored():
             narrow = [a.astype(npx.precision.dtype(dtype)) for a in host]
             output, leaves = problem.run(list(map(npx.from_host, narrow)))
             y = npx.to_host(output.data).copy()
@@ -210,7 +210,7 @@ def failure_in_16_bits(
     rule, _, fraction, factor = NARROW[dtype]
     for label, a, b, most in zip(result_labels(expected), double, single, change, strict=True):
         allowed = fraction * max(terms, float(abs(a).max(initial=0.0))) + factor * most
-        with quiet():
+        with floating_point_warnings_ignored():
             off = npx.where(abs(a) < 1e4, abs(a - b.astype("float64")), 0)
         if (off > allowed).sum() > 0.25 * off.size or not npx.isfinite(off).all():
             return accuracy_failure(expected.problem, rule, label, a, b, off, allowed)

@@ -215,7 +215,7 @@ def protected(x: Array) -> Array:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def floating_point_warnings_ignored() -> Iterator[None]:
     """Suppress floating-point warnings, because overflow and division by zero are expected."""
     with npx.host.errstate(all="ignore"):
         yield

@@ -15,7 +15,7 @@ from typing import Any
 import npx
 from autograd.engine import Tensor
 from autograd.saved import iterate_captured_arrays
-from autograd.testing.problem import Problem, is_array, is_float, nodes, quiet
+from autograd.testing.problem import Problem, floating_point_warnings_ignored, is_array, is_float, nodes
 from autograd.testing.report import REJECTIONS
 from npx import Array
 
@@ -288,7 +288,7 @@ def resized_problems(problem: Problem) -> Iterator[tuple[str, Problem]]:
 def is_accepted(problem: Problem) -> bool:
     """Return whether the function accepts a problem."""
     try:
-        with quiet():
+        with floating_point_warnings_ignored():
             problem.value()
     except (AttributeError, *REJECTIONS):
         return False
@@ -353,7 +353,7 @@ def undeclared_shapes(problem: Problem) -> Iterator[tuple[str, Problem]]:
 def have_equal_values(problem: Problem, other: Problem) -> bool:
     """Return whether two problems have equal outputs, up to rounding."""
     try:
-        with quiet():
+        with floating_point_warnings_ignored():
             y, z = problem.value(), other.value()
     except (AttributeError, *REJECTIONS):
         return False
@@ -367,7 +367,7 @@ def grows_superlinearly(problem: Problem, other: Problem, times: float) -> bool:
     This happens if the function runs operations for each position, or computes numbers for each pair of positions.
     """
     try:
-        with quiet():
+        with floating_point_warnings_ignored():
             (operations, numbers), (more_operations, more_numbers) = (cost(p.run()[0]) for p in (problem, other))
     except REJECTIONS:
         return False

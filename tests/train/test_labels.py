@@ -84,7 +84,7 @@ def test_an_invalid_labeled_text_is_named_by_its_line(tmp_path, text, message):
         ("the\tDT\ncat\n", "line 2: expected word<TAB>tag, one word per line; got 'cat'; try a tag for each word"),
         ("the\tDT\tx\n", "line 1: expected word<TAB>tag"),
         ("new york\tNN\n", "line 1: expected word<TAB>tag"),
-        ("\n\n", "expected lines word<TAB>tag; got only empty lines"),
+        ("\n\n", "expected lines word<TAB>tag; got only empty lines; try creating it again"),
     ],
 )
 def test_invalid_tagged_words_are_named_by_their_line(tmp_path, text, message):

@@ -353,7 +353,7 @@ def test_table_2_counts_the_updates_after_the_last_log_line(trained, texts, tmp_
         name: state[name] for name in ("step", "tokens", "seconds")
     }
     shutil.rmtree(RunFolder(out).steps()[-1])
-    with pytest.raises(UserError, match="expected a run with a checkpoint of a step"):
+    with pytest.raises(UserError, match="expected a run with a step-N checkpoint"):
         table2.training_cost(out)
 
 

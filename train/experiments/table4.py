@@ -160,7 +160,7 @@ def test_run(
         model, tokenizer, _ = load_model(folder, "parsing")
         if tokenizer.tags and not tokenizer.lexicon and "lexicon" not in search:
             search = search | {"lexicon": Lexicon.from_trees(read_clean_trees(train_trees))}
-        valid_f1[name] = parse_gold(model, tokenizer, gold["valid"], **search)[1].all.f1
+        valid_f1[name] = parse_gold(model, tokenizer, gold["valid"], **search)[1].total.f1
     best = max(valid_f1, key=valid_f1.__getitem__)
     model, tokenizer, _ = load_model(candidates[best], "parsing")
     result: dict[str, Any] = {"checkpoint": best, "valid_f1": valid_f1, "parameters": model.n_parameters()}

@@ -77,7 +77,7 @@ def read_tagged(
     if sentence.texts:
         yield sentence
     if is_empty:
-        raise UserError(f"{path}: expected lines word<TAB>tag; got only empty lines")
+        raise UserError(f"{path}: expected lines word<TAB>tag; got only empty lines; try creating it again")
 
 
 def read_parallel_tags(
@@ -103,7 +103,9 @@ def read_parallel_tags(
             yield LabeledExample(number, words, tags)
             is_empty = False
     if is_empty:
-        raise UserError(f"{words_path}: expected a sentence of words per line; got only empty lines")
+        raise UserError(
+            f"{words_path}: expected a sentence of words per line; got only empty lines; try creating it again"
+        )
 
 
 def check_tag_lines(words_path: str, tags_path: str) -> None:

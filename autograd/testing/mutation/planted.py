@@ -40,7 +40,7 @@ class planted:
         return tuple(planted.changed(gx, change) if k == i else gx for k, gx in enumerate(gradients))
 
     @staticmethod
-    def exchanged(gradients: Any, i: int) -> Any:
+    def swapped(gradients: Any, i: int) -> Any:
         """Return the gradients with the i-th and the next one swapped."""
         if not isinstance(gradients, (tuple, list)):
             return gradients
@@ -56,7 +56,7 @@ class planted:
         return gx.astype(dtype).astype(gx.dtype) if hasattr(gx, "astype") else gx
 
     @staticmethod
-    def written_over(g: Any, gx: Any) -> Any:
+    def overwritten(g: Any, gx: Any) -> Any:
         """Store the result in the incoming gradient g if their shapes and dtypes agree."""
         if not fits(gx, g):
             return gx

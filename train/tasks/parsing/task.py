@@ -92,7 +92,7 @@ def read_clean_trees(path: str | PathLike[str], on_bytes: Callable[[bytes], obje
             is_empty = False
             yield tree
     if is_empty:
-        raise UserError(f"{path}: expected at least one tree with a word; got only traces")
+        raise UserError(f"{path}: expected at least one tree with a word; got only traces; try (S (NN word))")
 
 
 def encode_pairs(trees: Sequence[Tree], tokenizer: TreeTokenizer) -> tuple[list[list[int]], list[list[int]]]:
@@ -119,7 +119,7 @@ class GreedyF1:
     def result(self) -> dict[str, float]:
         report = score(([gold], [predicted]) for gold, predicted, _ in self.records)
         repaired = sum(repaired for *_, repaired in self.records)
-        return {"f1": report.all.f1, "repaired": 100 * repaired / max(1, len(self.records))}
+        return {"f1": report.total.f1, "repaired": 100 * repaired / max(1, len(self.records))}
 
 
 # ---- parsing of text

@@ -165,7 +165,7 @@ def read_trees(
             yield number, Tree(TOP, [tree]) if isinstance(tree, Leaf) else tree
     reader.end()
     if is_empty:
-        raise UserError(f"{path}: expected at least one tree; got {number} lines without any")
+        raise UserError(f"{path}: expected at least one tree; got {number} lines without any; try (S (NN word))")
 
 
 def read_sentences(path: str | PathLike[str]) -> list[tuple[int, list[Tree | Leaf]]]:
@@ -183,7 +183,9 @@ def read_sentences(path: str | PathLike[str]) -> list[tuple[int, list[Tree | Lea
             sentences.append((number, trees))
     reader.end()
     if not any(trees for _, trees in sentences):
-        raise UserError(f"{path}: expected at least one tree; got {len(sentences)} lines without any")
+        raise UserError(
+            f"{path}: expected at least one tree; got {len(sentences)} lines without any; try (S (NN word))"
+        )
     return sentences if one_per_line else [(number, [tree]) for number, trees in sentences for tree in trees]
 
 
