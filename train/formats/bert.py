@@ -171,7 +171,7 @@ def read_wordpiece_spec(folder: Path) -> dict[str, Any]:
             or not isinstance(added, list)
             or not all(isinstance(token, dict) and token.get("content") in model["vocab"] for token in added)
         ):
-            raise UserError(f"{folder / TOKENIZER}: expected a WordPiece tokenizer; got another kind; try {REMEDY}")
+            raise UserError(f"{folder / TOKENIZER}: expected a WordPiece tokenizer; got another kind; {UNSUPPORTED}")
         return dict(spec)
     settings = read_object(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
     names = [line.rstrip("\n") for line in read_all_lines(folder / VOCABULARY)]

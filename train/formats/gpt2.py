@@ -147,7 +147,7 @@ def read_byte_level_spec(folder: Path) -> dict[str, Any]:
             or not all(isinstance(token, dict) and isinstance(token.get("content"), str) for token in added)
         ):
             raise UserError(
-                f"{folder / TOKENIZER}: expected a byte-level BPE tokenizer; got another kind; try {REMEDY}"
+                f"{folder / TOKENIZER}: expected a byte-level BPE tokenizer; got another kind; {UNSUPPORTED}"
             )
         return dict(spec)
     vocabulary = read_object(folder / VOCABULARY)

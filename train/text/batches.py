@@ -65,9 +65,10 @@ class Batches:
 
         2   One pool, or two if TWO_POOL_BATCHES contains the number of batches: for these sizes few pairs have equal
             lengths, and the padding of two pools is small. Pairs are sorted by the length L of the longer side, which
-            limits the batch. Pairs of equal L are sorted by |source| - |target|, ascending for even L and descending for odd
-            L, so that both lengths change little from each pair to the next. If the text fills at least two batches,
-            the first batch of a pool has a random fraction of the token budget, which shifts all later boundaries.
+            limits the batch. Pairs of equal L are sorted by |source| - |target|, ascending for even L and descending
+            for odd L, so that both lengths change little from each pair to the next. If the text fills at least two
+            batches, the first batch of a pool has a random fraction of the token budget, which shifts all later
+            boundaries.
         1   Many small pools, sorted by the length of the longer side, then by that of the source.
 
     benchmarks/padding.py measures the padding, and how often two pairs that share a batch do so in the next epoch.

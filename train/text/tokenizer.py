@@ -53,7 +53,7 @@ MIN_VOCAB_SIZE = len(SPECIALS) + len(ALPHABET)
 SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 SPACE = "\u2581"  # the symbol for a space in a subword, as SentencePiece writes it
 SPECIAL_IDS = "special_ids"  # key in a tokenizer of another program, which has no tokens named as in SPECIALS
-REMEDY = "a copy of the file, or training the tokenizer again"  # for a damaged file
+REMEDY = "copying the file again, or training the tokenizer again"  # for a damaged file
 _SPACE_RUN = re.compile(f"[{SPACES}]+")
 
 

@@ -57,7 +57,7 @@ def read_pairs(pair: Pair, folder: Path) -> Iterator[tuple[str, str]]:
     """
     archive = folder / pair.archive if pair.archive else None
     with open_member(archive, pair.src) as src, open_member(archive, pair.tgt) as tgt:
-        attempt = f"deleting {archive} to download it again" if archive else "another copy of it"
+        attempt = f"deleting {archive} to download it again" if archive else "downloading or copying it again"
         sides = [FORMS[pair.form](decode_lines(file, f"{archive or ''}:{member}".lstrip(":"), attempt))
                  for file, member in ((src, pair.src), (tgt, pair.tgt))]  # fmt: skip
         number = -1
