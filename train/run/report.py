@@ -6,21 +6,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from train.files import disk_errors, fsync, write_text
 from train.progress import Display, Work, format_duration
 from train.run.folder import RunFolder
 from train.run.metric_files import Copy, LineFile, csv_copy, tensorboard_copy
 from train.run.state import RunState
-
-
-class Journal(Protocol):
-    """The part of a report that an update writes to."""
-
-    def write_metrics(self, entry: dict[str, Any]) -> None: ...
-
-    def write_line(self, text: str) -> None: ...
 
 
 class RunReport:
