@@ -110,7 +110,7 @@ def test_unusable_weights_and_patterns_raise_one_line(text, source, tmp_path):
             start_from(text, source, tmp_path / "run", **changes)
         one_line(error)
         assert not (tmp_path / "run").exists()
-    with pytest.raises(UserError, match="expected a run folder"):
+    with pytest.raises(UserError, match="expected a run or a checkpoint; got nothing; try the --out of a training run"):
         run(text, tmp_path / "run", init=str(tmp_path / "none"))
     with pytest.raises(UserError, match=r"train.init: expected the tokenizer of .*; try data.tokenizer = "):
         model, tokenizer, _ = load_model(source)

@@ -20,6 +20,7 @@ from train.run.checkpoint import (
     check_peer,
     find_checkpoint,
     load_checkpoint,
+    mismatches,
     run_files,
     task_of,
     warn_of_old_average,
@@ -144,14 +145,3 @@ def check_same_computation(config: TransformerConfig, source: TransformerConfig,
                 f"train.init: expected model.{name} = {to_toml(original)}, with which {folder} was trained; "
                 f'got {to_toml(value)}; try {name} = {to_toml(original)}, or train.init_only = "*" to copy them anyway'
             )
-
-
-def mismatches(shapes: Mapping[str, tuple[int, ...]], weights: Mapping[str, npx.Array]) -> list[str]:
-    """Return a description of each parameter that is missing, unexpected or of the wrong shape in `weights`."""
-    missing = [f"no {name}" for name in shapes if name not in weights]
-    wrong = [
-        f"{name} of shape {weights[name].shape} instead of {shape}"
-        for name, shape in shapes.items()
-        if name in weights and weights[name].shape != shape
-    ]
-    return wrong + missing + [f"{name}, which this model does not have" for name in weights if name not in shapes]

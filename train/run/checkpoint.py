@@ -199,7 +199,6 @@ def find_checkpoint(path: str | Path) -> Path:
     Raises UserError if there is none.
     """
     path = existing_folder(Path(path))
-    check_is_folder(path, "a run folder or a checkpoint folder")
     if (path / STATE).exists() or (path / MODEL).exists():
         return path
     run = run_of(path)
@@ -230,13 +229,6 @@ def warn_of_old_average(
             f"{folder}, which is loaded, is older than {missing[-1]}; try npx-transformer average again, "
             f"{folder.with_name(missing[-1])} instead of {path}, or deleting {folder}"
         )
-
-
-def check_is_folder(path: Path, expected: str) -> None:
-    """Raise UserError unless the path of a run is a folder."""
-    if not path.is_dir():
-        got = "a file" if path.exists() else "nothing"
-        raise UserError(f"{path}: expected {expected}; got {got}; try the --out of a training run")
 
 
 def run_of(path: Path) -> RunFolder:
@@ -372,13 +364,21 @@ def check_shapes(shape: TransformerConfig, weights: Mapping[str, npx.Array], fil
     The check does not build the model, so a wrong configuration takes no memory.
     """
     shapes = {name: p.shape for name, p in shape.outline().named_parameters()}
-    for name in {**shapes, **weights}:
-        got = tuple(weights[name].shape) if name in weights else "none"
-        if got != shapes.get(name, "none"):
-            expected = f"{name} of shape {shapes[name]}" if name in shapes else f"no {name}"
-            raise damaged_error(file, f"{expected}, as the model in {STATE} has; got {got}")
+    if problems := mismatches(shapes, weights):
+        raise damaged_error(file, f"the parameters of the model in {STATE}; got {problems[0]}")
     if len(dtypes := {str(array.dtype) for array in weights.values()}) != 1:
         raise damaged_error(file, f"weights of one dtype; got {' and '.join(sorted(dtypes)) or 'none'}")
+
+
+def mismatches(shapes: Mapping[str, tuple[int, ...]], weights: Mapping[str, npx.Array]) -> list[str]:
+    """Return a description of each parameter that is missing, unexpected or of the wrong shape in `weights`."""
+    missing = [f"no {name}" for name in shapes if name not in weights]
+    wrong = [
+        f"{name} of shape {weights[name].shape} instead of {shape}"
+        for name, shape in shapes.items()
+        if name in weights and weights[name].shape != shape
+    ]
+    return wrong + missing + [f"{name}, which this model does not have" for name in weights if name not in shapes]
 
 
 def check_tokenizer(tokenizer: TextTokenizer, state: Mapping[str, Any], file: Path) -> None:

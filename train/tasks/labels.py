@@ -11,7 +11,7 @@ import npx
 from train.errors import UserError
 from train.metrics.classification import IntArray, LabelScores
 from train.tasks.language import LanguageKeys
-from train.tasks.task import Task, file_key, task
+from train.tasks.task import Task, file_key, list_lines, task
 from train.text.affixes import KIND, AffixTokenizer, affix_spec, split_words
 from train.text.bpe_dropout import EpochExamples
 from train.text.corpus import prepare_pairs
@@ -61,9 +61,7 @@ class Labels(Task[C, LabeledBatch], Generic[C]):
         return batch.ids, batch.labels
 
     def describe_examples(self, corpus: C, examples: Any) -> str:
-        numbers = corpus.pairs.line_numbers(getattr(examples, "indices", examples))
-        listed = ", ".join(map(str, numbers[:100])) + (f" and {len(numbers) - 100} more" if len(numbers) > 100 else "")
-        return f"texts {listed} of the training text (numbered from 1)"
+        return f"texts {list_lines(corpus.pairs, examples)}"
 
 
 # ---- masked language model

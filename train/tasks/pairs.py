@@ -15,14 +15,13 @@ import npx
 from models.search import beam_search, check_search
 from npx.distributed import World
 from train.tasks.protocols import BatchSource
-from train.tasks.task import TASKS, Task
+from train.tasks.task import TASKS, Task, list_lines
 from train.text.batches import Batch, Batches
 from train.text.bpe_dropout import SegmentedBatches, Segmenter
 from train.text.corpus import Corpus
 from train.text.tokenizer import Tokenizer
 
 SINGLE_PROCESS = World()
-MAX_LISTED = 100  # number of pairs of a batch that a message lists
 WINDOW = 1024  # number of lines that are read, sorted by length and searched before the first of them is yielded
 CHARACTERS_PER_TOKEN = 16  # number of characters read per token of a batch, which gives about four batches per window
 MIN_TOKENS = 16  # minimum cost of a sentence, for a beam of 4: probabilities (beam, V) cost more than a short source
@@ -67,10 +66,7 @@ class Pairs(Task[Corpus, Batch]):
         return batch.src, batch.tgt
 
     def describe_examples(self, corpus: Corpus, examples: Any) -> str:
-        numbers = corpus.line_numbers(getattr(examples, "indices", examples))
-        n_more = len(numbers) - MAX_LISTED
-        listed = ", ".join(map(str, numbers[:MAX_LISTED])) + (f" and {n_more} more" if n_more > 0 else "")
-        return f"pairs {listed} of the text (numbered from 1)"
+        return f"pairs {list_lines(corpus, examples)}"
 
 
 def search_lines(
