@@ -15,16 +15,7 @@ from models.architectures.blocks import SequenceModel
 from models.config import TransformerConfig
 from models.layers.positions import resolve_rates
 from train.errors import UserError, nearest
-from train.run.checkpoint import (
-    MODEL,
-    check_peer,
-    find_checkpoint,
-    load_checkpoint,
-    mismatches,
-    run_files,
-    task_of,
-    warn_of_old_average,
-)
+from train.run.checkpoint import MODEL, check_peer, load_weights, mismatches, run_files, task_of
 from train.run.config import to_toml
 from train.run.storage import model_config
 from train.tasks.protocols import TextTokenizer
@@ -89,10 +80,8 @@ def initialize(
             embedding of a different vocabulary would be copied; a pattern matches nothing; or the checkpoint cannot be
             read.
     """
-    folder = find_checkpoint(source)
-    checkpoint = load_checkpoint(folder, optimizer=False)
+    folder, checkpoint = load_weights(source, on_warning)
     check_peer(folder, checkpoint.state)
-    warn_of_old_average(source, folder, checkpoint.state, on_warning)
     parameters, weights = dict(model.named_parameters()), checkpoint.model
     is_same_tokenizer = checkpoint.state["tokenizer_digest"] == tokenizer.digest
     if not patterns and not is_same_tokenizer and (of_labels := model.label_parameters()):

@@ -136,6 +136,21 @@ def load_newest(
     return None
 
 
+def load_weights(path: str | Path, on_warning: Callable[[str], object]) -> tuple[Path, Checkpoint]:
+    """Return the checkpoint that `find_checkpoint` chooses, without the optimizer's arrays, and its folder.
+
+    `on_warning` is called with a message if it is damaged and an older one is used, and if it is an old average.
+    """
+    folder = find_checkpoint(path)
+    is_step = original_name(folder).startswith("step-")
+    if is_step and folder != Path(path) and (newest := load_newest(owner_of(folder), on_warning, False)):
+        folder, checkpoint = newest
+    else:
+        checkpoint = load_checkpoint(folder, optimizer=False)
+    warn_of_old_average(path, folder, checkpoint.state, on_warning)
+    return folder, checkpoint
+
+
 def newest_totals(run: RunFolder) -> RunState | None:
     """Return the state of a run from its newest readable checkpoint, or None if no checkpoint is readable."""
     for _, state in readable(reversed(run.steps())):
@@ -207,7 +222,7 @@ def find_checkpoint(path: str | Path) -> Path:
         if folder.is_dir():
             return folder
     if not steps and not run.config_file.exists():
-        raise not_a_run_error(path, "a run or a checkpoint")
+        raise not_a_run_error(path, "a run folder or a checkpoint folder")
     if not steps:
         raise UserError(
             f"{path}: no checkpoints in {run.checkpoints}; try --resume with a smaller train.checkpoint_every"
@@ -294,22 +309,14 @@ def load_with_origin(
     on_warning: Callable[[str], object] = warnings.warn,
 ) -> tuple[Any, Any, RunConfig, Origin]:
     """Return the results of `load_model` and the checkpoint that they come from."""
-    given = folder = find_checkpoint(path)
-    run = owner_of(folder)
-    is_step = original_name(folder).startswith("step-")
-    if is_step and folder != Path(path) and (newest := load_newest(run, on_warning, False)):
-        folder, checkpoint = newest
-    else:
-        checkpoint = load_checkpoint(folder, optimizer=False)
-    warn_of_old_average(path, folder, checkpoint.state, on_warning)
-    averaged = checkpoint.state.get("averaged_steps")
+    folder, checkpoint = load_weights(path, on_warning)
     tokenizer_file, config_file = run_files(folder)
     model_task = task_of(checkpoint.state)
     if task not in ("", model_task.name):
         raise UserError(f"{path}: expected a model of the task {task}; got one of {model_task.name}; try another run")
     tokenizer = model_task.load_tokenizer(tokenizer_file)
     check_tokenizer(tokenizer, checkpoint.state, tokenizer_file)
-    if not config_file.exists() and run.metrics_file.exists():
+    if not config_file.exists() and owner_of(folder).metrics_file.exists():
         on_warning(f"{config_file}: missing; using the defaults of [search]")
     config = RunConfig.load(config_file, complete=True) if config_file.exists() else RunConfig()
     if config_file.exists() and isinstance(original := checkpoint.state.get("config"), dict):
@@ -321,11 +328,12 @@ def load_with_origin(
     model.load_state_dict(checkpoint.model)
     model.eval()
     step = f"step {checkpoint.state.get('step', 'unknown')}"
-    if isinstance(averaged, list):
+    if isinstance(averaged := checkpoint.state.get("averaged_steps"), list):
         step = f"mean of {len(averaged)} checkpoints"
-    caption = f"{run.path.name}/{folder.name}, {step}, SHA-256 of {STATE} {checksum(folder / STATE)[:12]}"
-    name = given.with_name(folder.name)  # as the user named the run
-    return model, tokenizer, config, Origin(str(name) if is_step else f"{name} ({step})", caption)
+    caption = f"{owner_of(folder).path.name}/{folder.name}, {step}, SHA-256 of {STATE} {checksum(folder / STATE)[:12]}"
+    name = str(find_checkpoint(path).with_name(folder.name))  # as the user named the run
+    is_step = original_name(folder).startswith("step-")
+    return model, tokenizer, config, Origin(name if is_step else f"{name} ({step})", caption)
 
 
 def check_same_run(
