@@ -142,9 +142,9 @@ class Trainer:
         s.in_epoch, (s.epoch, s.index) = places[-1][0] + 1, self.stream.after(places[-1])
         self.world.step = step
         limit = self.config.train.rank_timeout + SLOWEST_UPDATES * self.longest_update
-        self.world.set_timeout(limit if self.longest_update else None)
+        self.world.timeout = limit if self.longest_update else None
         loss, norm = self.update.gradient(batches, step, share)
-        self.world.set_timeout(None)
+        self.world.timeout = None
         finite = math.isfinite(loss) and math.isfinite(norm)
         if finite:
             self.lr, self.norm = self.schedule(step), norm

@@ -81,11 +81,6 @@ def save_checkpoint(
     return target
 
 
-def save_weights(target: Path, state: Mapping[str, Any], model: Mapping[str, npx.Array]) -> None:
-    """Write or replace a checkpoint without optimizer arrays, from which no training can resume."""
-    write_folder(target, {MODEL: model}, state)
-
-
 def prune(run: RunFolder, keep_last: int) -> None:
     """Remove all checkpoints except the newest `keep_last` (0 keeps all), and all `extra` checkpoints except the
     newest.

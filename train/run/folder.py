@@ -34,8 +34,8 @@ from train.run.replace import existing_folder, finish_replacements, original_nam
 from train.tasks.protocols import TextTokenizer
 
 LISTED = 5  # number of runs that a message lists
-METRIC_FILES = {"metrics.jsonl", "metrics.csv", "tensorboard"}
-CONTENTS = {"config.toml", "tokenizer.json", "data", "checkpoints", "log.txt", *METRIC_FILES}
+CONTENTS = {"config.toml", "tokenizer.json", "data", "checkpoints", "log.txt"}
+CONTENTS |= {"metrics.jsonl", "metrics.csv", "tensorboard"}
 
 
 class RunFolder:

@@ -9,8 +9,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ TIMEOUT = 30.0  # seconds without data after which a connection counts as broken
 # A connection ends unless it delivers the headers and, after that, MIN_BYTES of content in PERIOD seconds.
 PERIOD, MIN_BYTES = 60.0, 1 << 14
 MAX_FAILURES = 5  # maximum number of consecutive connections with fewer than MIN_BYTES
-ProgressCallback = Callable[[Archive, int, int], object]  # archive, bytes downloaded, total bytes (0: unknown)
+SILENT = Display(enabled=False)
 
 
 class SafeRedirects(urllib.request.HTTPRedirectHandler):
@@ -79,7 +79,7 @@ def fetch_all(
     archives: Sequence[Archive],
     folder: Path,
     mirror: str = "",
-    on_progress: ProgressCallback = lambda *_: None,
+    display: Display = SILENT,
 ) -> list[dict[str, Any]]:
     """Download the archives that are missing from `folder`, verify all of them, and return their manifest entries.
 
@@ -87,7 +87,7 @@ def fetch_all(
         archives: the files to download.
         folder: where to store them. A file that the user has put there is accepted if its hash matches.
         mirror: a folder or URL to take the files from, instead of their published URLs.
-        on_progress: called with the archive, the bytes downloaded and the total.
+        display: shows the progress of each download.
 
     Raises UserError for a wrong hash, too little disk space or a failed download. If a download fails, the message
     lists the names and hashes of all missing files.
@@ -106,7 +106,8 @@ def fetch_all(
             entries.append(verify(archive, file))
         else:
             try:
-                entries.append(fetch(archive, file, url, on_progress))
+                with display.work(archive.name, "MiB") as work:
+                    entries.append(fetch(archive, file, url, work))
             except (OSError, ValueError) as error:  # ValueError: an invalid URL
                 if getattr(error, "errno", None) == errno.ENOSPC:
                     raise
@@ -119,7 +120,7 @@ def fetch_all(
     return entries
 
 
-def fetch(archive: Archive, file: Path, url: str, on_progress: ProgressCallback) -> dict[str, Any]:
+def fetch(archive: Archive, file: Path, url: str, work: Work) -> dict[str, Any]:
     """Download a URL, or copy a path, to `file` and return its manifest entry.
 
     Partial data is kept in `file`.part and resumed; a broken connection is retried. Raises OSError if the file cannot
@@ -139,7 +140,7 @@ def fetch(archive: Archive, file: Path, url: str, on_progress: ProgressCallback)
         while True:
             size_before = part.stat().st_size if part.exists() else 0
             try:
-                download(archive, part, url, on_progress)
+                download(archive, part, url, work)
                 break
             except urllib.error.HTTPError as error:
                 error.close()
@@ -164,7 +165,7 @@ def fetch(archive: Archive, file: Path, url: str, on_progress: ProgressCallback)
     return entry
 
 
-def download(archive: Archive, part: Path, url: str, on_progress: ProgressCallback) -> None:
+def download(archive: Archive, part: Path, url: str, work: Work) -> None:
     """Append the rest of a URL's content to `part`. Raises ConnectionError if it is incomplete."""
     size = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={size}-"} if size else {})
@@ -182,14 +183,14 @@ def download(archive: Archive, part: Path, url: str, on_progress: ProgressCallba
         with open(open_inside(part, os.O_WRONLY | os.O_APPEND), "ab") as file:
             if not size:
                 file.truncate(0)
-            size_watched = size
+            size_watched, work.first, work.total = size, size >> 20, total >> 20 or None
             while block := response.read1(BLOCK):
                 file.write(block)
                 size += len(block)
                 if size >= size_watched + MIN_BYTES:
                     size_watched = size
                     connections.watch()
-                on_progress(archive, size, total)
+                work.done = size >> 20
                 if size > (limit := archive.size or MAX_SIZE):
                     part.unlink()
                     raise UserError(f"{archive.name}: expected {limit:,} bytes; got more; try another --mirror")
@@ -210,19 +211,3 @@ def verify(archive: Archive, file: Path, attempt: str = "deleting it to download
         raise UserError(f"{file}: expected {archive.hash}; got {actual} ({sizes}); try {attempt}")
     checked_by = "sha256" if archive.sha256 else "md5" if archive.md5 else "nothing published"
     return {"file": archive.name, "url": archive.url, "bytes": size, "sha256": sha256, "checked_by": checked_by}
-
-
-@contextmanager
-def download_progress(display: Display) -> Iterator[ProgressCallback]:
-    """Yield a callback that shows the download in progress."""
-    with ExitStack() as stack:
-        works: dict[str, Work] = {}
-
-        def update(archive: Archive, size: int, total: int) -> None:
-            if archive.name not in works:
-                stack.close()  # the previous download is complete
-                work = display.work(archive.name, "MiB", total >> 20 if total else None, size >> 20)
-                works[archive.name] = stack.enter_context(work)
-            works[archive.name].done = size >> 20
-
-        yield update
