@@ -66,7 +66,8 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
     from train.learn.parallel.plan import WorkShare
     from train.learn.update import Update
     from train.run.config import RunConfig
-    from train.run.report import RankNotes
+    from train.run.folder import RunFolder
+    from train.run.report import SilentReport
     from train.tasks import TASKS
     from train.text.batches import Batches
     from train.text.corpus import Corpus
@@ -82,7 +83,7 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
     batch = Batches(Corpus.from_pairs(zip(*words, strict=True)), 10**6).batch(np.arange(args.batch))
     model = config.transformer_config(args.vocab).build(0, "float32")
     model.train()
-    update = Update(TASKS["translation"], model, config.train, RankNotes())
+    update = Update(TASKS["translation"], model, config.train, SilentReport(RunFolder(""), 1))
     share = WorkShare([world.rank], world.size, world.size * batch.n_target_tokens)
     measured: dict[str, Any] = {"overlapped": [], "after": []}
     waits: dict[str, list[float]] = {kind: [] for kind in measured}

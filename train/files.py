@@ -290,7 +290,7 @@ def fsync(path: PathLike) -> None:
 def make_folder(path: Path) -> None:
     """Create a folder and any missing parents, and sync their entries to disk so that they survive a power loss.
 
-    Raises WriteError on a full disk.
+    Raises WriteError on a full disk, and for a file in its place.
     """
     missing = [folder for folder in (path, *path.parents) if not os.path.lexists(folder)]
     with disk_errors(str(path)):
@@ -301,7 +301,7 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def disk_errors(target: str, then: str = "") -> Iterator[None]:
-    """Convert errors of system calls to WriteError, except for an existing file and a closed pipe.
+    """Convert errors of system calls to WriteError, except for a closed pipe.
 
     `then` (default THEN_RETRY) ends the message, and replaces the ending of a WriteError from a nested block.
     """
@@ -315,7 +315,7 @@ def disk_errors(target: str, then: str = "") -> Iterator[None]:
         raise
     except Exception as error:
         number = error_number(error)
-        if number in (0, errno.EEXIST, errno.EPIPE):
+        if number in (0, errno.EPIPE):
             raise
         expected, remedy = CANNOT_WRITE.get(number, ("a readable and writable path", "another path"))
         problem = f"{target}: expected {expected}; got '{os.strerror(number)}'; earlier files are intact"

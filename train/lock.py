@@ -17,7 +17,7 @@ from pathlib import Path
 
 from train.errors import UserError
 from train.files import is_same_file, open_for_reading, open_locked
-from train.json_files import parse_json
+from train.json_files import parse_json, reject_links
 
 # Seconds to wait for the lock of a dead process: a child it forked may still hold the descriptor until it calls exec.
 LOCK_WAIT_SECONDS = 5.0
@@ -39,8 +39,7 @@ class FolderLock:
         """Raise UserError if the folder was moved or deleted, or its lock removed, since it was locked, or if a folder
         inside it is a link.
 
-        If the lock file is gone, another program may have locked the folder, so this one must stop writing. A link may
-        lead to a folder of another user or run.
+        If the lock file is gone, another program may have locked the folder, so this one must stop writing.
         """
         if not is_same_file(self.descriptor, self.folder):
             raise UserError(
@@ -50,12 +49,7 @@ class FolderLock:
             event = "replaced by that of another program" if lock.exists() else "removed"
             remedy = "try --resume when no other program is using the folder"
             raise UserError(f"{lock}: this program's lock was {event}; {remedy}")
-        for path in (self.folder / name for name in FOLDERS):
-            if path.is_symlink():
-                raise UserError(
-                    f"{path}: expected a folder of this run; got a link; try moving the folder back, or a link to the "
-                    "complete run instead"
-                )
+        reject_links(*(self.folder / name for name in FOLDERS))
 
 
 @contextmanager

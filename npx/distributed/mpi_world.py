@@ -33,7 +33,6 @@ class MpiWorld(World):
         self.size = comm.Get_size()
         # Separate communicators, so that collectives, shutdown and heartbeats never receive each other's messages.
         self.comm, self.shutdown_comm, self.heartbeat_comm = (comm.Dup() for _ in range(3))
-        self.timeout: float | None = None
         self._wait_seconds = 0.0
         self.comm_thread = CommThread(self.end_all)
 
@@ -170,9 +169,6 @@ class MpiWorld(World):
             peers = self.gather((self.name, socket.gethostname(), os.getpid()))
             peer = peers[(self.rank + 1) % self.size]
             self.comm_thread.heartbeat = Heartbeat(self, peer, seconds, time.monotonic())
-
-    def set_timeout(self, seconds: float | None) -> None:
-        self.timeout = seconds
 
     def all_ranks_failed(self) -> bool:
         return self._same_status(1, FAILURE_WINDOW)

@@ -16,6 +16,8 @@ class World:
     rank, size = 0, 1
     bytes_sent = 0  # bytes of arrays sent to other ranks
     step = 0  # the training step, for messages
+    # Seconds that a rank may wait for another in a collective before the run ends; None means forever.
+    timeout: float | None = None
 
     @property
     def wait_seconds(self) -> float:
@@ -57,9 +59,6 @@ class World:
 
     def start_heartbeat(self, seconds: float) -> None:
         """Start monitoring: end the run if a rank sends no heartbeat for this many seconds."""
-
-    def set_timeout(self, seconds: float | None) -> None:
-        """Set how long a rank may wait for another in a collective before the run ends; None means forever."""
 
     def all_ranks_failed(self) -> bool:
         """Return whether all ranks call this at about the same time, as they do if all fail with the same error."""

@@ -256,7 +256,7 @@ def test_a_preparation_killed_between_renames_is_incomplete(tmp_path, monkeypatc
 
 def test_unwritable_folders_and_invalid_lengths_raise_user_errors(tmp_path):
     src, tgt = write(tmp_path, ["a"], ["b"])
-    with pytest.raises(UserError, match="src.txt: expected a writable folder .*; got '.*'; try "):
+    with pytest.raises(UserError, match="src.txt: expected a readable and writable path; got 'File exists'; .* try "):
         prepare(src, tgt, LetterTokenizer(), src)
     for length in (1, MAX_LENGTH + 1):
         with pytest.raises(UserError, match=f"max_length: expected 2 to {MAX_LENGTH} .* got {length}; try"):

@@ -37,7 +37,7 @@ from train.learn.update import Update
 from train.run.checkpoint import load_checkpoint, load_model
 from train.run.folder import RunFolder
 from train.run.keys import TrainSection
-from train.run.report import RankNotes
+from train.run.report import SilentReport
 from train.tasks import TASKS
 from train.tasks.translation import translate_lines
 from train.text.batches import Stream
@@ -213,7 +213,7 @@ def test_an_update_takes_the_time_of_the_slowest_rank_and_the_least_wait_is_the_
     world, signals = npx.distributed.World(), Signals(single_process=False)
     reports = [(seconds, seconds * fraction, signal, []) for seconds, fraction, signal in others]
     world.gather = lambda report: [report, *reports]
-    sync = UpdateSync(world, signals, RankNotes(), None)
+    sync = UpdateSync(world, signals, SilentReport(RunFolder(""), 1))
     sync.begin()
     seconds, network = sync.end()
     assert seconds >= max(took for took, *_ in reports) and network == 0.0  # this rank has not waited
@@ -359,7 +359,7 @@ def updated(world, precision, ema_decay, shard, start, gradients):
     section = TrainSection(precision=precision, shard=shard, ema_decay=ema_decay)
     with INITIALIZING:  # the initialization is shared by the threads of a process
         model = Transformer(shape, 1)
-    update = Update(TASKS["translation"], model, section, RankNotes())
+    update = Update(TASKS["translation"], model, section, SilentReport(RunFolder(""), 1))
     if start is not None:
         update.load_optimizer_state(start[1])
         update.load_weights(start[0], start[1].get("weights"))

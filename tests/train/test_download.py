@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from train.cli import main
 from train.errors import UserError
+from train.progress import Work
 from train.text.download import fetch as fetching
 from train.text.download import prepare as preparing
 from train.text.download.catalog import NAMES, Archive, Dataset, Pair, dataset
@@ -171,7 +172,7 @@ def test_a_mirror_can_be_a_folder(tmp_path):
     fetch_all([ARCHIVE], tmp_path / "out", str(tmp_path / "mirror"))
     assert (tmp_path / "out/a.bin").read_bytes() == BYTES
     with pytest.raises(OSError, match="no file"):
-        fetch(ARCHIVE, tmp_path / "b", "nowhere", print)
+        fetch(ARCHIVE, tmp_path / "b", "nowhere", Work("b"))
 
 
 # ---- corpora

@@ -95,7 +95,10 @@ def copy(uninterrupted, tmp_path):
             "--input: expected UTF-8; got invalid bytes",
         ),
         (["generate", "--model", "RUN", "--prompt", "a\udcff"], "--prompt: expected UTF-8; got invalid bytes"),
-        (["translate", "--model", "TEXT"], "expected a run or a checkpoint; got another folder; try the --out"),
+        (
+            ["translate", "--model", "TEXT"],
+            "expected a run folder or a checkpoint folder; got another folder; try the --out",
+        ),
         (["parse", "--model", "RUN", "--svg", "tree.png"], "tree.png: expected a file name ending in .svg; got '.png'"),
         (["train", "tiny", "--set", "train.max_steps=5,000", "--out", "D"], 'got "5,000"; try max_steps = 5000\n'),
         (["train", "tiny", "--set", "train.max_steps=x", "--out", "D"], "try max_steps = 100000 (the default of base)"),

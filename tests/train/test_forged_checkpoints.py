@@ -43,9 +43,17 @@ def cast(dtype):
 
 
 FORGERIES = {
-    "transposed": (transpose, f"the arrays of .*step-9; got {NAME} of shape", f"{NAME} of shape .8, 24.* got .24, 8."),
-    "missing": (lambda weights: weights.pop(NAME), f"the arrays of .*; got no {NAME}", f"{NAME} of shape .*; got no"),
-    "extra": (lambda weights: weights.update(w=np.ones(1, "f")), "got w of shape", "expected no w"),
+    "transposed": (
+        transpose,
+        f"the arrays of .*step-9; got {NAME} of shape",
+        f"got {NAME} of shape .24, 8. instead of .8, 24.",
+    ),
+    "missing": (lambda weights: weights.pop(NAME), f"the arrays of .*; got no {NAME}", f"got no {NAME}"),
+    "extra": (
+        lambda weights: weights.update(w=np.ones(1, "f")),
+        "got w of shape",
+        "got w, which this model does not have",
+    ),
     "empty": (add_empty_arrays, "a header of at most 16,384 bytes; got", "a header of at most"),
     "int32": (cast(np.int32), "expected float32 or float64 in .*; got int32", "got int32"),
     "float16": (cast(np.float16), "expected float32 or float64 in .*; got float16", "got float16"),

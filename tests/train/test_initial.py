@@ -52,6 +52,16 @@ def test_all_weights_or_those_that_match_are_copied(source):
             assert np.array_equal(values, (expected if name in names else fresh)[name]), name
 
 
+def test_an_older_checkpoint_is_used_if_the_newest_one_of_the_source_is_damaged(copied):
+    *_, older, newest = RunFolder(copied).steps()
+    expected, (trained, tokenizer, _) = load_checkpoint(older).model, load_model(newest)
+    (newest / "model.safetensors").write_bytes(b"")
+    model, lines = trained.config.build(seed=5), []
+    line = initialize(model, str(copied), "", tokenizer, lines.append)
+    assert line.endswith(f"of {older}") and "model.safetensors: damaged checkpoint" in lines[0]
+    assert all(np.array_equal(values, expected[name]) for name, values in model.state_dict().items())
+
+
 @pytest.mark.parametrize("crash_step", [2, 4])  # before and after the first checkpoint
 def test_resuming_a_run_with_initial_weights_and_frozen_parameters_is_exact(text, source, tmp_path, crash_step):
     changes = {"freeze": "encoder.*", "init_only": "e*,decoder.0.attention.*", "max_steps": 5}
@@ -110,7 +120,7 @@ def test_unusable_weights_and_patterns_raise_one_line(text, source, tmp_path):
             start_from(text, source, tmp_path / "run", **changes)
         one_line(error)
         assert not (tmp_path / "run").exists()
-    with pytest.raises(UserError, match="expected a run folder"):
+    with pytest.raises(UserError, match="expected a run folder or a checkpoint folder; got nothing; try"):
         run(text, tmp_path / "run", init=str(tmp_path / "none"))
     with pytest.raises(UserError, match=r"train.init: expected the tokenizer of .*; try data.tokenizer = "):
         model, tokenizer, _ = load_model(source)

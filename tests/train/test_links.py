@@ -115,7 +115,7 @@ def test_a_link_in_place_of_a_folder_of_the_run_is_rejected(copied, text, name):
     (copied / name).symlink_to(victims)
     before = {path: path.stat().st_mtime_ns for path in victims.rglob("*")}
     for write in (lambda: run(text, copied, resume=True, max_steps=13), lambda: average_checkpoints(copied, 2)):
-        with pytest.raises(UserError, match=f"run/{name}: expected a folder of this run; got a link; try moving"):
+        with pytest.raises(UserError, match=f"run/{name}: expected a folder of this program; got a link; try moving"):
             write()
     assert {path: path.stat().st_mtime_ns for path in victims.rglob("*")} == before
     load_model(copied)  # reading is safe
@@ -132,7 +132,7 @@ def test_a_link_that_appears_during_the_training_ends_it(text, tmp_path, monkeyp
         after(self)
 
     monkeypatch.setattr(Trainer, "_after_update", swap)
-    with pytest.raises(UserError, match="run/checkpoints: expected a folder of this run; got a link"):
+    with pytest.raises(UserError, match="run/checkpoints: expected a folder of this program; got a link"):
         run(text, out)
     assert not list((tmp_path / "victims").iterdir())
 

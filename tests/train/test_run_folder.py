@@ -232,8 +232,8 @@ def test_best_weights_without_checkpoints_are_not_deleted(text, tmp_path, names)
     assert files_of(out) == before
 
 
-@pytest.mark.parametrize("write", ["save_checkpoint", "save_weights"])
-def test_a_run_killed_before_its_first_scheduled_checkpoint_resumes(text, tmp_path, monkeypatch, write):
+@pytest.mark.parametrize("module, write", [(checkpoint, "save_checkpoint"), (checkpointer, "write_folder")])
+def test_a_run_killed_before_its_first_scheduled_checkpoint_resumes(text, tmp_path, monkeypatch, module, write):
     """It has written a checkpoint before the first best weights."""
     settings = {"max_steps": 10, "validate_every": 2, "checkpoint_every": 9, "best_metric": "loss", "keep_best": 2}
     run(text, tmp_path / "uninterrupted", **settings)
@@ -242,7 +242,7 @@ def test_a_run_killed_before_its_first_scheduled_checkpoint_resumes(text, tmp_pa
         raise Crash
 
     with monkeypatch.context() as patch, pytest.raises(Crash):
-        patch.setattr(checkpoint, write, crash)
+        patch.setattr(module, write, crash)
         run(text, tmp_path / "run", **settings)
     steps = [path.name for path in RunFolder(tmp_path / "run").steps()]
     assert steps == ([] if write == "save_checkpoint" else ["step-2"])

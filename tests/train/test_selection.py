@@ -24,7 +24,7 @@ from train.run.average import average_checkpoints
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
 from train.run.keys import TrainSection
-from train.run.report import RankNotes
+from train.run.report import SilentReport
 from train.run.state import RunState
 from train.tasks import TASKS
 from train.tasks.translation import best_translations
@@ -384,7 +384,9 @@ def test_validations_and_commands_use_the_average(averaged):
 @pytest.mark.parametrize("precision", ["float32", "fp16"])
 def test_the_average_replaces_the_weights_of_computations_for_a_while(precision):
     model = Transformer(TransformerConfig(vocab_size=11, d_model=4, d_ff=6, n_heads=2, n_layers=1), 1)
-    update = Update(TASKS["translation"], model, TrainSection(precision=precision, ema_decay=DECAY), RankNotes())
+    update = Update(
+        TASKS["translation"], model, TrainSection(precision=precision, ema_decay=DECAY), SilentReport(RunFolder(""), 1)
+    )
     for step in range(1, 4):
         update.flat.grad[...] = step % 2 - 0.5
         update.apply(0.1, 1.0)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from npx.ranges import Range
-from train.cli.app import STDIO, Device, Quiet, app, check_output, line_progress, open_input, open_output, use_device
+from train.cli.app import Device, Quiet, app, line_progress, open_input, open_output, use_device
 from train.cli.options import Model, checked_option, warn
 from train.errors import UserError
 
@@ -48,19 +48,19 @@ def embed(
     network, tokenizer, _, origin = load_with_origin(model, "", warn)
     if network.examples != "labels":
         raise UserError(f"{model}: expected a model of the architecture encoder; got {network.config.architecture}")
-    if output is not None and output != STDIO:
-        check_output(output, input, models=[model])
-    with open_input(input) as lines, line_progress("embedded", input, output, not quiet) as work:
-        vectors: Any = embed_lines(network, tokenizer, lines, pooling, on_progress=work.advance)
-        as_array = output is not None and output.suffix == ".npy"
-        rows = list(vectors) if as_array else vectors
-        with open_output(output, input, models=[model], mode="b" if as_array else "t") as file:
-            if as_array:
-                write_array(file, rows, network.config.d_model)
-            else:
-                for vector in rows:
-                    file.write(" ".join(f"{x:.6g}" for x in vector.tolist()) + "\n")
-                    file.flush()
+    as_array = output is not None and output.suffix == ".npy"
+    with (
+        open_input(input) as lines,
+        open_output(output, input, models=[model], mode="b" if as_array else "t") as file,
+        line_progress("embedded", input, output, not quiet) as work,
+    ):
+        vectors = embed_lines(network, tokenizer, lines, pooling, on_progress=work.advance)
+        if as_array:
+            write_array(file, list(vectors), network.config.d_model)
+        else:
+            for vector in vectors:
+                file.write(" ".join(f"{x:.6g}" for x in vector.tolist()) + "\n")
+                file.flush()
     if not quiet:
         warn(f"embedded {work.result()}, with {origin.path}")
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
 from train.errors import UserError
-from train.text.lines import long_line_error
+from train.text.lines import decode_line, long_line_error
 
 PAUSE_SECONDS = 0.05  # seconds without input after which the lines read so far are processed
 STREAMS = ("stdin", "stdout", "stderr")
@@ -106,7 +106,7 @@ def stream_lines(file: BinaryIO, name: str, max_line_bytes: int) -> Iterator[str
                 lines, rest = [rest], b""
             for line in lines:
                 number += 1
-                yield _decode(line, name, number)
+                yield decode_line(line, name, number)
             pending, size = [rest], len(rest)
         else:
             pending.append(block)
@@ -114,12 +114,3 @@ def stream_lines(file: BinaryIO, name: str, max_line_bytes: int) -> Iterator[str
             raise long_line_error(name, number + 1, max_line_bytes)
         if not block:
             return
-
-
-def _decode(line: bytes, name: str, number: int) -> str:
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        got = f"byte {line[error.start]:#04x} at column {error.start + 1}"
-        raise UserError(f"{name}, line {number}: expected UTF-8 text; got {got}; try `iconv -t UTF-8`") from None
-    return (text.removeprefix("\ufeff") if number == 1 else text).removesuffix("\r")

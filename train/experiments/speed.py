@@ -11,7 +11,8 @@ from models import TransformerConfig
 from train.errors import UserError
 from train.learn.update import Update
 from train.run.config import RunConfig
-from train.run.report import RankNotes
+from train.run.folder import RunFolder
+from train.run.report import SilentReport
 from train.tasks import TASKS
 from train.text.batches import Batch, Batches, Stream
 from train.text.corpus import Corpus
@@ -69,7 +70,7 @@ def first_update(shape: TransformerConfig, config: RunConfig) -> tuple[Update, B
     stream = Stream(Batches(Corpus.from_pairs(zip(*ids, strict=True)), settings.batch_tokens, 0))
     model = shape.build(0, npx.use_precision(settings.precision).weight_dtype)
     model.train()
-    return Update(task, model, settings, RankNotes()), stream.batch((0, 0))
+    return Update(task, model, settings, SilentReport(RunFolder(""), 1)), stream.batch((0, 0))
 
 
 def training_hours(tokens_per_second: float, config: RunConfig) -> float:

@@ -23,7 +23,7 @@ from train.run.checkpoint import find_checkpoint, load_model, newest_totals
 from train.run.folder import RunFolder
 from train.run.storage import model_config, read_state
 from train.tasks.translation import best_translations
-from train.text.lines import read_all_lines
+from train.text.lines import check_parallel, read_all_lines
 
 PAIRS = ("en-de", "en-fr")
 QUOTED = {"en-de": "bleu_compound_13a", "en-fr": "bleu_13a"}  # the plain-text variants closest to the paper's
@@ -47,7 +47,7 @@ def run_table2(out: Path, runs: Mapping[str, TrainedRun]) -> dict[str, Any]:
     an invalid run or text, and for a folder that another command has written.
     """
     for run in runs.values():  # check before the first translation, which may take hours
-        check_test_text(run)
+        check_parallel(run.src, run.ref)
     open_table_folder(out, {"table": 2}, "table2.json")
     paper = [{name: text if name == "model" else float(text) for name, text in row.items()} for row in TABLE2]
     table = {"table": 2, "paper": paper, "ours": {pair: score_run(out, pair, run) for pair, run in runs.items()}}
@@ -68,14 +68,6 @@ def score_run(out: Path, pair: str, run: TrainedRun) -> dict[str, Any]:
         "quoted": QUOTED[pair],
         "bleu": {key: {name: scores[key][name] for name in ("name", "score", "signature")} for key in BLEUS},
     }  # fmt: skip
-
-
-def check_test_text(run: TrainedRun) -> None:
-    """Raise UserError unless both sides of the test text have the same number of lines."""
-    n_src, n_ref = (len(read_all_lines(path)) for path in (run.src, run.ref))
-    if n_src != n_ref:
-        got = f"got {n_src} and {n_ref} lines"
-        raise UserError(f"{run.src}, {run.ref}: expected one reference per line; {got}; try the files of one test set")
 
 
 def training_cost(path: Path) -> dict[str, Any]:

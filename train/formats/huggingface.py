@@ -13,9 +13,10 @@ from train.formats import marian
 from train.formats.settings import UNSUPPORTED, check_vocab_size
 from train.formats.weights import read_weights
 from train.json_files import read_json
-from train.run.checkpoint import save_weights
+from train.run.checkpoint import MODEL
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
+from train.run.storage import write_folder
 from train.tasks.protocols import TextTokenizer
 from train.text.pair_tokenizer import PairTokenizer
 from train.text.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -98,7 +99,7 @@ def write_run(
     state = {"step": 0, "model": shape.to_dict(), "tokenizer_digest": tokenizer.digest, "task": config.data.task}
     with run.creating(resume=False):
         run.prepare(config, tokenizer)
-        save_weights(run.step(0), state | {"config": config.frozen()}, parameters)
+        write_folder(run.step(0), {MODEL: parameters}, state | {"config": config.frozen()})
         run.commit()
 
 

@@ -24,7 +24,7 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
     Raises UserError for a file that is missing, damaged or inconsistent with the others, and for unsupported features.
     """
     if not folder.is_dir():
-        got = "a file" if folder.exists() else "nothing"
+        got = describe_path(folder)
         raise UserError(f"{folder}: expected a folder with {CONFIG}; got {got}; try the folder of a downloaded model")
     npz = None if (folder / CONFIG).exists() else find_npz(folder)
     config = {} if npz else read_object(folder / CONFIG)

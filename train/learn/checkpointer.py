@@ -24,7 +24,7 @@ from train.run.keys import TrainSection
 from train.run.replace import existing_folder, remove_folder, remove_partial
 from train.run.report import RunReport
 from train.run.state import COUNT, RunState
-from train.run.storage import model_config
+from train.run.storage import model_config, write_folder
 from train.tasks import TASKS
 from train.tasks.protocols import Corpus, TextTokenizer
 from train.text.batches import Stream
@@ -148,7 +148,7 @@ class Checkpointer:
                 if self.world.rank == 0:
                     self.lock.check()
                     for folder in folders:
-                        store.save_weights(folder, self._identity(state), weights)
+                        write_folder(folder, {store.MODEL: weights}, self._identity(state))
                     self._prune_best(state)
         except WriteError as error:
             self.report.write_line(f"{error.problem}; training continues; the best weights are not saved")

@@ -15,15 +15,7 @@ from models.architectures.blocks import SequenceModel
 from models.config import TransformerConfig
 from models.layers.positions import resolve_rates
 from train.errors import UserError, nearest
-from train.run.checkpoint import (
-    MODEL,
-    check_peer,
-    find_checkpoint,
-    load_checkpoint,
-    run_files,
-    task_of,
-    warn_of_old_average,
-)
+from train.run.checkpoint import MODEL, check_peer, load_weights, mismatches, run_files, task_of
 from train.run.config import to_toml
 from train.run.storage import model_config
 from train.tasks.protocols import TextTokenizer
@@ -88,10 +80,8 @@ def initialize(
             embedding of a different vocabulary would be copied; a pattern matches nothing; or the checkpoint cannot be
             read.
     """
-    folder = find_checkpoint(source)
-    checkpoint = load_checkpoint(folder, optimizer=False)
+    folder, checkpoint = load_weights(source, on_warning)
     check_peer(folder, checkpoint.state)
-    warn_of_old_average(source, folder, checkpoint.state, on_warning)
     parameters, weights = dict(model.named_parameters()), checkpoint.model
     is_same_tokenizer = checkpoint.state["tokenizer_digest"] == tokenizer.digest
     if not patterns and not is_same_tokenizer and (of_labels := model.label_parameters()):
@@ -144,14 +134,3 @@ def check_same_computation(config: TransformerConfig, source: TransformerConfig,
                 f"train.init: expected model.{name} = {to_toml(original)}, with which {folder} was trained; "
                 f'got {to_toml(value)}; try {name} = {to_toml(original)}, or train.init_only = "*" to copy them anyway'
             )
-
-
-def mismatches(shapes: Mapping[str, tuple[int, ...]], weights: Mapping[str, npx.Array]) -> list[str]:
-    """Return a description of each parameter that is missing, unexpected or of the wrong shape in `weights`."""
-    missing = [f"no {name}" for name in shapes if name not in weights]
-    wrong = [
-        f"{name} of shape {weights[name].shape} instead of {shape}"
-        for name, shape in shapes.items()
-        if name in weights and weights[name].shape != shape
-    ]
-    return wrong + missing + [f"{name}, which this model does not have" for name in weights if name not in shapes]

@@ -24,7 +24,7 @@ from train.learn.validation import Validation
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.run.replace import existing_folder
-from train.run.report import RankNotes, RunReport, SilentReport, nonfinite_origin
+from train.run.report import RunReport, SilentReport, nonfinite_origin
 from train.run.state import RunState, Summary
 from train.tasks import TASKS
 from train.tasks.protocols import Batch, Corpus, TextTokenizer, TrainableModel
@@ -81,10 +81,9 @@ class Trainer:
         self.signals = Signals(single_process=self.world.size == 1)
         report = SilentReport if self.world.rank else RunReport
         self.report = report(folder, t.max_steps, progress, t.csv, t.tensorboard)
-        notes = RankNotes()  # log lines of a rank other than 0
-        self.sync = UpdateSync(self.world, self.signals, notes, self.report)
+        self.sync = UpdateSync(self.world, self.signals, self.report)
         self.schedule = Schedule(t, model.config.d_model)
-        self.update = Update(task, model, t, notes if self.world.rank else self.report, self._prepare_batches)
+        self.update = Update(task, model, t, self.report, self._prepare_batches)
         self.validation = (
             None if valid is None else Validation(task, model, tokenizer, valid, config, self.report.display)
         )
@@ -143,9 +142,9 @@ class Trainer:
         s.in_epoch, (s.epoch, s.index) = places[-1][0] + 1, self.stream.after(places[-1])
         self.world.step = step
         limit = self.config.train.rank_timeout + SLOWEST_UPDATES * self.longest_update
-        self.world.set_timeout(limit if self.longest_update else None)
+        self.world.timeout = limit if self.longest_update else None
         loss, norm = self.update.gradient(batches, step, share)
-        self.world.set_timeout(None)
+        self.world.timeout = None
         finite = math.isfinite(loss) and math.isfinite(norm)
         if finite:
             self.lr, self.norm = self.schedule(step), norm

@@ -24,7 +24,7 @@ from train.learn.optimizer import Adam, LossScale, clip_factor
 from train.learn.parallel.plan import WorkShare, full_share
 from train.learn.parallel.reducer import gradients_of
 from train.run.keys import TrainSection
-from train.run.report import Journal
+from train.run.report import RunReport
 from train.tasks import Task
 from train.tasks.protocols import Batch, TrainableModel
 
@@ -48,7 +48,7 @@ class Update:
         task: Task,
         model: TrainableModel,
         settings: TrainSection,
-        report: Journal,
+        report: RunReport,
         while_waiting: Callable[[], object] = lambda: None,
     ) -> None:
         self.task, self.model, self.settings, self.report = task, model, settings, report

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import npx
 from train.errors import UserError
-from train.run.checkpoint import MODEL, check_is_folder, check_same_run
+from train.run.checkpoint import MODEL, check_same_run
 from train.run.folder import RunFolder, not_a_run_error, step_of
 from train.run.replace import existing_folder
 from train.run.storage import IDENTITY, damaged_error, read_arrays, read_state, write_folder
@@ -32,7 +32,6 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
             program is writing to the run.
     """
     run = RunFolder(run_dir)
-    check_is_folder(run.path, "a run folder")
     folders = partial(best_checkpoints, run) if best else run.steps
     available = folders()
     if not available and not run.has_run_files():

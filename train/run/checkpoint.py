@@ -82,11 +82,6 @@ def save_checkpoint(
     return target
 
 
-def save_weights(target: Path, state: Mapping[str, Any], model: Mapping[str, npx.Array]) -> None:
-    """Write or replace a checkpoint without optimizer arrays, from which no training can resume."""
-    write_folder(target, {MODEL: model}, state)
-
-
 def prune(run: RunFolder, keep_last: int) -> None:
     """Remove all checkpoints except the newest `keep_last` (0 keeps all), and all `extra` checkpoints except the
     newest.
@@ -135,6 +130,21 @@ def load_newest(
                 raise
             on_damaged(f"{error}; using the previous checkpoint")
     return None
+
+
+def load_weights(path: str | Path, on_warning: Callable[[str], object]) -> tuple[Path, Checkpoint]:
+    """Return the checkpoint that `find_checkpoint` chooses, without the optimizer's arrays, and its folder.
+
+    `on_warning` is called with a message if it is damaged and an older one is used, and if it is an old average.
+    """
+    folder = find_checkpoint(path)
+    is_step = original_name(folder).startswith("step-")
+    if is_step and folder != Path(path) and (newest := load_newest(owner_of(folder), on_warning, False)):
+        folder, checkpoint = newest
+    else:
+        checkpoint = load_checkpoint(folder, optimizer=False)
+    warn_of_old_average(path, folder, checkpoint.state, on_warning)
+    return folder, checkpoint
 
 
 def newest_totals(run: RunFolder) -> RunState | None:
@@ -200,7 +210,6 @@ def find_checkpoint(path: str | Path) -> Path:
     Raises UserError if there is none.
     """
     path = existing_folder(Path(path))
-    check_is_folder(path, "a run folder or a checkpoint folder")
     if (path / STATE).exists() or (path / MODEL).exists():
         return path
     run = run_of(path)
@@ -209,7 +218,7 @@ def find_checkpoint(path: str | Path) -> Path:
         if folder.is_dir():
             return folder
     if not steps and not run.config_file.exists():
-        raise not_a_run_error(path, "a run or a checkpoint")
+        raise not_a_run_error(path, "a run folder or a checkpoint folder")
     if not steps:
         raise UserError(
             f"{path}: no checkpoints in {run.checkpoints}; try --resume with a smaller train.checkpoint_every"
@@ -231,13 +240,6 @@ def warn_of_old_average(
             f"{folder}, which is loaded, is older than {missing[-1]}; try npx-transformer average again, "
             f"{folder.with_name(missing[-1])} instead of {path}, or deleting {folder}"
         )
-
-
-def check_is_folder(path: Path, expected: str) -> None:
-    """Raise UserError unless the path of a run is a folder."""
-    if not path.is_dir():
-        got = "a file" if path.exists() else "nothing"
-        raise UserError(f"{path}: expected {expected}; got {got}; try the --out of a training run")
 
 
 def run_of(path: Path) -> RunFolder:
@@ -303,22 +305,14 @@ def load_with_origin(
     on_warning: Callable[[str], object] = warnings.warn,
 ) -> tuple[Any, Any, RunConfig, Origin]:
     """Return the results of `load_model` and the checkpoint that they come from."""
-    given = folder = find_checkpoint(path)
-    run = owner_of(folder)
-    is_step = original_name(folder).startswith("step-")
-    if is_step and folder != Path(path) and (newest := load_newest(run, on_warning, False)):
-        folder, checkpoint = newest
-    else:
-        checkpoint = load_checkpoint(folder, optimizer=False)
-    warn_of_old_average(path, folder, checkpoint.state, on_warning)
-    averaged = checkpoint.state.get("averaged_steps")
+    folder, checkpoint = load_weights(path, on_warning)
     tokenizer_file, config_file = run_files(folder)
     model_task = task_of(checkpoint.state)
     if task not in ("", model_task.name):
         raise task_error(path, task, model_task)
     tokenizer = model_task.load_tokenizer(tokenizer_file)
     check_tokenizer(tokenizer, checkpoint.state, tokenizer_file)
-    if not config_file.exists() and run.metrics_file.exists():
+    if not config_file.exists() and owner_of(folder).metrics_file.exists():
         on_warning(f"{config_file}: missing; using the defaults of [search]")
     config = RunConfig.load(config_file, complete=True) if config_file.exists() else RunConfig()
     if config_file.exists() and isinstance(original := checkpoint.state.get("config"), dict):
@@ -330,11 +324,12 @@ def load_with_origin(
     model.load_state_dict(checkpoint.model)
     model.eval()
     step = f"step {checkpoint.state.get('step', 'unknown')}"
-    if isinstance(averaged, list):
+    if isinstance(averaged := checkpoint.state.get("averaged_steps"), list):
         step = f"mean of {len(averaged)} checkpoints"
-    caption = f"{run.path.name}/{folder.name}, {step}, SHA-256 of {STATE} {checksum(folder / STATE)[:12]}"
-    name = given.with_name(folder.name)  # as the user named the run
-    return model, tokenizer, config, Origin(str(name) if is_step else f"{name} ({step})", caption)
+    caption = f"{owner_of(folder).path.name}/{folder.name}, {step}, SHA-256 of {STATE} {checksum(folder / STATE)[:12]}"
+    name = str(find_checkpoint(path).with_name(folder.name))  # as the user named the run
+    is_step = original_name(folder).startswith("step-")
+    return model, tokenizer, config, Origin(name if is_step else f"{name} ({step})", caption)
 
 
 def check_same_run(
@@ -373,13 +368,21 @@ def check_shapes(shape: TransformerConfig, weights: Mapping[str, npx.Array], fil
     The check does not build the model, so a wrong configuration takes no memory.
     """
     shapes = {name: p.shape for name, p in shape.outline().named_parameters()}
-    for name in {**shapes, **weights}:
-        got = tuple(weights[name].shape) if name in weights else "none"
-        if got != shapes.get(name, "none"):
-            expected = f"{name} of shape {shapes[name]}" if name in shapes else f"no {name}"
-            raise damaged_error(file, f"{expected}, as the model in {STATE} has; got {got}")
+    if problems := mismatches(shapes, weights):
+        raise damaged_error(file, f"the parameters of the model in {STATE}; got {problems[0]}")
     if len(dtypes := {str(array.dtype) for array in weights.values()}) != 1:
         raise damaged_error(file, f"weights of one dtype; got {' and '.join(sorted(dtypes)) or 'none'}")
+
+
+def mismatches(shapes: Mapping[str, tuple[int, ...]], weights: Mapping[str, npx.Array]) -> list[str]:
+    """Return a description of each parameter that is missing, unexpected or of the wrong shape in `weights`."""
+    missing = [f"no {name}" for name in shapes if name not in weights]
+    wrong = [
+        f"{name} of shape {weights[name].shape} instead of {shape}"
+        for name, shape in shapes.items()
+        if name in weights and weights[name].shape != shape
+    ]
+    return wrong + missing + [f"{name}, which this model does not have" for name in weights if name not in shapes]
 
 
 def check_tokenizer(tokenizer: TextTokenizer, state: Mapping[str, Any], file: Path) -> None:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError, plural
-from train.files import disk_errors, make_folder, open_for_reading, write_text
+from train.files import describe_path, disk_errors, make_folder, open_for_reading, write_text
 from train.json_files import parse_json
 from train.lock import FOLDERS, FolderLock, lock_folder
 from train.run.config import RunConfig
@@ -34,8 +34,8 @@ from train.run.replace import existing_folder, finish_replacements, original_nam
 from train.tasks.protocols import TextTokenizer
 
 LISTED = 5  # number of runs that a message lists
-METRIC_FILES = {"metrics.jsonl", "metrics.csv", "tensorboard"}
-CONTENTS = {"config.toml", "tokenizer.json", "data", "checkpoints", "log.txt", *METRIC_FILES}
+CONTENTS = {"config.toml", "tokenizer.json", "data", "checkpoints", "log.txt"}
+CONTENTS |= {"metrics.jsonl", "metrics.csv", "tensorboard"}
 
 
 class RunFolder:
@@ -174,8 +174,6 @@ class RunFolder:
                     if new and not self._committed:
                         self._remove_contents()
                     raise
-        except FileExistsError:
-            raise self.already_exists_error() from None
         finally:
             if missing:
                 with suppress(OSError):  # the folder is not empty, so it stays
@@ -224,11 +222,12 @@ def step_of(path: Path) -> int:
 def not_a_run_error(
     path: Path, expected: str, got: str = "another folder", attempt: str = "the --out of a training run"
 ) -> UserError:
-    """Return the error for a folder that is not a run; it names the run around the folder or the runs in it, if any."""
-    runs = [str(child) for child in sorted(path.iterdir()) if child.is_dir() and RunFolder(child).steps()]
+    """Return the error for a path that is not a run; it names the run around the path or the runs in it, if any."""
+    runs = [str(child) for child in sorted(path.glob("*")) if child.is_dir() and RunFolder(child).steps()]
     if runs:
         got, attempt = f"a folder with {plural(len(runs), 'run')}", " or ".join(runs[:LISTED])
     for parent in (path.parent, path.parent.parent):
         if not runs and RunFolder(parent).steps():
             got, attempt = "a folder of a run", str(parent)
+    got = got if path.is_dir() else describe_path(path)
     return UserError(f"{path}: expected {expected}; got {got}; try {attempt}")

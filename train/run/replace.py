@@ -33,7 +33,11 @@ def new_folder(target: Path) -> Iterator[str]:
     partial = hidden_name(target, "partial")
     try:
         if os.path.lexists(partial):
-            _remove_leftover(partial)
+            try:
+                _remove(partial)
+            except OSError as error:
+                problem = f"{partial}: expected a leftover that can be removed; got '{error.strerror}'"
+                raise WriteError(f"{problem}; earlier files are intact", "removing it") from None
         os.makedirs(partial)
         yield partial
         fsync(partial)
@@ -77,15 +81,6 @@ def remove_partial(path: str) -> None:
     """Remove a partial folder, or a link or file that has its name, if possible."""
     with suppress(OSError):
         _remove(path)
-
-
-def _remove_leftover(path: str) -> None:
-    """Remove a partial folder that stands in the way. Raises WriteError, which names it."""
-    try:
-        _remove(path)
-    except OSError as error:
-        problem = f"{path}: expected a leftover that can be removed; got '{error.strerror}'; earlier files are intact"
-        raise WriteError(problem, "removing it") from None
 
 
 def _remove(path: str) -> None:

@@ -6,21 +6,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from train.files import disk_errors, fsync, write_text
 from train.progress import Display, Work, format_duration
 from train.run.folder import RunFolder
 from train.run.metric_files import Copy, LineFile, csv_copy, tensorboard_copy
 from train.run.state import RunState
-
-
-class Journal(Protocol):
-    """The part of a report that an update writes to."""
-
-    def write_metrics(self, entry: dict[str, Any]) -> None: ...
-
-    def write_line(self, text: str) -> None: ...
 
 
 class RunReport:
@@ -40,6 +32,7 @@ class RunReport:
         self.run, self.max_steps, self.progress = run, max_steps, progress
         self.csv, self.tensorboard = csv, tensorboard
         self.display = Display(progress)
+        self.lines: list[str] = []  # the lines of a rank other than 0 during an update, which rank 0 writes
         self._steps = Work("step")
         self._copies: list[Copy] = []
 
@@ -216,7 +209,7 @@ class RunReport:
 
 
 class SilentReport(RunReport):
-    """The report of a rank other than 0. It writes and shows nothing."""
+    """The report of a rank other than 0. It writes and shows nothing; `lines` collects its lines."""
 
     def __init__(self, run: RunFolder, max_steps: int, *shown: bool) -> None:
         super().__init__(run, max_steps, progress=False)
@@ -229,7 +222,7 @@ class SilentReport(RunReport):
         pass
 
     def write_line(self, text: str, always: bool = False, shown: int = 0) -> None:
-        pass
+        self.lines.append(text)
 
     def show(self, text: str, always: bool = False, shown: int = 0) -> None:
         pass
@@ -239,24 +232,6 @@ class SilentReport(RunReport):
 
     def sync(self) -> None:
         pass
-
-
-class RankNotes:
-    """Collects the log lines of a rank until rank 0 writes them."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def write_metrics(self, entry: dict[str, Any]) -> None:
-        pass
-
-    def write_line(self, text: str) -> None:
-        self.lines.append(text)
-
-    def pop_lines(self) -> list[str]:
-        """Return the lines collected so far and start a new list."""
-        lines, self.lines = self.lines, []
-        return lines
 
 
 def nonfinite_origin(examples: str, operation: str) -> str:

@@ -26,8 +26,8 @@ from models.search import (
 from train.errors import UserError
 from train.tasks.pairs import Line, encode_lines, length_batches, pad_sources, search_lines
 from train.tasks.protocols import SourceModel
-from train.text.pair_tokenizer import AnyTokenizer, TranslationTokenizer
-from train.text.tokenizer import SPACE
+from train.text.pair_tokenizer import TranslationTokenizer
+from train.text.tokenizer import SPACE, Tokenizer
 
 
 @dataclass
@@ -139,7 +139,7 @@ def _check_count(lines: Iterable[str | None], n_prefixes: int) -> Iterator[str |
 
 
 def _encode_prefixes(
-    tokenizer: AnyTokenizer, prefixes: Sequence[str], batch: Sequence[Line], max_length: int | None
+    tokenizer: Tokenizer, prefixes: Sequence[str], batch: Sequence[Line], max_length: int | None
 ) -> list[list[int]]:
     """Return the token ids of the prefix of each line; `tokenizer` is the target's."""
     encoded: list[list[int]] = tokenizer.encode_batch([prefixes[line.number - 1] for line in batch])
@@ -243,7 +243,7 @@ def word_links(tokenizer: TranslationTokenizer, t: ScoredTranslation) -> set[tup
     return {(source[i], target[j]) for j, i in enumerate(t.links or ())}
 
 
-def word_indices(tokenizer: AnyTokenizer, ids: Sequence[int]) -> list[int]:
+def word_indices(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
     """Return the index of the word that each token belongs to; a token with only a space belongs to the next word."""
     indices = [text.count(" ") for text in tokenizer.decode_batch([ids[: end + 1] for end in range(len(ids))])]
     subwords = tokenizer.subwords(ids)

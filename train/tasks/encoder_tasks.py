@@ -13,7 +13,7 @@ from train.errors import UserError
 from train.metrics.classification import IntArray, LabelScores
 from train.tasks.language import LanguageKeys
 from train.tasks.protocols import Configuration
-from train.tasks.task import T, Task, file_key, task
+from train.tasks.task import T, Task, file_key, list_lines, task
 from train.text.affixes import KIND, AffixTokenizer, affix_spec, split_words
 from train.text.bpe_dropout import EpochExamples
 from train.text.corpus import prepare_pairs
@@ -63,9 +63,7 @@ class EncoderTask(Task[T, C, LabeledBatch], Generic[T, C]):
         return batch.ids, batch.labels
 
     def describe_examples(self, corpus: C, examples: Any) -> str:
-        numbers = corpus.pairs.line_numbers(getattr(examples, "indices", examples))
-        listed = ", ".join(map(str, numbers[:100])) + (f" and {len(numbers) - 100} more" if len(numbers) > 100 else "")
-        return f"texts {listed} of the training text (numbered from 1)"
+        return f"texts {list_lines(corpus.pairs, examples)}"
 
 
 # ---- masked language model

@@ -11,7 +11,7 @@ from autograd import no_grad
 from models import Encoder
 from train.errors import UserError
 from train.metrics.classification import LabelScores
-from train.tasks.pairs import CHARACTERS_PER_TOKEN, WINDOW, length_batches, read_window
+from train.tasks.pairs import CHARACTERS_PER_TOKEN, WINDOW, length_batches, pad_sources, read_window
 from train.text.affixes import split_words
 from train.text.labeled_text import LabeledExample, WordEncoder, encode_texts, label_names
 from train.text.pair_tokenizer import TranslationTokenizer
@@ -111,7 +111,7 @@ def by_windows(
         encode: returns, for each line, BOS and its tokens ([] if it has no tokens) and a value for `compute`.
         compute: returns the results for padded ids (B, S) and these lines' values from `encode`.
     """
-    remaining, number, c = iter(lines), 0, model.config
+    remaining, number = iter(lines), 0
     while texts := read_window(remaining, WINDOW, CHARACTERS_PER_TOKEN * BATCH_TOKENS):
         rows, extras = encode(texts)
         for i, (text, row) in enumerate(zip(texts, rows, strict=True), number + 1):
@@ -125,9 +125,7 @@ def by_windows(
                 )
         results: dict[int, ResultT] = {}
         for batch in length_batches([len(row) + 1 for row in rows], BATCH_TOKENS):
-            ids = np.full((len(batch), max(len(rows[i]) for i in batch) + 1), c.pad_id, np.int32)
-            for line, i in zip(ids, batch, strict=True):
-                line[: len(rows[i]) + 1] = [*rows[i], c.eos_id]
+            ids = pad_sources([rows[i] for i in batch], model.config)
             for i, result in zip(batch, compute(ids, [extras[i] for i in batch]), strict=True):
                 results[i] = result
             on_progress(len(batch))

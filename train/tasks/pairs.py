@@ -16,14 +16,13 @@ from models import TransformerConfig
 from models.search import beam_search, check_search
 from npx.distributed import World
 from train.tasks.protocols import BatchSource, Configuration, SourceModel, TextTokenizer
-from train.tasks.task import TASKS, T, Task
+from train.tasks.task import TASKS, T, Task, list_lines
 from train.text.batches import Batch, Batches
 from train.text.bpe_dropout import SegmentedBatches, Segmenter
 from train.text.corpus import Corpus
-from train.text.pair_tokenizer import AnyTokenizer
+from train.text.tokenizer import Tokenizer
 
 SINGLE_PROCESS = World()
-MAX_LISTED = 100  # number of pairs of a batch that a message lists
 WINDOW = 1024  # number of lines that are read, sorted by length and searched before the first of them is yielded
 CHARACTERS_PER_TOKEN = 16  # number of characters read per token of a batch, which gives about four batches per window
 MIN_TOKENS = 16  # minimum cost of a sentence, for a beam of 4: probabilities (beam, V) cost more than a short source
@@ -55,7 +54,7 @@ class PairTask(Task[T, Corpus, Batch], Generic[T]):
         segmenter = Segmenter(corpus, self.side_tokenizers(tokenizer), t.bpe_dropout, t.seed, max_length)
         return SegmentedBatches(segmenter, make_batches)
 
-    def side_tokenizers(self, tokenizer: T) -> Sequence[AnyTokenizer | None]:
+    def side_tokenizers(self, tokenizer: T) -> Sequence[Tokenizer | None]:
         """Return the tokenizer of the source and of the target, None for a side that is not text."""
         raise NotImplementedError
 
@@ -68,10 +67,7 @@ class PairTask(Task[T, Corpus, Batch], Generic[T]):
         return batch.src, batch.tgt
 
     def describe_examples(self, corpus: Corpus, examples: Any) -> str:
-        numbers = corpus.line_numbers(getattr(examples, "indices", examples))
-        n_more = len(numbers) - MAX_LISTED
-        listed = ", ".join(map(str, numbers[:MAX_LISTED])) + (f" and {n_more} more" if n_more > 0 else "")
-        return f"pairs {listed} of the text (numbered from 1)"
+        return f"pairs {list_lines(corpus, examples)}"
 
 
 def search_lines(

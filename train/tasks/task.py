@@ -25,6 +25,7 @@ C = TypeVar("C", bound=Corpus)
 B = TypeVar("B", bound=Batch)
 
 TASKS: Registry["Task[Any, Any, Any]"] = Registry("task")
+MAX_LISTED = 100  # number of lines that a message lists
 
 
 def file_key(help: str) -> Any:
@@ -145,6 +146,14 @@ def task(cls: type[Task[T, C, B]]) -> type[Task[T, C, B]]:
     """Register a subclass of `Task` under its name."""
     TASKS.add(cls.name, cls())
     return cls
+
+
+def list_lines(corpus: Any, examples: Any) -> str:
+    """Return the line numbers of examples of a corpus of pairs as text; `examples` is the key of a batch."""
+    numbers = corpus.line_numbers(getattr(examples, "indices", examples))
+    n_more = len(numbers) - MAX_LISTED
+    listed = ", ".join(map(str, numbers[:MAX_LISTED])) + (f" and {n_more} more" if n_more > 0 else "")
+    return f"{listed} of the text (numbered from 1)"
 
 
 def missing_texts_error(files: Mapping[str, str], prepared: str) -> UserError:

@@ -19,7 +19,8 @@ from train.tasks.task import file_key, task
 from train.text.batches import Batch
 from train.text.corpus import Corpus, prepare
 from train.text.lines import check_parallel
-from train.text.pair_tokenizer import AnyTokenizer, TranslationTokenizer, load_tokenizer, train_pair
+from train.text.pair_tokenizer import TranslationTokenizer, load_tokenizer, train_pair
+from train.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Translation(PairTask[TranslationTokenizer]):
         src, tgt = files
         return prepare(src, tgt, tokenizer, *args)
 
-    def side_tokenizers(self, tokenizer: TranslationTokenizer) -> tuple[AnyTokenizer, AnyTokenizer]:
+    def side_tokenizers(self, tokenizer: TranslationTokenizer) -> tuple[Tokenizer, Tokenizer]:
         return tokenizer.source, tokenizer.target
 
     def describe_examples(self, corpus: Corpus, examples: Any) -> str:

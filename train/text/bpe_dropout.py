@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from train.errors import UserError
 from train.text.batches import Batch, Batches
 from train.text.corpus import Corpus, IntArray
-from train.text.pair_tokenizer import AnyTokenizer
 from train.text.prepared import token_dtype
 from train.text.tokenizer import Tokenizer
 
@@ -31,10 +30,10 @@ NO_MERGE = np.iinfo(np.int64).max  # rank of a pair of symbols that is not merge
 class Merges:
     """The merges of a byte-pair tokenizer as arrays. Raises UserError for any other kind of tokenizer."""
 
-    def __init__(self, tokenizer: AnyTokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         model = tokenizer.spec["model"]
         affixes = ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
-        if not isinstance(tokenizer, Tokenizer) or model["type"] != "BPE" or any(model.get(name) for name in affixes):
+        if model["type"] != "BPE" or any(model.get(name) for name in affixes):
             got = model["type"] if model["type"] != "BPE" else "byte-pair encoding with other rules"
             raise UserError(
                 f"train.bpe_dropout: expected a tokenizer that this program trained as bpe; got {got}; "
@@ -129,7 +128,7 @@ class Segmenter:
     """
 
     def __init__(
-        self, corpus: Corpus, tokenizers: Sequence[AnyTokenizer | None], rate: float, seed: int, max_length: int
+        self, corpus: Corpus, tokenizers: Sequence[Tokenizer | None], rate: float, seed: int, max_length: int
     ) -> None:
         self.corpus, self.seed, self.max_length = corpus, seed, max_length
         self.threshold = round(rate * WORD)

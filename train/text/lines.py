@@ -53,6 +53,16 @@ def long_line_error(name: object, number: int, max_bytes: int) -> UserError:
     )
 
 
+def decode_line(raw: bytes, name: object, number: int) -> str:
+    """Return a line as text, without its line ending or byte order mark. Raises UserError for invalid UTF-8."""
+    try:
+        text = raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        got = f"byte {raw[error.start]:#04x} at column {error.start + 1}"
+        raise UserError(f"{name}, line {number}: expected UTF-8 text; got {got}; try `iconv -t UTF-8`") from None
+    return text.removeprefix("\ufeff") if number == 1 else text
+
+
 def line_pieces(file: IO[bytes], name: object) -> Iterator[bytes]:
     """Yield the lines of a file with their line feeds, long ones in pieces that join to the line.
 

@@ -15,7 +15,6 @@ from train.text.tokenizer import REMEDY, Tokenizer
 
 SIDES = ("source", "target")
 SHARED = "shared"  # key in the file of two tokenizers that segment text differently but share subword ids
-AnyTokenizer = Tokenizer | SentencePieceTokenizer
 
 
 class PairTokenizer:
@@ -32,7 +31,7 @@ class PairTokenizer:
     """
 
     def __init__(
-        self, source: AnyTokenizer, target: AnyTokenizer, name: str = "tokenizer.json", shared: bool = False
+        self, source: Tokenizer, target: Tokenizer, name: str = "tokenizer.json", shared: bool = False
     ) -> None:
         if source.special != target.special:
             raise UserError(
@@ -74,7 +73,7 @@ def load_tokenizer(path: str | PathLike[str], source_class: type[Tokenizer] = To
     return PairTokenizer(source, target, str(path), specs.get(SHARED) is True)
 
 
-def make_tokenizer(spec: dict[str, Any], name: str, tokenizer_class: type[Tokenizer] = Tokenizer) -> AnyTokenizer:
+def make_tokenizer(spec: dict[str, Any], name: str, tokenizer_class: type[Tokenizer] = Tokenizer) -> Tokenizer:
     """Return the tokenizer of one side. Raises UserError if it is damaged."""
     if spec["model"].get("type") == SENTENCEPIECE:
         return SentencePieceTokenizer.from_spec(spec, name)

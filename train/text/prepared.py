@@ -32,18 +32,12 @@ def write_prepared(
         got = "missing or different ones"
         raise UserError(f"{out_dir}: expected the token arrays that rank 0 wrote; got {got}; try a shared folder")
     reject_links(out_dir)
-    try:
-        make_folder(out_dir)
-        with ExitStack() as stack:
-            meta = write_files([stack.enter_context(atomic_write(out_dir / name)) for name in names])
-        meta |= {"files": {name: digest(out_dir / name) for name in names}}
-        write_json(out_dir / "meta.json", meta)
-        return meta
-    except OSError as error:
-        raise UserError(
-            f"{out_dir}: expected a writable folder for prepared text; got '{error.strerror}'; "
-            f"try another folder or more disk space"
-        ) from None
+    make_folder(out_dir)
+    with ExitStack() as stack:
+        meta = write_files([stack.enter_context(atomic_write(out_dir / name)) for name in names])
+    meta |= {"files": {name: digest(out_dir / name) for name in names}}
+    write_json(out_dir / "meta.json", meta)
+    return meta
 
 
 def read_prepared(

@@ -8,12 +8,10 @@ import base64
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from os import PathLike
 from typing import Any
 
 from train.errors import UserError, one_line, pip_install
-from train.files import write_text
-from train.text.tokenizer import SPACE, SpecialIds
+from train.text.tokenizer import SPACE, SpecialIds, Tokenizer, check_surrogates
 
 TYPE = "SentencePiece"  # type of the "model" in tokenizer.json
 # Marks around the language code at the start of a multilingual model's source: ">>deu<< A dog runs.".
@@ -21,8 +19,8 @@ CODE = ">>", "<<"
 BATCH = 1  # number of threads; a batch is too small to profit from more
 
 
-class SentencePieceTokenizer:
-    """Encodes and decodes one side of a translation. It is used like a `Tokenizer`.
+class SentencePieceTokenizer(Tokenizer):
+    """Encodes and decodes one side of a translation.
 
     Args:
         model: the content of a SentencePiece model.
@@ -33,12 +31,10 @@ class SentencePieceTokenizer:
     Raises UserError if the library is missing, the model is damaged or the ids are not 0 to V - 1.
     """
 
-    src_vocab_size: int | None = None
-
     def __init__(
         self, model: bytes, vocabulary: Mapping[str, int], special: SpecialIds, name: str = "tokenizer.json"
     ) -> None:
-        self._engine = load_engine(model, name)
+        self._processor = load_engine(model, name)
         ids = [*vocabulary.values()]
         if not all(type(i) is int for i in ids) or sorted(ids) != list(range(len(ids))):
             raise UserError(
@@ -79,37 +75,20 @@ class SentencePieceTokenizer:
             "special": self.special._asdict(),
         }
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write a tokenizer.json; equal tokenizers give equal bytes."""
-        write_text(path, json.dumps(self.spec, ensure_ascii=False, indent=1) + "\n")
-
-    @property
-    def source(self) -> "SentencePieceTokenizer":
-        """The tokenizer of the source: this one."""
-        return self
-
-    target = source
-
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, without special ids. A language code at its beginning is one token.
 
         Raises UserError for a text with lone surrogates, which stand for invalid UTF-8 in Python.
         """
-        for number, text in enumerate(texts, 1):
-            if any("\ud800" <= c <= "\udfff" for c in text):
-                raise UserError(f"text {number}: expected UTF-8; got invalid bytes; try converting it (iconv -t UTF-8)")
+        check_surrogates(texts)
         splits = [split_code(text, self.vocabulary) for text in texts]
         codes, rests = zip(*splits, strict=True) if splits else ((), ())
-        pieces = self._engine.encode(list(rests), out_type=str, num_threads=BATCH)
+        pieces = self._processor.encode(list(rests), out_type=str, num_threads=BATCH)
         get, unk = self.vocabulary.get, self.special.unk_id
         return [
             [get(piece, unk) for piece in ([code] if code else []) + line]
             for code, line in zip(codes, pieces, strict=True)
         ]
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of one text, without special ids."""
-        return self.encode_batch([text])[0]
 
     def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each sequence of ids; special ids are dropped.
@@ -120,11 +99,7 @@ class SentencePieceTokenizer:
             if not 0 <= i < self.vocab_size:
                 raise ValueError(f"ids: expected 0 to {self.vocab_size - 1}; got {i}")
         lines = [[self._pieces[i] for i in sequence if i not in self._dropped] for sequence in sequences]
-        return [text.replace(SPACE, " ").strip() for text in map(self._engine.decode_pieces, lines)]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of a sequence of ids; special ids are dropped."""
-        return self.decode_batch([ids])[0]
+        return [text.replace(SPACE, " ").strip() for text in map(self._processor.decode_pieces, lines)]
 
     def spelling(self, token_id: int) -> str:
         """Return one token as the vocabulary spells it."""

@@ -180,7 +180,7 @@ class Tokenizer:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a `tokenizer.json` in the format of Hugging Face `tokenizers`; equal tokenizers give equal bytes."""
-        write_text(path, json.dumps(self._spec, ensure_ascii=False, indent=1) + "\n")
+        write_text(path, json.dumps(self.spec, ensure_ascii=False, indent=1) + "\n")
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, without special ids, in parallel on several cores.
@@ -190,11 +190,7 @@ class Tokenizer:
         try:
             encodings = self._call(self._engine.encode_batch_fast, list(texts), add_special_tokens=False)
         except TypeError:
-            for number, text in enumerate(texts, 1):
-                if any("\ud800" <= c <= "\udfff" for c in text):
-                    raise UserError(
-                        f"text {number}: expected UTF-8; got invalid bytes; try converting it (iconv -t UTF-8)"
-                    ) from None
+            check_surrogates(texts)
             raise
         return [encoding.ids for encoding in encodings]
 
@@ -255,6 +251,13 @@ class Tokenizer:
             raise UserError(
                 f"{self._name}: expected a working tokenizer; got '{one_line(error)[:200]}'; try {REMEDY}"
             ) from None
+
+
+def check_surrogates(texts: Iterable[str]) -> None:
+    """Raise UserError for a text with lone surrogates, which stand for invalid UTF-8 in Python."""
+    for number, text in enumerate(texts, 1):
+        if any("\ud800" <= c <= "\udfff" for c in text):
+            raise UserError(f"text {number}: expected UTF-8; got invalid bytes; try converting it (iconv -t UTF-8)")
 
 
 def normalize(text: str) -> str:

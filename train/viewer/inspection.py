@@ -169,8 +169,8 @@ class Inspection:
     target: list[str]  # the token predicted at each position
     decoder_input: list[str]  # the token the decoder reads at each position, beginning of sentence first
     maps: dict[str, Any]  # maps a kind to weights (L, H, rows, columns)
-    log_probabilities: Any  # (T, V), for the next token
     masks: dict[str, Any]  # maps a kind to (rows, columns), true where a weight is visible, or None
+    log_probabilities: Any  # (T, V), for the next token
     by_layer: Any  # (L, T) most probable token if the layer's output is projected to the vocabulary (logit lens)
     by_layer_p: Any  # (L, T) the probability of that token
 
@@ -206,16 +206,14 @@ def inspect(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int
     layers = [log_softmax(npx.to_host(model.logits(hidden).data)[0]) for hidden in inside.hidden]
     target = labels(tokenizer, [*tokens, tokenizer.eos_id])[: len(ids)]
     maps = {kind: np.stack([layer[0] for layer in weights]) for kind, weights in inside.maps.items() if weights}
-    return Inspection(
-        labels(tokenizer, src, "source"),
-        target,
-        [BEGIN, *target[:-1]],
-        maps,
-        layers[-1],
-        masks_of(model, maps),
-        np.stack([layer.argmax(axis=1) for layer in layers]),
-        np.stack([np.exp(layer.max(axis=1)) for layer in layers]),
-    )
+    source, decoder_input = labels(tokenizer, src, "source"), [BEGIN, *target[:-1]]
+    return Inspection(source, target, decoder_input, maps, masks_of(model, maps), *predictions(layers))
+
+
+def predictions(layers: Sequence[Any]) -> tuple[Any, Any, Any]:
+    """Return the last log-probabilities (T, V) of `layers`, and the most probable token of each and its probability."""
+    best = np.stack([layer.argmax(axis=1) for layer in layers])
+    return layers[-1], best, np.stack([np.exp(layer.max(axis=1)) for layer in layers])
 
 
 def inspect_text(model: Any, tokenizer: Any, text: str) -> Inspection:
@@ -230,16 +228,8 @@ def inspect_text(model: Any, tokenizer: Any, text: str) -> Inspection:
         below = [model.norm(x) if model.norm else x for x in inputs[1:]]  # the outputs of all layers but the last
         layers = [log_softmax(npx.to_host(model.logits(x).data)[0]) for x in (*below, last)]
     tokens = labels(tokenizer, ids)
-    return Inspection(
-        tokens,
-        tokens[1:],
-        tokens[:-1],
-        maps,
-        layers[-1][:-1],
-        masks_of(model, maps),
-        np.stack([layer[:-1].argmax(axis=1) for layer in layers]),
-        np.stack([np.exp(layer[:-1].max(axis=1)) for layer in layers]),
-    )
+    lens = predictions([layer[:-1] for layer in layers])
+    return Inspection(tokens, tokens[1:], tokens[:-1], maps, masks_of(model, maps), *lens)
 
 
 @contextmanager
@@ -260,8 +250,8 @@ def inspect_encoder(model: Any, tokenizer: Any, text: str) -> Inspection:
     """Return the attention of an encoder over a text, as the kind "text". Raises UserError if the text is too long."""
     ids = source_ids(model, tokenizer, text)
     maps = {"text": np.stack([layer[0] for layer in model.attention_maps(np.array([[model.config.bos_id, *ids]]))])}
-    masks = masks_of(model, maps)
-    return Inspection([BEGIN, *labels(tokenizer, ids, "source")], [], [], maps, None, masks, None, None)
+    source = [BEGIN, *labels(tokenizer, ids, "source")]
+    return Inspection(source, [], [], maps, masks_of(model, maps), None, None, None)
 
 
 def log_softmax(logits: Any) -> Any:

@@ -18,6 +18,7 @@ from train.viewer.inspection import (
     log_softmax,
     masks_of,
     max_source_tokens,
+    predictions,
 )
 
 
@@ -69,14 +70,5 @@ def read_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledInsp
     target, source = labels(tokenizer, label_ids), [BEGIN, *labels(tokenizer, ids[1:], "source")]
     if words:
         target = [f"{word}/{tag}" for word, tag in zip(words, target, strict=True)]
-    inspection = Inspection(
-        source,
-        target,
-        source,
-        maps,
-        layers[-1],
-        masks_of(model, maps),
-        np.stack([layer.argmax(axis=1) for layer in layers]),
-        np.stack([np.exp(layer.max(axis=1)) for layer in layers]),
-    )
+    inspection = Inspection(source, target, source, maps, masks_of(model, maps), *predictions(layers))
     return LabeledInspection(inspection, ids, positions, label_ids)

@@ -196,7 +196,7 @@ class Page:
                 raise UserError(self.unavailable_reason)
             return QUESTIONS[name](self.sentences, query, send)
 
-        return stream(self.inference.lines(job))
+        return StreamingResponse(self.inference.lines(job), media_type="application/x-ndjson")
 
 
 def stamp(file: Path) -> str:
@@ -215,10 +215,6 @@ async def read_query(request: Request) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return query if isinstance(query, dict) else {}
-
-
-def stream(lines: AsyncIterator[bytes]) -> StreamingResponse:
-    return StreamingResponse(lines, media_type="application/x-ndjson")
 
 
 def application(page: Page, port: int, token: str = "") -> Guard:

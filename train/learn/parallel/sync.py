@@ -8,19 +8,20 @@ import time
 
 from npx.distributed.world import World
 from train.learn.signals import Signals
-from train.run.report import RankNotes, RunReport
+from train.run.report import RunReport
 
 
 class UpdateSync:
     """Times updates, each between `begin` and `end`, and synchronizes the ranks after each."""
 
-    def __init__(self, world: World, signals: Signals, notes: RankNotes, report: RunReport) -> None:
-        self.world, self.signals, self.notes, self.report = world, signals, notes, report
+    def __init__(self, world: World, signals: Signals, report: RunReport) -> None:
+        self.world, self.signals, self.report = world, signals, report
         self.overhead = 0.0  # seconds spent waiting in the last exchange; counted with the next update
 
     def begin(self) -> None:
         """Start the measurement of an update."""
         self.start, self.waited = time.perf_counter(), self.world.wait_seconds
+        self.report.lines = []
 
     def end(self) -> tuple[float, float]:
         """Return the seconds that the slowest rank took and the seconds lost to the network.
@@ -29,7 +30,7 @@ class UpdateSync:
         """
         waited = self.world.wait_seconds
         durations = time.perf_counter() - self.start + self.overhead, waited - self.waited + self.overhead
-        reports = self.world.gather((*durations, self.signals.received, self.notes.pop_lines()))
+        reports = self.world.gather((*durations, self.signals.received, self.report.lines))
         self.overhead = self.world.wait_seconds - waited
         seconds, waits, received, lines_of_ranks = zip(*reports, strict=True)
         self.signals.request_stop(any(received))

@@ -9,8 +9,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ TIMEOUT = 30.0  # seconds without data after which a connection counts as broken
 # A connection ends unless it delivers the headers and, after that, MIN_BYTES of content in PERIOD seconds.
 PERIOD, MIN_BYTES = 60.0, 1 << 14
 MAX_FAILURES = 5  # maximum number of consecutive connections with fewer than MIN_BYTES
-ProgressCallback = Callable[[Archive, int, int], object]  # archive, bytes downloaded, total bytes (0: unknown)
+SILENT = Display(enabled=False)
 
 
 class SafeRedirects(urllib.request.HTTPRedirectHandler):
@@ -34,16 +34,6 @@ class SafeRedirects(urllib.request.HTTPRedirectHandler):
     A redirect from HTTPS to HTTP is rejected, because others could then change the data.
     """
 
-    def http_error_302(self, request: Any, response: Any, *args: Any) -> Any:
-        try:
-            return super().http_error_302(request, response, *args)
-        except (OSError, http.client.HTTPException):
-            response.close()
-            raise
-        except ValueError as error:  # an invalid URL
-            response.close()
-            raise urllib.error.URLError(one_line(error)) from None
-
     def redirect_request(self, request: Any, *args: Any) -> Any:
         url = args[-1].lower()
         if not url.startswith("https://" if request.full_url.startswith("https://") else ("https://", "http://")):
@@ -51,53 +41,45 @@ class SafeRedirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(request, *args)
 
 
-class WatchedResponse(http.client.HTTPResponse):
-    """A response whose connection ends PERIOD seconds after the last call to `watch`."""
+class Connections(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
+    """Opens the connections of a download, each of which ends PERIOD seconds after the last call to `watch`."""
 
-    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
-        super().__init__(sock, *args, **options)
-        self.timer, self.sock, self.is_too_slow = threading.Timer(0, print), sock, False
-        self.watch()
+    def __init__(self) -> None:
+        super().__init__()
+        self.responses, self.timer = ExitStack(), threading.Timer(PERIOD, self.end)
+
+    def do_open(self, http_class: Any, req: Any, **http_conn_args: Any) -> Any:
+        def response(sock: socket.socket, *args: Any, **options: Any) -> http.client.HTTPResponse:
+            self.sock, self.is_too_slow = sock, False
+            self.watch()
+            return self.responses.enter_context(http.client.HTTPResponse(sock, *args, **options))
+
+        watched: Any = type("", (http_class,), {"response_class": staticmethod(response)})
+        return super().do_open(watched, req, **http_conn_args)
 
     def watch(self) -> None:
+        """End the connection PERIOD seconds from now."""
         self.timer.cancel()
-        self.timer = threading.Timer(PERIOD, self._end)
+        self.timer = threading.Timer(PERIOD, self.end)
         self.timer.daemon = True
         self.timer.start()
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """End the connection."""
         self.is_too_slow = True
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self.timer.cancel()
-        super().close()
-
-
-class Watched(urllib.request.AbstractHTTPHandler):
-    """Opens connections whose responses are watched."""
-
-    def do_open(self, http_class: Any, req: Any, **http_conn_args: Any) -> Any:
-        def connect(*args: Any, **options: Any) -> Any:
-            connection = http_class(*args, **options)
-            connection.response_class = WatchedResponse
-            return connection
-
-        return super().do_open(connect, req, **http_conn_args)
-
-
-HANDLERS = [type("", (Watched, base), {}) for base in (urllib.request.HTTPHandler, urllib.request.HTTPSHandler)]
-for status in (301, 303, 307, 308):  # the statuses that the base class handles too
-    setattr(SafeRedirects, f"http_error_{status}", SafeRedirects.http_error_302)
-OPENER = urllib.request.build_opener(SafeRedirects, *HANDLERS)
+        self.responses.close()
 
 
 def fetch_all(
     archives: Sequence[Archive],
     folder: Path,
     mirror: str = "",
-    on_progress: ProgressCallback = lambda *_: None,
+    display: Display = SILENT,
 ) -> list[dict[str, Any]]:
     """Download the archives that are missing from `folder`, verify all of them, and return their manifest entries.
 
@@ -105,7 +87,7 @@ def fetch_all(
         archives: the files to download.
         folder: where to store them. A file that the user has put there is accepted if its hash matches.
         mirror: a folder or URL to take the files from, instead of their published URLs.
-        on_progress: called with the archive, the bytes downloaded and the total.
+        display: shows the progress of each download.
 
     Raises UserError for a wrong hash, too little disk space or a failed download. If a download fails, the message
     lists the names and hashes of all missing files.
@@ -124,7 +106,8 @@ def fetch_all(
             entries.append(verify(archive, file))
         else:
             try:
-                entries.append(fetch(archive, file, url, on_progress))
+                with display.work(archive.name, "MiB") as work:
+                    entries.append(fetch(archive, file, url, work))
             except (OSError, ValueError) as error:  # ValueError: an invalid URL
                 if getattr(error, "errno", None) == errno.ENOSPC:
                     raise
@@ -137,7 +120,7 @@ def fetch_all(
     return entries
 
 
-def fetch(archive: Archive, file: Path, url: str, on_progress: ProgressCallback) -> dict[str, Any]:
+def fetch(archive: Archive, file: Path, url: str, work: Work) -> dict[str, Any]:
     """Download a URL, or copy a path, to `file` and return its manifest entry.
 
     Partial data is kept in `file`.part and resumed; a broken connection is retried. Raises OSError if the file cannot
@@ -157,16 +140,15 @@ def fetch(archive: Archive, file: Path, url: str, on_progress: ProgressCallback)
         while True:
             size_before = part.stat().st_size if part.exists() else 0
             try:
-                if download(archive, part, url, on_progress):
-                    break
-                reason: Exception = ConnectionError("the connection was closed early")
+                download(archive, part, url, work)
+                break
             except urllib.error.HTTPError as error:
                 error.close()
                 if error.code == 416 and size_before:  # range not satisfiable: the file is already complete
                     break
                 if error.code < 500:
                     raise
-                reason = error
+                reason: Exception = error
             except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
                 reason = error
             failures = 0 if part.exists() and part.stat().st_size >= size_before + MIN_BYTES else failures + 1
@@ -183,11 +165,14 @@ def fetch(archive: Archive, file: Path, url: str, on_progress: ProgressCallback)
     return entry
 
 
-def download(archive: Archive, part: Path, url: str, on_progress: ProgressCallback) -> bool:
-    """Append the rest of a URL's content to `part`; return whether it is complete."""
+def download(archive: Archive, part: Path, url: str, work: Work) -> None:
+    """Append the rest of a URL's content to `part`. Raises ConnectionError if it is incomplete."""
     size = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={size}-"} if size else {})
-    with OPENER.open(request, timeout=TIMEOUT) as response:
+    with (
+        closing(Connections()) as connections,
+        urllib.request.build_opener(SafeRedirects, connections).open(request, timeout=TIMEOUT) as response,
+    ):
         if size and response.status != 206:  # the server ignores the range and sends the complete file
             size = 0
         elif not response.headers.get("Content-Range", prefix := f"bytes {size}-").startswith(prefix):
@@ -198,20 +183,21 @@ def download(archive: Archive, part: Path, url: str, on_progress: ProgressCallba
         with open(open_inside(part, os.O_WRONLY | os.O_APPEND), "ab") as file:
             if not size:
                 file.truncate(0)
-            size_watched = size
+            size_watched, work.first, work.total = size, size >> 20, total >> 20 or None
             while block := response.read1(BLOCK):
                 file.write(block)
                 size += len(block)
                 if size >= size_watched + MIN_BYTES:
                     size_watched = size
-                    response.watch()
-                on_progress(archive, size, total)
+                    connections.watch()
+                work.done = size >> 20
                 if size > (limit := archive.size or MAX_SIZE):
                     part.unlink()
                     raise UserError(f"{archive.name}: expected {limit:,} bytes; got more; try another --mirror")
-            if response.is_too_slow:
+            if connections.is_too_slow:
                 raise TimeoutError(f"fewer than {MIN_BYTES:,} bytes in {PERIOD:g} seconds")
-    return not total or size >= total
+    if total and size < total:
+        raise ConnectionError("the connection was closed early")
 
 
 def verify(archive: Archive, file: Path, attempt: str = "deleting it to download it again") -> dict[str, Any]:
@@ -225,19 +211,3 @@ def verify(archive: Archive, file: Path, attempt: str = "deleting it to download
         raise UserError(f"{file}: expected {archive.hash}; got {actual} ({sizes}); try {attempt}")
     checked_by = "sha256" if archive.sha256 else "md5" if archive.md5 else "nothing published"
     return {"file": archive.name, "url": archive.url, "bytes": size, "sha256": sha256, "checked_by": checked_by}
-
-
-@contextmanager
-def download_progress(display: Display) -> Iterator[ProgressCallback]:
-    """Yield a callback that shows the download in progress."""
-    with ExitStack() as stack:
-        works: dict[str, Work] = {}
-
-        def update(archive: Archive, size: int, total: int) -> None:
-            if archive.name not in works:
-                stack.close()  # the previous download is complete
-                work = display.work(archive.name, "MiB", total >> 20 if total else None, size >> 20)
-                works[archive.name] = stack.enter_context(work)
-            works[archive.name].done = size >> 20
-
-        yield update

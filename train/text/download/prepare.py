@@ -31,7 +31,7 @@ from train.progress import Display, Work
 from train.text.corpus import prepare
 from train.text.download.catalog import Dataset, Pair
 from train.text.download.clean import REASONS, Cleaner, Rules
-from train.text.download.fetch import download_progress, fetch_all
+from train.text.download.fetch import fetch_all
 from train.text.download.hold_out import choose_sources, hold_out
 from train.text.download.unpack import read_pairs
 from train.text.lines import check_parallel, count_shared_lines, read_lines, read_parallel
@@ -102,8 +102,7 @@ def prepare_dataset(
         if marker is None:
             write_json(out / BEGUN, {"of": "npx-transformer data"})
         display = stack.enter_context(Display(progress))
-        with download_progress(display) as on_progress:
-            sources = fetch_all(dataset.archives, out / "downloads", mirror, on_progress)
+        sources = fetch_all(dataset.archives, out / "downloads", mirror, display)
         sources += [{"file": path, "bytes": Path(path).stat().st_size, "sha256": digest(path)} for path in user_paths]
         texts = write_texts(dataset, out, settings, sources, display)
         train = [out / f"train.{language}" for language in (dataset.src, dataset.tgt)]

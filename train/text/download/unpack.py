@@ -13,7 +13,7 @@ from typing import IO, Any, cast
 from train.errors import UserError, one_line
 from train.files import open_for_reading
 from train.text.download.catalog import Pair
-from train.text.lines import limited_lines, unequal_lines_error
+from train.text.lines import decode_line, limited_lines, unequal_lines_error
 
 SEGMENT = re.compile(r"<seg.*?>(.*)</seg>.*?")
 DAMAGE_ERRORS = (tarfile.TarError, zlib.error, EOFError, OSError)  # raised when reading a damaged file
@@ -112,14 +112,7 @@ def decode_lines(file: IO[bytes], name: str, attempt: str) -> Iterator[str]:
     """
     try:
         for number, raw in enumerate(limited_lines(file, name), 1):
-            try:
-                line = raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"{name}, line {number}: expected UTF-8 text; got byte {raw[error.start]:#04x}; "
-                    "try converting it (iconv -t UTF-8)"
-                ) from None
-            yield line.removeprefix("\ufeff") if number == 1 else line
+            yield decode_line(raw, name, number)
     except DAMAGE_ERRORS as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
