@@ -14,7 +14,7 @@ from train.errors import UserError
 from train.learn.optimizer import Adam
 from train.metrics.classification import LabelScores
 from train.run.checkpoint import load_model
-from train.tasks import TASKS, labeling
+from train.tasks import TASKS, line_predictions
 from train.tasks.line_predictions import embed_lines, label_lines
 from train.text import sentencepiece_tokenizer
 from train.text.affixes import AffixTokenizer, affix_spec
@@ -338,7 +338,7 @@ def test_results_do_not_depend_on_the_batch(runs, monkeypatch):
     lines = [SENTENCES[0], "the cat", "likes", *SENTENCES[5:8]]
     together = list(label_lines(model, tokenizer, lines, "tagging"))
     vectors = list(embed_lines(model, tokenizer, lines))
-    monkeypatch.setattr(labeling, "BATCH_TOKENS", 1)
+    monkeypatch.setattr(line_predictions, "BATCH_TOKENS", 1)
     alone = list(label_lines(model, tokenizer, lines, "tagging"))
     for a, b in zip(together, alone, strict=True):
         assert a.labels == b.labels and np.allclose(a.probabilities, b.probabilities, atol=1e-5)

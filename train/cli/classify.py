@@ -84,7 +84,7 @@ def classify(
         with line_progress("labeled", gold or input, output, not quiet and gold is None) as work:
             results = label_lines(network, tokenizer, lines, task.name, on_progress=work.advance)
             for index, result in enumerate(results):
-                file.write(format_labeling(index, result, names, top or 1, as_json) + "\n")
+                file.write(format_prediction(index, result, names, top or 1, as_json) + "\n")
                 file.flush()
                 if gold is not None:
                     predicted.append(result.labels)
@@ -95,7 +95,7 @@ def classify(
         warn(f"labeled {work.result()}, with {origin.path}")
 
 
-def format_labeling(index: int, result: Any, names: list[str], top: int, as_json: bool) -> str:
+def format_prediction(index: int, result: Any, names: list[str], top: int, as_json: bool) -> str:
     """Return the output for a line: tags, or `top` labels with their probabilities."""
     if result.words:
         if not as_json:

@@ -69,7 +69,9 @@ def draw(
         "beam": (beam, ("heads", "beam")), "alpha": (alpha, ("heads", "beam")), "sentences": (sentences, ("roles",)),
     }.items():  # fmt: skip
         if value not in (None, "") and what not in pictures:
-            raise UserError(f"draw: --{name} applies only to {' and '.join(pictures)}; got {what}; omit it")
+            raise UserError(
+                f"draw: --{name} applies only to {' and '.join(pictures)}; got {what}; try without --{name}"
+            )
     if what not in ("heads", "beam"):
         if what != "curves":
             use_device(device)
