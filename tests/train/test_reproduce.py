@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import assume, given
@@ -391,7 +392,7 @@ def test_training_time_from_a_given_speed(capfd):
 
 def test_measure_speed_takes_the_fastest_update(texts, monkeypatch):
     clock = iter([0.0, 9.0, 10.0, 10.5, 20.0, 20.25, 30.0, 31.0])
-    monkeypatch.setattr(speed.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(speed, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     config = RunConfig.from_dict({}, [*SMALL, "train.batch_tokens=100"])
     tokens_per_second = speed.measure_speed(config.transformer_config(300), config)
     assert tokens_per_second == 3 * 2 * 30 / 0.25  # 3 pairs of 30 tokens per side; the fastest step after the warmup

@@ -1,5 +1,6 @@
 """`draw`: a picture of a run as PNG or SVG, with its alternative text in a second file."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -99,9 +100,7 @@ def load_for_search(run: Path, overrides: dict[str, Any]) -> tuple[Any, Any, str
     from train.run.checkpoint import load_with_origin
 
     model, tokenizer, config, origin = load_with_origin(run, "", warn)
-    s = config.search
-    search = {"beam": s.beam, "alpha": s.alpha, "penalty": s.penalty, "max_extra": s.max_extra}
-    search |= {name: getattr(s, name) for name in ("full_beam", "finish_in_beam", "stop_at_beam")}
+    search = {name: value for name, value in asdict(config.search).items() if name != "batch_tokens"}
     return model, tokenizer, origin.caption, search | overrides
 
 

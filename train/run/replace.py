@@ -15,8 +15,6 @@ from pathlib import Path
 
 from train.files import WriteError, fsync
 
-REPLACED = ".{}.replaced"  # the name of an old folder until its replacement is in place
-
 
 def hidden_name(path: Path, suffix: str) -> str:
     """Return the path of a hidden sibling.
@@ -103,7 +101,7 @@ def original_name(path: Path) -> str:
 
 def finish_replacements(parent: Path) -> None:
     """Complete or undo every replacement in a folder that a killed process left unfinished. Requires the lock."""
-    for old in parent.glob(REPLACED.format("*")):
+    for old in parent.glob(".*.replaced"):
         target = parent / original_name(old)
         with suppress(OSError):
             if target.exists():
