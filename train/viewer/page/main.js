@@ -49,6 +49,11 @@ function remove(name) {
     .remove();
 }
 
+// Past the navigation and the sentence; following the link would leave the view, whose name the address has.
+document.querySelector(".skip")?.addEventListener("click", (event) => {
+  event.preventDefault();
+  document.querySelector("main > section:not([hidden]) > h2").focus();
+});
 const button = document.getElementById("theme");
 const nameTheme = () => (button.textContent = theme() === "dark" ? "Light" : "Dark");
 button.addEventListener("click", () => {
