@@ -92,6 +92,7 @@ export function start(section) {
   dropped.addEventListener("change", draw);
   late.addEventListener("change", draw);
   new ResizeObserver(() => search && draw()).observe(place);
+  addEventListener("resize", () => search && place.clientWidth && draw());
 
   const path = (i) => (i < 0 ? [] : [...path(search.nodes[i].parent), i]);
 
@@ -127,14 +128,16 @@ export function start(section) {
       Math.max(...shown.map((i) => lengthOf(search.nodes[i].label, size) + (isFlat ? besideLabel(search.nodes[i]) : 0)));
     const narrowest = (size, isFlat) =>
       Math.min(WIDEST, Math.max(56, longest(size, isFlat) + 12)) + (isFlat ? 14 : 10);
-    const fitting = (isFlat) => LETTERS.find((size) => largest * narrowest(size, isFlat) <= available);
-    const isFlat = high / count < 64 && Boolean(fitting(true)),
-      size = fitting(isFlat) ?? LETTERS[0],
-      perStep = Math.min(ROW, Math.max(isFlat ? 42 : 56, high / count)),
+    const linesOf = (size, isFlat) => Math.ceil(largest / Math.max(1, Math.floor(available / narrowest(size, isFlat))));
+    const lines = linesOf(LETTERS.at(-1), false); // of a step, as few as possible
+    const fitting = (isFlat) => LETTERS.find((size) => linesOf(size, isFlat) === lines);
+    const isFlat = high / count / lines < 64 && Boolean(fitting(true)),
+      size = fitting(isFlat),
+      [least, lowest] = isFlat ? [42, 24] : [56, 38], // of a step of one line, and of a box
+      perStep = Math.min(ROW, Math.max(least, high / count - (lines - 1) * (lowest + NEXT))),
       H = Math.min(50, perStep - GAP), // of a box
-      inLine = Math.max(1, Math.floor(available / narrowest(size, isFlat))),
-      most = Math.ceil(largest / Math.ceil(largest / inLine)), // boxes per line
-      pitch = Math.max(Math.min(260, available / most), narrowest(size, isFlat)),
+      most = Math.ceil(largest / lines), // boxes per line
+      pitch = Math.max(Math.min(360, available / most), narrowest(size, isFlat)),
       width = margin + Math.max(available, most * pitch),
       w = pitch - 10;
     const at = new Map([[-1, [margin + (most * pitch) / 2, 8]]]),

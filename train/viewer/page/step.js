@@ -275,7 +275,7 @@ export function start(section) {
     all.refresh();
   }
 
-  // Makes the graph as large as the window allows, with letters (of 14 units) of 0.9 to 2.4 rem; in a presentation, whose
+  // Makes the graph as large as the window allows, with letters (of 14 units) of 0.8 to 2.4 rem; in a presentation, whose
   // letters are larger, they may be smaller so that it fits.
   function fit() {
     const svg = drawing.firstElementChild;
@@ -284,7 +284,7 @@ export function start(section) {
       isPresenting = "presenting" in document.documentElement.dataset;
     const high = innerHeight - (drawing.getBoundingClientRect().top + scrollY) - 3.5 * rem,
       fitting = Math.min(drawing.clientWidth / graph.width, high / graph.height),
-      [least, most] = [isPresenting ? 0.6 : 0.9, 2.4].map((letter) => (letter * rem) / 14);
+      [least, most] = [isPresenting ? 0.6 : 0.8, 2.4].map((letter) => (letter * rem) / 14);
     svg.style.width = `${graph.width * Math.min(most, Math.max(least, fitting))}px`;
   }
 
