@@ -100,7 +100,6 @@ export function start(section) {
     hint.hidden = true;
     control.hidden = meaning.hidden = false;
     reason.textContent = `The search ended: ${search.stop_reason.replace(/-(?=\d)/g, "−")}.`;
-    const best = new Set(path(search.won[0] ?? -1));
     const steps = Math.max(...search.nodes.map(({ length }) => length)),
       end = search.nodes[search.won[0]]?.length ?? steps;
     lateLabel.hidden = end === steps;
@@ -163,15 +162,12 @@ export function start(section) {
         "Arrow keys move between hypotheses.",
     });
     rows.forEach((row, step) => svg.append(el("text", { x: 0, y: tops[step] + 4, class: "tick" }, `step ${step}`)));
-    const chosenPath = new Set(path(selected)),
-      importance = ([i]) => (best.has(i) ? 2 : chosenPath.has(i) ? 1 : 0); // drawn above the others
-    for (const [i, [x, y]] of [...at].sort((a, b) => importance(a) - importance(b))) {
+    for (const [i, [x, y]] of at) {
       if (i < 0) continue;
       const { parent, length } = search.nodes[i],
         [px, py] = at.get(parent) ?? at.get(-1);
       const d = edge([px, py + (parent < 0 ? 4 : H / 2)], [x, y - H / 2], bottoms[length - 1], tops[length] - H / 2, pitch);
-      const kind = [search.nodes[i].fate === "dropped" ? "edge faint" : "edge", "edge chosen", "edge lit"][importance([i])];
-      svg.append(el("path", { d, class: kind, "data-edge": i }));
+      svg.append(el("path", { d, class: "edge", "data-edge": i }));
     }
     for (const [i, [x, y]] of at) {
       if (i < 0) continue;
@@ -205,13 +201,9 @@ export function start(section) {
         el(
           "g",
           {
-            class: `box ${node.fate.replace(" ", "-")}${best.has(i) ? " lit" : ""}${
-              i === selected ? " selected" : chosenPath.has(i) ? " chosen" : ""
-            }`,
-            tabindex: i === selected || (selected < 0 && i === 0) ? 0 : -1,
+            class: `box ${node.fate.replace(" ", "-")}`,
             role: "button",
             "data-node": i,
-            "aria-pressed": String(i === selected),
             "aria-label": `step ${node.length}, ${node.label}, score ${fixed(node.score)}, ${node.fate}`,
             onclick: () => select(i),
             onpointerenter: () => trace(i),
@@ -246,7 +238,31 @@ export function start(section) {
       select(to, true);
     });
     place.replaceChildren(svg);
+    mark();
     explain();
+  }
+
+  // Marks the best path and the selected hypothesis, and draws their edges above the others.
+  function mark() {
+    const best = new Set(path(search.won[0] ?? -1)),
+      chosenPath = new Set(path(selected)),
+      [first] = place.querySelectorAll("[data-node]");
+    for (const box of place.querySelectorAll("[data-node]")) {
+      const i = Number(box.dataset.node);
+      box.classList.toggle("lit", best.has(i));
+      box.classList.toggle("selected", i === selected);
+      box.classList.toggle("chosen", i !== selected && chosenPath.has(i));
+      box.setAttribute("aria-pressed", String(i === selected));
+      box.setAttribute("tabindex", i === selected || (selected < 0 && box === first) ? 0 : -1);
+    }
+    const above = { lit: [], chosen: [] };
+    for (const line of place.querySelectorAll("[data-edge]")) {
+      const i = Number(line.dataset.edge),
+        kind = best.has(i) ? "lit" : chosenPath.has(i) ? "chosen" : search.nodes[i].fate === "dropped" ? "faint" : "";
+      line.setAttribute("class", `edge ${kind}`.trim());
+      above[kind]?.push(line);
+    }
+    first?.before(...above.chosen, ...above.lit);
   }
 
   const focused = () => Number(place.querySelector("[data-node]:focus")?.dataset.node ?? -1);
@@ -264,7 +280,8 @@ export function start(section) {
 
   function select(i, focus = true) {
     selected = i;
-    draw();
+    mark();
+    explain();
     if (focus) place.querySelector(`[data-node="${i}"]`)?.focus({ preventScroll: false });
   }
 
