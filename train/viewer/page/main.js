@@ -66,7 +66,8 @@ presenting(document.getElementById("present"));
 const about = await start();
 if (about) {
   const { model: trained, runs } = about;
-  document.getElementById("run").textContent = trained
+  const summary = document.getElementById("run");
+  summary.textContent = summary.title = trained
     ? `${runs[0]}: ${trained.layers} layers, ${trained.heads} heads, d_model ${trained.d_model}, ` +
       `${rounded(trained.parameters)} parameters`
     : about.unavailable_reason;
