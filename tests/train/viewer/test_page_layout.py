@@ -128,6 +128,10 @@ def test_every_head_of_a_short_sentence_names_its_tokens(tab, address):
             return wrong;
         }}""")
         assert found == [], kind
+    tab.set_viewport_size({"width": 1000, "height": 800})
+    until(tab, "document.querySelector('.wide .grid[data-kind=cross].named')")  # in a row of its own
+    tops = tab.locator(".kind").evaluate_all("all => all.map((one) => one.offsetTop)")
+    assert tops[0] < tops[1] == tops[2]
     tab.set_viewport_size({"width": 390, "height": 844})
     tab.fill("#text", SENTENCE)
     tab.press("#text", "Enter")

@@ -137,16 +137,27 @@ function block(kind, grid, [row, column], off, open) {
   };
 }
 
-// Names the rows and columns of the heads after their tokens, if a cell then still has the height of a letter.
+// Names the rows and columns of the heads after their tokens, if a cell then still has the height of a letter. The first
+// kind takes a row of its own if its tokens can be named only then. The widths are those of .heads and .grid in page.css.
 function nameTokens(place, heads, rows, columns) {
-  const { fontSize } = getComputedStyle(place.querySelector(".names")),
-    cell = (place.clientWidth - 6.5 * 16 * unit()) / heads / (columns.length + GAP), // as in page.css
-    isNamed = cell >= 1.3 * parseFloat(fontSize);
+  const kind = place.parentElement,
+    all = kind.parentElement,
+    rem = 16 * unit(),
+    [names, least, most] = [6.5, 4, 12].map((width) => width * rem), // of the names, and of one head
+    gap = 2 * rem;
+  const letter = parseFloat(getComputedStyle(place.querySelector(".names")).fontSize),
+    hasRoom = (width) => (Math.min(width - names, most * heads) / heads / (columns.length + GAP)) >= 1.3 * letter;
+  const across = Math.floor((all.clientWidth + gap) / (names + least * heads + gap)),
+    n = Math.max(1, Math.min(all.childElementCount, across)),
+    fits = hasRoom((all.clientWidth - (n - 1) * gap) / n),
+    isWide = !fits && kind === all.firstElementChild && hasRoom(all.clientWidth),
+    isNamed = fits || isWide;
+  kind.classList.toggle("wide", isWide);
   if (place.classList.contains("named") === isNamed) return;
   place.classList.toggle("named", isNamed);
-  for (const [kind, labels] of Object.entries({ rows, columns }))
-    for (const names of place.querySelectorAll(`.${kind}`))
-      names.replaceChildren(...(isNamed ? labels.map((label) => el("span", {}, label)) : []));
+  for (const [side, labels] of Object.entries({ rows, columns }))
+    for (const tokens of place.querySelectorAll(`.${side}`))
+      tokens.replaceChildren(...(isNamed ? labels.map((label) => el("span", {}, label)) : []));
 }
 
 // A canvas behind the weights with hatched areas where they are masked, in the resolution of the screen.
