@@ -3,7 +3,7 @@ import { el, number, reach, recorded, recording, table, collapsible, unit } from
 
 const HUES = ["--forward", "--backward", "--third", "--fourth", "--fifth", "--sixth", "--seventh", "--eighth"];
 const PARTS = { train: "training", valid: "validation" };
-const height = () => Math.max(260 * unit(), 0.3 * innerHeight);
+const height = () => Math.max(260 * unit(), 0.34 * innerHeight);
 
 export function start(section, about) {
   const grid = el("div", { class: "curves" });
