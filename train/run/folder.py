@@ -99,6 +99,10 @@ class RunFolder:
         """Return the existing checkpoint folders without an optimizer state: averaged, best, best-N."""
         return [*filter(Path.is_dir, map(existing_folder, (self.averaged, self.best))), *self.best_steps()]
 
+    def identifying_files(self) -> list[Path]:
+        """Return the files that determine how the run resumes; state.json of a checkpoint has its checksums."""
+        return [self.config_file, self.tokenizer_file, *(step / "state.json" for step in self.steps())]
+
     # ---- the state of the folder
 
     def is_new(self) -> bool:
