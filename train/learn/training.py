@@ -19,17 +19,16 @@ from train.files import text_digest, write_text
 from train.json_files import read_sealed
 from train.learn.initial import initialize, select
 from train.learn.memory import check_memory
-from train.learn.parallel.join import check_equal, check_equal_files, check_equal_inputs, join_ranks
+from train.learn.parallel.join import check_equal, check_equal_inputs, check_equal_run, join_ranks
 from train.learn.signals import reraise_lost_interrupts
 from train.learn.trainer import Trainer
 from train.progress import Display, Work
-from train.run.checkpoint import find_checkpoint, resumed_config
+from train.run.checkpoint import resumed_config
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.run.keys import METRICS
 from train.run.metric_files import check_tensorboard
 from train.run.state import Summary
-from train.run.storage import STATE
 from train.tasks import TASKS, Task
 from train.tasks.protocols import Corpus, TextTokenizer
 from train.text.lines import count_shared_lines
@@ -97,7 +96,7 @@ def train(
                 stack.enter_context(run.creating(resume))
                 if not resume:
                     write_text(run.config_file, config.dump())
-        check_equal_files("--out", run.path, run.identifying_files())
+        check_equal_run("--out", run.path)
         with world.rank_zero_first(), Display(progress and world.rank == 0) as display:
             reuse = resume or world.rank > 0  # the other ranks read what rank 0 has written
             if reuse:
@@ -110,7 +109,7 @@ def train(
         check_memory(shape, t, precision)
         model = shape.build(t.seed, precision.weight_dtype)
         if t.init and not (resume and run.steps()):
-            check_equal_files("--init", Path(t.init), [find_checkpoint(t.init) / STATE])
+            check_equal_run("--init", Path(t.init))
             display.write(initialize(model, t.init, t.init_only, tokenizer, warnings.append))
         deadline = start + 3600 * max_hours if max_hours else None
         trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress, deadline, debug)

@@ -99,10 +99,6 @@ class RunFolder:
         """Return the existing checkpoint folders without an optimizer state: averaged, best, best-N."""
         return [*filter(Path.is_dir, map(existing_folder, (self.averaged, self.best))), *self.best_steps()]
 
-    def identifying_files(self) -> list[Path]:
-        """Return the files that determine how the run resumes; state.json of a checkpoint has its checksums."""
-        return [self.config_file, self.tokenizer_file, *(step / "state.json" for step in self.steps())]
-
     # ---- the state of the folder
 
     def is_new(self) -> bool:
@@ -149,7 +145,8 @@ class RunFolder:
         elif self.weights():
             got, attempt = "an existing run folder that has lost its checkpoints step-N", "a new --out"
         else:
-            got, attempt = "a folder with other files" if self.path.is_dir() else "a file", "a new --out"
+            got = "a folder with other files" if self.path.is_dir() else describe_path(self.path)
+            attempt = "a new --out"
         return UserError(f"{self.path}: expected a new run folder, or --resume; got {got}; try {attempt}")
 
     # ---- writing

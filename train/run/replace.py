@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from train.files import WriteError, fsync
+from train.files import WriteError, fsync, unique_name
 
 REPLACED = ".{}.replaced"  # the name of an old folder until its replacement is in place
 
@@ -28,9 +28,12 @@ def hidden_name(path: Path, suffix: str) -> str:
 
 
 @contextmanager
-def new_folder(target: Path) -> Iterator[str]:
-    """Create a hidden folder, yield its path, and rename it to `target`, which it replaces, after the block."""
-    partial = hidden_name(target, "partial")
+def new_folder(target: Path, replaces: bool = True) -> Iterator[str]:
+    """Create a hidden folder, yield its path, and rename it to `target`, which it replaces, after the block.
+
+    Without `replaces`, for a folder that the user named, `target` must be missing or empty.
+    """
+    partial = hidden_name(target, "partial") if replaces else unique_name(target.parent)
     try:
         if os.path.lexists(partial):
             try:
@@ -41,7 +44,10 @@ def new_folder(target: Path) -> Iterator[str]:
         os.makedirs(partial)
         yield partial
         fsync(partial)
-        replace_folder(partial, target)
+        if replaces:
+            replace_folder(partial, target)
+        else:
+            os.rename(partial, target)
     finally:
         remove_partial(partial)
 

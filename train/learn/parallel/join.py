@@ -1,6 +1,5 @@
 """Joining the ranks that were started together, without importing the trainer."""
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,14 +31,14 @@ def check_equal_inputs(config: RunConfig, texts: Iterable[str], **options: Any) 
     check_equal(collect)
 
 
-def check_equal_files(option: str, folder: Path, files: Iterable[Path]) -> None:
-    """Raise UserError on every rank, naming `option`, unless these files of a folder are equal on all ranks."""
-    check_equal(
-        lambda: {
-            f"{option}, {os.path.relpath(file, folder)}": f"SHA-256 {digest(file)}" if file.exists() else "no such file"
-            for file in files
-        }
-    )
+def check_equal_run(option: str, folder: Path) -> None:
+    """Raise UserError on every rank, naming `option`, unless all ranks have the same run in a folder.
+
+    state.json of a checkpoint has the checksums of its other files.
+    """
+    names = "config.toml", "tokenizer.json", "state.json", "checkpoints/*/state.json"
+    files = (file for name in names for file in folder.glob(name))
+    check_equal(lambda: {f"{option}, {file.relative_to(folder)}": f"SHA-256 {digest(file)}" for file in files})
 
 
 def check_equal(collect: Callable[[], Mapping[str, Any]]) -> None:
@@ -52,8 +51,7 @@ def check_equal(collect: Callable[[], Mapping[str, Any]]) -> None:
     first, *others = world.gather({**collect()})
     for rank, other in enumerate(others, 1):
         for key in {**first, **other}:
-            if (expected := first.get(key)) != (got := other.get(key)):
-                raise UserError(
-                    f"rank {rank}: {key}: expected {format_value(expected, 90)} as on rank 0; "
-                    f"got {format_value(got, 90)}; try the same command and files on every rank"
-                )
+            expected, got = (format_value(values.get(key, "nothing"), 90) for values in (first, other))
+            if first.get(key) != other.get(key):
+                attempt = "the same command and files on every rank"
+                raise UserError(f"rank {rank}: {key}: expected {expected} as on rank 0; got {got}; try {attempt}")
