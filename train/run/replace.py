@@ -44,10 +44,7 @@ def new_folder(target: Path, replaces: bool = True) -> Iterator[str]:
         os.makedirs(partial)
         yield partial
         fsync(partial)
-        if replaces:
-            replace_folder(partial, target)
-        else:
-            os.rename(partial, target)
+        (replace_folder if replaces else os.rename)(partial, target)
     finally:
         remove_partial(partial)
 

@@ -32,20 +32,14 @@ def check_equal_inputs(config: RunConfig, texts: Iterable[str], **options: Any) 
 
 
 def check_equal_run(option: str, folder: Path) -> None:
-    """Raise UserError on every rank, naming `option`, unless all ranks have the same run in a folder.
-
-    state.json of a checkpoint has the checksums of its other files.
-    """
-    names = "config.toml", "tokenizer.json", "state.json", "checkpoints/*/state.json"
+    """Raise UserError on every rank, naming `option`, unless all ranks have the same run in a folder."""
+    names = "config.toml", "tokenizer.json", "state.json", "checkpoints/*/state.json"  # which has checksums of weights
     files = (file for name in names for file in folder.glob(name))
     check_equal(lambda: {f"{option}, {file.relative_to(folder)}": f"SHA-256 {digest(file)}" for file in files})
 
 
 def check_equal(collect: Callable[[], Mapping[str, Any]]) -> None:
-    """Raise UserError on every rank, naming a rank and a key, unless `collect` returns equal values on all ranks.
-
-    A single process does not call it.
-    """
+    """Raise UserError on every rank, naming a rank and a key, unless `collect` returns equal values on all ranks."""
     if (world := npx.distributed.world()).size == 1:
         return
     first, *others = world.gather({**collect()})

@@ -135,8 +135,7 @@ def fetch(archive: Archive, file: Path, url: str, work: Work) -> dict[str, Any]:
             file_.truncate()
             shutil.copyfileobj(source, file_)
     elif not (re.match("https?://[^/]", url) and url.isascii()):
-        expected = "expected a folder, http:// or https:// with a host, in ASCII"
-        raise UserError(f"--mirror: {expected}; got {url[:200]}; try another mirror")
+        raise UserError(f"--mirror: expected a folder, http:// or https:// and a host in ASCII; got {url[:200]}")
     else:
         failures = 0
         while True:
