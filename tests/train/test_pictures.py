@@ -101,13 +101,20 @@ def test_curves_of_two_runs_tell_them_apart(tmp_path, uninterrupted):
     assert "other, validation perplexity, valid: first" in alt and f"at update {last['step']}" in alt
 
 
+def test_curves_leave_out_values_that_no_axis_can_show(tmp_path):
+    entries = [{"kind": "train", "step": step, "loss": x, "lr": x / 1e200} for step, x in ((1, -1e308), (2, 1e308))]
+    alt = draw_curves({"run": series(entries)}, tmp_path / "a.svg", "metrics").read_text()
+    assert "learning rate" in alt and "loss" not in alt
+
+
 @pytest.mark.parametrize("kind", ["a pipe", "an empty folder"])
 def test_curves_of_something_else_name_it(tmp_path, capsys, kind):
-    (tmp_path / "config.toml").touch()
-    os.mkfifo(tmp_path / "metrics.jsonl") if kind == "a pipe" else (tmp_path / "metrics.jsonl").mkdir()
-    assert main(["draw", str(tmp_path), "curves", "--out", str(tmp_path / "a.svg")]) == 2
+    (run := tmp_path / "run").mkdir()
+    (run / "config.toml").touch()
+    os.mkfifo(run / "metrics.jsonl") if kind == "a pipe" else (run / "metrics.jsonl").mkdir()
+    assert main(["draw", str(run), "curves", "--out", str(tmp_path / "a.svg")]) == 2
     got = kind.replace("an empty", "a")
-    assert capsys.readouterr().err.endswith(f"{tmp_path}/metrics.jsonl: expected a file; got {got}; try removing it\n")
+    assert capsys.readouterr().err.endswith(f"{run}/metrics.jsonl: expected a file; got {got}; try removing it\n")
 
 
 def test_the_papers_figures(tmp_path, uninterrupted, capsys):

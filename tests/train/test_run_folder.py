@@ -391,6 +391,12 @@ def test_a_kill_before_pruning_leaves_the_same_checkpoints_after_resuming(text, 
     assert sorted(os.listdir(out / "checkpoints")) == sorted(os.listdir(uninterrupted / "checkpoints"))
 
 
+def test_a_link_without_a_target_is_named(text, tmp_path):
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(UserError, match="link: expected a new run folder, or --resume; got a broken link; try"):
+        run(text, tmp_path / "link")
+
+
 # ---- writing files
 
 

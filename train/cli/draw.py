@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from train.cli.app import Device, RunPath, app, use_device
+from train.cli.app import Device, RunPath, app, check_output, use_device
 from train.cli.options import number_option, search_option, text_option, warn
 from train.errors import UserError, nearest
 
@@ -65,6 +65,8 @@ def draw(
         raise UserError(f"draw: expected RUN and one of {', '.join(PICTURES)}; got '{what}'; try {attempt}")
     picture.check(out)
     picture.check_alt_text(out)
+    for path in (out, picture.alt_text_path(out)):
+        check_output(path, models=[run, *(also or ())])
     for name, (value, pictures) in {
         "input": (input, ("heads", "beam")), "kind": (kind, ("heads",)), "also": (also, ("curves",)),
         "beam": (beam, ("heads", "beam")), "alpha": (alpha, ("heads", "beam")), "sentences": (sentences, ("roles",)),

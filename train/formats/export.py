@@ -56,7 +56,7 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
     if target == "ctranslate2" and model.config.suppressed_ids:
         on_warning(f"{out}: forbidden tokens are not part of CTranslate2's format; try its option suppress_sequences")
     out = Path(os.path.abspath(out))
-    with disk_errors(str(out), "or another --out"), new_folder(out) as partial:
+    with disk_errors(str(out), "or another --out"), new_folder(out, replaces=False) as partial:
         TARGETS[target](model, tokenizer, config, Path(partial), dtype)
 
 

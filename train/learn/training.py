@@ -19,7 +19,7 @@ from train.files import text_digest, write_text
 from train.json_files import read_sealed
 from train.learn.initial import initialize, select
 from train.learn.memory import check_memory
-from train.learn.parallel.join import check_equal_inputs, join_ranks
+from train.learn.parallel.join import check_equal, check_equal_inputs, check_equal_run, join_ranks
 from train.learn.signals import reraise_lost_interrupts
 from train.learn.trainer import Trainer
 from train.progress import Display, Work
@@ -81,7 +81,7 @@ def train(
         raise UserError(f"train.{error}") from None
     check_model(config, task)
     texts = task.texts(config.data)
-    check_equal_inputs(config, chain(*texts.values()), resume=resume, debug=debug)
+    check_equal_inputs(config, chain(*texts.values()), resume=resume, debug=debug, max_hours=max_hours)
     kind = config.data.tokenizer
     check_best_metric(config, task, texts)
     if t.tensorboard and world.rank == 0:
@@ -91,14 +91,16 @@ def train(
 
     config = config.with_absolute_paths(resume)
     with ExitStack() as stack:
-        with world.rank_zero_first(), Display(progress and world.rank == 0) as display:
+        with world.rank_zero_first():
             if world.rank == 0:
                 stack.enter_context(run.creating(resume))
+                if not resume:
+                    write_text(run.config_file, config.dump())
+        check_equal_run("--out", run.path)
+        with world.rank_zero_first(), Display(progress and world.rank == 0) as display:
             reuse = resume or world.rank > 0  # the other ranks read what rank 0 has written
             if reuse:
                 config = resumed_config(run, config)
-            else:
-                write_text(run.config_file, config.dump())
             tokenizer = prepare_tokenizer(run, config, texts, existing, reuse, display)
             corpora = prepare_corpora(run, config, texts, tokenizer, display)
             with display.work("comparing the training and validation texts"):
@@ -107,10 +109,12 @@ def train(
         check_memory(shape, t, precision)
         model = shape.build(t.seed, precision.weight_dtype)
         if t.init and not (resume and run.steps()):
+            check_equal_run("--init", Path(t.init))
             display.write(initialize(model, t.init, t.init_only, tokenizer, warnings.append))
         deadline = start + 3600 * max_hours if max_hours else None
         trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress, deadline, debug)
         trainer.checkpoints.warnings += warnings
+        check_equal(lambda: {"--out, tokenizer": tokenizer.digest, "--out, step": trainer.state.step})
         run.commit()
         return trainer.run()
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from train.files import WriteError, fsync
+from train.files import WriteError, fsync, unique_name
 
 
 def hidden_name(path: Path, suffix: str) -> str:
@@ -26,9 +26,12 @@ def hidden_name(path: Path, suffix: str) -> str:
 
 
 @contextmanager
-def new_folder(target: Path) -> Iterator[str]:
-    """Create a hidden folder, yield its path, and rename it to `target`, which it replaces, after the block."""
-    partial = hidden_name(target, "partial")
+def new_folder(target: Path, replaces: bool = True) -> Iterator[str]:
+    """Create a hidden folder, yield its path, and rename it to `target`, which it replaces, after the block.
+
+    Without `replaces`, for a folder that the user named, `target` must be missing or empty.
+    """
+    partial = hidden_name(target, "partial") if replaces else unique_name(target.parent)
     try:
         if os.path.lexists(partial):
             try:
@@ -39,7 +42,7 @@ def new_folder(target: Path) -> Iterator[str]:
         os.makedirs(partial)
         yield partial
         fsync(partial)
-        replace_folder(partial, target)
+        (replace_folder if replaces else os.rename)(partial, target)
     finally:
         remove_partial(partial)
 
