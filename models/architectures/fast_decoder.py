@@ -94,7 +94,7 @@ class PrefixCaches(DecodingState):
         n, rows_each, _ = self.is_visible.shape
         groups = rows // rows_each  # (R,)
         is_visible = self.is_visible[groups, rows % rows_each]
-        rows_each = max(1, len(rows) // max(1, len(host.unique(groups))))
+        rows_each = max(1, len(rows) // (1 + host.count_nonzero(groups[1:] != groups[:-1])))
         selected = groups[::rows_each]
         if rows_each > MAX_SHARED_ROWS or not host.array_equal(groups, host.repeat(selected, rows_each)):
             selected, rows_each = groups, 1

@@ -19,6 +19,12 @@ from train.files import atomic_write, open_for_reading
 from train.run.config import OTHER_UNITS, resolve_name
 from train.text.lines import MAX_LINE_BYTES, count_lines
 
+# maps the commands, in the order of --help, to the files of this folder that register them
+COMMANDS = {
+    name: name.replace("-", "_")
+    for name in "demo data train translate parse generate classify embed score score-trees average".split()
+} | {"import": "import_model", "export": "export_model"}
+COMMANDS |= {name: name for name in ("info", "draw", "serve", "plan", "reproduce")}
 COMMAND_SYNONYMS = {  # maps command names of other programs to our command for that purpose
     **dict.fromkeys(("prepare", "preprocess", "download", "tokenize"), "data"),
     **dict.fromkeys(("fit", "finetune", "fine-tune", "resume"), "train"),
@@ -38,6 +44,13 @@ class Commands(TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         check_values(command.get_params(ctx) if command else (), rest)
         return name, command, rest
+
+
+class Application(Commands):
+    """The commands of the program, in the order of COMMANDS."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for name in COMMANDS if name in self.commands]
 
 
 def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
@@ -70,7 +83,7 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
 
 
 app = typer.Typer(
-    cls=Commands,
+    cls=Application,
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -146,7 +159,7 @@ def open_output(path: Path | None, *others: Path | None, models: Sequence[Path] 
 def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) -> None:
     """Raise UserError if a file cannot be written to `path`, or would replace standard input or one of `others`, the
     other inputs and outputs of the command, or is inside the run of one of `models`."""
-    from train.formats.export import run_of
+    from train.run.folder import enclosing_run
 
     real = Path(os.path.realpath(path))
     for other in filter(None, (Path("/dev/stdin"), *others)):
@@ -154,7 +167,7 @@ def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) 
         if is_same_new_file or path.is_file() and other.exists() and path.samefile(other):
             raise UserError(f"{path}: this output would replace an input or another output; try another path")
     for model in models:
-        if real.is_relative_to(run_of(model)):
+        if real.is_relative_to(enclosing_run(model)):
             raise UserError(f"{path}: expected a file outside the run; got one in {model}; try another path")
     if path.is_dir() or not path.parent.is_dir():
         got = "a folder" if path.is_dir() else f"no folder {path.parent}"
