@@ -107,7 +107,7 @@ def beam_search(
     if not len(src_ids):
         return []
     config, n_candidates = model.config, 2 * beam if full_beam else beam
-    # A row has at most `beam` live continuations; with `finish_in_beam`, EOS counts only if fewer than `beam` are better.
+    # At most `beam` continuations of a row stay live. With `finish_in_beam`, EOS counts only if fewer are better.
     per_row = min(n_candidates, beam + 1) if finish_in_beam else n_candidates
     best = _BestHypotheses(len(src_ids), n_best)
     # The prefix tree, one array per step: parents, tokens and their log-probabilities. The root is -1.

@@ -104,7 +104,7 @@ def convert_plainly(command: Any, ctx: Any) -> None:
 
 def process_value(option: Any, kind: Any, typer_process: Callable[..., Any], ctx: Any, value: Any) -> Any:
     """Return the value of an option of type `kind` for `process_value` of click; None for any other type."""
-    is_missing = value in (None, (), []) and (option.required or option.multiple)
+    is_missing = value in (None, (), []) and (option.required or option.multiple or option.nargs != 1)
     if isinstance(value, str) and kind in (Path, str):
         value = kind(value)
     elif isinstance(value, list | tuple) and kind == list[Path] and not is_missing:
