@@ -111,7 +111,7 @@ class KeyValueCache(DecodingState):
 
 def equal_runs(values: npx.Array) -> tuple[npx.Array, int]:
     """Return the value of each run of equal values, and the length of all runs; (values, 1) if their lengths differ."""
-    length = max(1, len(values) // (1 + host.count_nonzero(values[1:] != values[:-1])))
+    length = max(1, len(values) // (1 + int((values[1:] != values[:-1]).sum())))
     runs = values[::length]
     return (runs, length) if host.array_equal(values, host.repeat(runs, length)) else (values, 1)
 

@@ -174,7 +174,7 @@ class Tokenizer:
         return cls.from_content(read_json(path, "a Hugging Face tokenizer.json", REMEDY), path)
 
     @classmethod
-    def from_content(cls, spec: Any, path: str | PathLike[str]) -> "Tokenizer":
+    def from_content(cls, spec: Any, path: str | PathLike[str]) -> Self:
         """Wrap the parsed JSON of the file at `path`; raise `UserError` if it is not a tokenizer."""
         if not isinstance(spec, dict) or not isinstance(spec.get("model"), dict):
             raise UserError(
