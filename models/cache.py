@@ -109,6 +109,13 @@ class KeyValueCache(DecodingState):
             setattr(self, name, selected)
 
 
+def equal_runs(values: npx.Array) -> tuple[npx.Array, int]:
+    """Return the value of each run of equal values, and the length of all runs; (values, 1) if their lengths differ."""
+    length = max(1, len(values) // (1 + int((values[1:] != values[:-1]).sum())))
+    runs = values[::length]
+    return (runs, length) if host.array_equal(values, host.repeat(runs, length)) else (values, 1)
+
+
 class SharedState(DecodingState):
     """Base class of a state with one row for each source, shared by the hypotheses of that source.
 
@@ -122,12 +129,7 @@ class SharedState(DecodingState):
         self.sources = host.arange(n_sources)
 
     def select(self, rows: npx.Array) -> None:
-        sources = self.sources[rows]
-        n_distinct = len(host.unique(sources))
-        rows_each = len(sources) // max(1, n_distinct)
-        selected = sources[:: max(1, rows_each)]
-        if len(selected) != n_distinct or not host.array_equal(sources, host.repeat(selected, rows_each)):
-            selected, rows_each = sources, 1
+        selected, rows_each = equal_runs(self.sources[rows])
         if not host.array_equal(selected, host.arange(self.n_sources)):
             super().select(selected)
         self.sources = host.repeat(host.arange(len(selected)), rows_each)

@@ -102,7 +102,7 @@ def next_key() -> Key:
     return next(keys)
 
 
-def _philox(key: Key, position: int = 0) -> np.random.Philox:
+def _philox(key: Key, position: int = 0) -> "np.random.Philox":  # numpy.random is imported on first use
     if key.device_counter is not None:
         raise RuntimeError(
             "random numbers: a DeviceKey works only in GPU kernels, because only the device knows its step"

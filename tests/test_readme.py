@@ -12,7 +12,7 @@ import typer
 
 from tests import ROOT
 from tests.readme_blocks import session, shell_blocks
-from train.cli.main import app
+from train.cli.main import COMMANDS, app, load_commands
 
 README = ROOT / "README.md"
 CLI = ROOT / "docs" / "cli.md"
@@ -96,6 +96,7 @@ def test_links_and_named_files_exist(page: Path) -> None:
 def commands() -> dict[str, set[str]]:
     """Return the options of each command; commands of a group are named "group command"."""
     options = {}
+    load_commands(*COMMANDS)
     for name, command in typer.main.get_command(app).commands.items():
         group = getattr(command, "commands", {})
         for full_name, member in [(name, command), *((f"{name} {sub}", member) for sub, member in group.items())]:

@@ -13,7 +13,7 @@ from typing import Any
 import npx
 from autograd import Tensor
 from models.architectures.blocks import DecoderLayer
-from models.cache import INITIAL_CAPACITY, DecodingState
+from models.cache import INITIAL_CAPACITY, DecodingState, equal_runs
 from models.layers.attention import CrossAttention, SelfAttention
 from models.layers.basic import Linear
 from models.layers.feed_forward import FeedForward
@@ -95,9 +95,8 @@ class PrefixCaches(DecodingState):
         n, rows_each, _ = self.is_visible.shape
         groups = rows // rows_each  # (R,)
         is_visible = self.is_visible[groups, rows % rows_each]
-        rows_each = max(1, len(rows) // max(1, len(host.unique(groups))))
-        selected = groups[::rows_each]
-        if rows_each > MAX_SHARED_ROWS or not host.array_equal(groups, host.repeat(selected, rows_each)):
+        selected, rows_each = equal_runs(groups)
+        if rows_each > MAX_SHARED_ROWS:
             selected, rows_each = groups, 1
         self.is_visible = is_visible.reshape(len(selected), rows_each, self.n_columns)
         if len(selected) > n:

@@ -107,6 +107,8 @@ def beam_search(
     if not len(src_ids):
         return []
     config, n_candidates = model.config, 2 * beam if full_beam else beam
+    # At most `beam` continuations of a row stay live. With `finish_in_beam`, EOS counts only if fewer are better.
+    per_row = min(n_candidates, beam + 1) if finish_in_beam else n_candidates
     best = _BestHypotheses(len(src_ids), n_best)
     # The prefix tree, one array per step: parents, tokens and their log-probabilities. The root is -1.
     parents, symbols, node_values, n_nodes = [], [], [], 0
@@ -119,7 +121,7 @@ def beam_search(
         tokens, state = model.start(src_ids)
         for length in range(1, limits.max() + 1):
             logits = model.step(tokens, state)  # (R, V)
-            values, ids = top_continuations(logits, n_candidates, config, length)
+            values, ids = top_continuations(logits, per_row, config, length)
             rows_each, width = len(tokens) // len(active), values.shape[1]
 
             # The best continuations of each sentence, over all its rows.

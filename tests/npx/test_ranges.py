@@ -15,7 +15,8 @@ from npx.ranges import Range, inside
 from npx.settings import SETTINGS, check_settings, setting
 from tests import ROOT
 from train.cli import main
-from train.cli.app import app
+from train.cli.app import COMMANDS, app
+from train.cli.main import load_commands
 
 INTEGER = Range(int, "[-5, 7]")
 FRACTION = Range(float, "(0, 1]")
@@ -83,6 +84,7 @@ def test_a_command_reports_it_in_one_line(name):
 
 def numeric_options():
     """Yield (command, option) for every option that takes a number."""
+    load_commands(*COMMANDS)
     for command in app.registered_commands:
         for name, parameter in inspect.signature(command.callback).parameters.items():
             kind = get_args(parameter.annotation)[0]

@@ -1,12 +1,14 @@
 """Shared parts of all commands: the typer application, the device option, text input and output."""
 
+import inspect
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from typer.core import TyperGroup
@@ -19,6 +21,12 @@ from train.files import REPLACES, atomic_write, open_for_reading
 from train.run.config import OTHER_UNITS, resolve_name
 from train.text.lines import MAX_LINE_BYTES, count_lines
 
+# maps the commands, in the order of --help, to the files of this folder that register them
+COMMANDS = {
+    name: name.replace("-", "_")
+    for name in "demo data train translate parse generate classify embed score score-trees average".split()
+} | {"import": "import_model", "export": "export_model"}
+COMMANDS |= {name: name for name in ("info", "draw", "serve", "plan", "reproduce")}
 COMMAND_SYNONYMS = {  # maps command names of other programs to our command for that purpose
     **dict.fromkeys(("prepare", "preprocess", "download", "tokenize"), "data"),
     **dict.fromkeys(("fit", "finetune", "fine-tune", "resume"), "train"),
@@ -32,12 +40,25 @@ COMMAND_SYNONYMS = {  # maps command names of other programs to our command for 
 class Commands(TyperGroup):
     """The commands of the application. The name of an option is never accepted as the value of another option."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        convert_plainly(self, ctx)
+        return super().parse_args(ctx, args)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         if args and (synonym := COMMAND_SYNONYMS.get(args[0].lower())):
             raise UserError(f"{args[0]}: expected a command; got an unknown one; try npx-transformer {synonym}")
         name, command, rest = super().resolve_command(ctx, args)
-        check_values(command.get_params(ctx) if command else (), rest)
+        if command:
+            check_values(command.get_params(ctx), rest)
+            convert_plainly(command, ctx)
         return name, command, rest
+
+
+class Application(Commands):
+    """The commands of the program, in the order of COMMANDS."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for name in COMMANDS if name in self.commands]
 
 
 def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
@@ -72,8 +93,32 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
             raise UserError(f"{name}: expected {metavar}; got {got}{before}; try {name} {metavar}")
 
 
+def convert_plainly(command: Any, ctx: Any) -> None:
+    """Convert paths and text, and accept defaults, without typer's converters.
+
+    These import pydantic, which takes a fifth of the time that a command needs to start.
+    """
+    parameters = inspect.signature(command.callback).parameters
+    for option in command.get_params(ctx):
+        annotation = get_args(getattr(parameters.get(option.name), "annotation", None))[:1]  # of Annotated[...]
+        kind = next((kind for kind in (Path, str, list[Path]) if annotation in ((kind,), (kind | None,))), None)
+        option.process_value = partial(process_value, option, kind, option.process_value)
+
+
+def process_value(option: Any, kind: Any, typer_process: Callable[..., Any], ctx: Any, value: Any) -> Any:
+    """Return the value of an option of type `kind` for `process_value` of click; None for any other type."""
+    is_missing = value in (None, (), []) and (option.required or option.multiple or option.nargs != 1)
+    if isinstance(value, str) and kind in (Path, str):
+        value = kind(value)
+    elif isinstance(value, list | tuple) and kind == list[Path] and not is_missing:
+        value = [Path(path) for path in value]
+    elif is_missing or isinstance(value, str | list | tuple):
+        return typer_process(ctx, value)
+    return option.callback(ctx, option, value) if option.callback else value
+
+
 app = typer.Typer(
-    cls=Commands,
+    cls=Application,
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -149,7 +194,7 @@ def open_output(path: Path | None, *others: Path | None, models: Sequence[Path] 
 def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) -> None:
     """Raise UserError if a file cannot be written to `path`, or would replace standard input or one of `others`, the
     other inputs and outputs of the command, or is inside the run of one of `models`."""
-    from train.formats.export import run_of
+    from train.run.folder import enclosing_run
 
     real = Path(os.path.realpath(path))
     for other in filter(None, (Path("/dev/stdin"), *others)):
@@ -157,7 +202,7 @@ def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) 
         if is_same_new_file or path.is_file() and other.exists() and path.samefile(other):
             raise UserError(f"{path}: {REPLACES}")
     for model in models:
-        if real.is_relative_to(run_of(model)):
+        if real.is_relative_to(enclosing_run(model)):
             raise UserError(f"{path}: expected a file outside the run; got one in {model}; try another path")
     if path.is_dir() or not path.parent.is_dir():
         got = "a folder" if path.is_dir() else f"no folder {path.parent}"

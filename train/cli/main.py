@@ -1,10 +1,14 @@
 """Command line `npx-transformer`: each command checks its options and calls one function of `train`.
 
 Exit status: 0 success, 1 internal error (with a traceback), 2 user error (one line on stderr), 130 after Ctrl-C,
-141 if the reader of standard output has closed it. To add a command, add a file to this folder and an import below.
+141 if the reader of standard output has closed it. To add a command, add a file to this folder and its name to COMMANDS
+in app.py.
 """
 
+import atexit
 import errno
+import gc
+import importlib
 import os
 import re
 import sys
@@ -16,32 +20,10 @@ from typing import Annotated, Any
 import typer
 
 import npx
-from train.cli.app import app
+from train.cli.app import COMMANDS, app
 from train.cli.streams import BrokenOutput, guard_standard_streams
 from train.errors import UserError, one_line
 from train.files import CANNOT_WRITE, files_read
-
-# isort: off
-# Each import registers its command; --help lists the commands in this order.
-from train.cli import demo  # noqa: F401
-from train.cli import data  # noqa: F401
-from train.cli import train  # noqa: F401
-from train.cli import translate  # noqa: F401
-from train.cli import parse  # noqa: F401
-from train.cli import generate  # noqa: F401
-from train.cli import classify  # noqa: F401
-from train.cli import embed  # noqa: F401
-from train.cli import score  # noqa: F401
-from train.cli import score_trees  # noqa: F401
-from train.cli import average  # noqa: F401
-from train.cli import import_model  # noqa: F401
-from train.cli import export_model  # noqa: F401
-from train.cli import info  # noqa: F401
-from train.cli import draw  # noqa: F401
-from train.cli import serve  # noqa: F401
-from train.cli import plan  # noqa: F401
-from train.cli import reproduce  # noqa: F401
-# isort: on
 
 OUT_OF_MEMORY = "out of memory; try shorter lines, or a smaller train.batch_tokens or search.batch_tokens"
 # Fragments of the messages that NumPy, the dynamic linker and the tokenizers library (a Rust panic) print when memory
@@ -54,6 +36,9 @@ CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # click's ClickException, or i
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; `argv` defaults to the process's arguments."""
+    if argv is None:  # the process ends with the command: collecting the objects of all modules would take 60 ms
+        gc.freeze()
+        atexit.register(gc.freeze)
     os.environ["MPLBACKEND"] = "agg"  # pictures are written to files; a notebook's backend may not be installed
     files_read.clear()
     try:
@@ -63,11 +48,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
 
 
+def load_commands(*names: str) -> None:
+    """Import the files of the named commands of `app`, which registers them."""
+    for name in names:
+        importlib.import_module(f"train.cli.{COMMANDS[name]}")
+
+
 def run_command(argv: Sequence[str] | None) -> int:
     """Run one command and turn its errors into a message and an exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
+        # Typer prepares the options of every registered command, so only the one that is run is loaded.
+        load_commands(*(words[:1] if words and words[0] in COMMANDS else COMMANDS))
         with npx.host.errstate(all="ignore"):  # the code that uses a result checks it for NaN
-            result = app(args=argv if argv is None else list(argv), prog_name="npx-transformer", standalone_mode=False)
+            result = app(args=words, prog_name="npx-transformer", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except UserError as error:
@@ -81,7 +75,6 @@ def run_command(argv: Sequence[str] | None) -> int:
         for option in ("--input", "--hyp", *of_folder):
             if extra and any(option in param.opts for param in params):
                 attempt = f"{option} {extra[1]}"
-        words = list(sys.argv[1:] if argv is None else argv)
         for i in range(len(words) - 2):
             if extra and words[i] == "--set" and "=" not in words[i + 1] and words[i + 2] == extra[1]:
                 attempt = f"--set {words[i + 1]}={extra[1]}"

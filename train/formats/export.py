@@ -18,6 +18,7 @@ from train.errors import UserError
 from train.files import describe_path, disk_errors
 from train.run.checkpoint import load_model
 from train.run.config import RunConfig
+from train.run.folder import enclosing_run
 from train.run.replace import new_folder
 
 # maps a target to a function that writes (model, tokenizer, run's configuration, dtype) to files in a folder
@@ -51,20 +52,13 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
     if got not in ("nothing", "an empty folder"):
         raise UserError(f"{out}: expected a new folder; got {got}; try another --out")
     model, tokenizer, config = load_model(run, "", on_warning)
-    if Path(os.path.realpath(out)).is_relative_to(run_of(run)):
+    if Path(os.path.realpath(out)).is_relative_to(enclosing_run(run)):
         raise UserError(f"{out}: expected a folder outside the run; got one in {run}; try another --out")
     if target == "ctranslate2" and model.config.suppressed_ids:
         on_warning(f"{out}: forbidden tokens are not part of CTranslate2's format; try its option suppress_sequences")
     out = Path(os.path.abspath(out))
     with disk_errors(str(out), "or another --out"), new_folder(out, replaces=False) as partial:
         TARGETS[target](model, tokenizer, config, Path(partial), dtype)
-
-
-def run_of(path: Path) -> Path:
-    """Return the run folder that `path` is or belongs to; symbolic links are resolved."""
-    path = Path(os.path.realpath(path))
-    around = (path.parent, path.parent.parent)
-    return next((run for run in around if (run / "checkpoints").exists() and (run / "config.toml").exists()), path)
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import npx
-from models import TransformerConfig
 from train.errors import UserError
 from train.files import digest as checksum
 from train.run.config import RunConfig, complete_frozen
@@ -317,11 +316,11 @@ def load_with_origin(
     config = RunConfig.load(config_file, complete=True) if config_file.exists() else RunConfig()
     if config_file.exists() and isinstance(original := checkpoint.state.get("config"), dict):
         config.resumed(model_config(checkpoint.state)).check_frozen(original, folder / STATE, str(config_file))
-    shape = model_config(checkpoint.state)
-    check_shapes(shape, checkpoint.model, folder / MODEL)
+    model = model_config(checkpoint.state).outline()  # without drawing random weights
+    check_shapes(model, checkpoint.model, folder / MODEL)
     check_peer(folder, checkpoint.state)
-    model = shape.build(dtype=next(iter(checkpoint.model.values())).dtype)
-    model.load_state_dict(checkpoint.model)
+    for name, p in model.named_parameters():
+        p.data = npx.from_host(checkpoint.model[name])
     model.eval()
     step = f"step {checkpoint.state.get('step', 'unknown')}"
     if isinstance(averaged := checkpoint.state.get("averaged_steps"), list):
@@ -362,12 +361,12 @@ def check_peer(folder: Path, state: Mapping[str, Any]) -> None:
         return check_same_run(folder, state, path, peer, "", "removing the one that another run wrote")
 
 
-def check_shapes(shape: TransformerConfig, weights: Mapping[str, npx.Array], file: Path) -> None:
-    """Raise DamagedCheckpoint unless `weights`, read from `file`, fit a model of this configuration.
+def check_shapes(model: Any, weights: Mapping[str, npx.Array], file: Path) -> None:
+    """Raise DamagedCheckpoint unless `weights`, read from `file`, have the names and shapes of the model's parameters.
 
-    The check does not build the model, so a wrong configuration takes no memory.
+    An outline of the model is enough, so a wrong configuration takes no memory.
     """
-    shapes = {name: p.shape for name, p in shape.outline().named_parameters()}
+    shapes = {name: p.shape for name, p in model.named_parameters()}
     if problems := mismatches(shapes, weights):
         raise damaged_error(file, f"the parameters of the model in {STATE}; got {problems[0]}")
     if len(dtypes := {str(array.dtype) for array in weights.values()}) != 1:

@@ -211,6 +211,13 @@ class RunFolder:
                 remove_partial(str(path))
 
 
+def enclosing_run(path: Path) -> Path:
+    """Return the run folder that `path` is or belongs to; symbolic links are resolved."""
+    path = Path(os.path.realpath(path))
+    around = (path.parent, path.parent.parent)
+    return next((run for run in around if (run / "checkpoints").exists() and (run / "config.toml").exists()), path)
+
+
 def _is_partial(name: str) -> bool:
     return name.startswith(".") and name.endswith(".partial")
 

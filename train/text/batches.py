@@ -206,7 +206,7 @@ class Stream:
         self._ready = {position: self.batch(position) for position in positions}
 
 
-def shuffled(n: int, bits: np.random.Philox) -> IntArray:
+def shuffled(n: int, bits: "np.random.Philox") -> IntArray:  # numpy.random is imported on first use
     """Return a random permutation of 0..n-1 (uint32): n random numbers are sorted, each with its index in the low bits.
 
     Unlike `Generator.permutation`, this is reproducible across NumPy versions, which guarantee only the raw bit stream.

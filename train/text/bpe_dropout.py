@@ -69,7 +69,7 @@ class Merges:
         positions = np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)
         return self._symbols[np.repeat(self._spelling_starts[tokens], lengths) + positions]
 
-    def segment(self, words: NDArray[np.int64], threshold: int, bits: np.random.Philox) -> list[IntArray]:
+    def segment(self, words: NDArray[np.int64], threshold: int, bits: "np.random.Philox") -> list[IntArray]:
         """Segment words of equal length, symbols (n, L), with dropout; return the tokens of each.
 
         Args:

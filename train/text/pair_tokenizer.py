@@ -64,7 +64,7 @@ def load_tokenizer(path: str | PathLike[str], source_class: type[Tokenizer] = To
     """
     specs: Any = read_json(path, "a Hugging Face tokenizer.json", REMEDY)
     if not (isinstance(specs, dict) and specs.keys() - {SHARED} == {*SIDES}):
-        return source_class.load(path)
+        return source_class.from_content(specs, path)
     for side in SIDES:
         if not isinstance(specs[side], dict) or not isinstance(specs[side].get("model"), dict):
             raise UserError(f"{path}: expected a tokenizer as '{side}'; got JSON without a 'model'; try {REMEDY}")

@@ -171,7 +171,11 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
         """Read a `tokenizer.json`; raise `UserError` if it is missing, damaged or without the special tokens."""
-        spec = read_json(path, "a Hugging Face tokenizer.json", REMEDY)
+        return cls.from_content(read_json(path, "a Hugging Face tokenizer.json", REMEDY), path)
+
+    @classmethod
+    def from_content(cls, spec: Any, path: str | PathLike[str]) -> Self:
+        """Wrap the parsed JSON of the file at `path`; raise `UserError` if it is not a tokenizer."""
         if not isinstance(spec, dict) or not isinstance(spec.get("model"), dict):
             raise UserError(
                 f"{path}: expected a Hugging Face tokenizer.json; got JSON without 'model'; try that of a run"
