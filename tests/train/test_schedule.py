@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers.trainings import metrics, rewrite, run
-from train import NoamSchedule, RunConfig, UserError
+from train import NoamSchedule
 from train.learn.schedule import Schedule
-from train.run.config import KEY_SYNONYMS, all_keys
 from train.run.keys import SCHEDULES, TrainSection
 
 steps = st.integers(1, 5000)
@@ -100,11 +99,3 @@ def test_a_resumed_run_may_have_another_learning_rate_which_is_logged(text, tmp_
     change = "train.schedule is now constant instead of noam, train.peak_lr is now 0.001 instead of 0.0: the learning "
     assert f"warning: {change}rate of step 3 is 0.001 instead of " in log and log.count("warning: train.schedule") == 1
     assert [entry["lr"] for entry in metrics(out) if entry["kind"] == "train"][-1] == pytest.approx(0.001)
-
-
-def test_other_programs_names_of_keys_lead_to_the_key():
-    assert set(KEY_SYNONYMS.values()) <= set(all_keys())
-    assert not set(KEY_SYNONYMS) & {key.split(".")[1] for key in all_keys()}
-    for setting in ("train.lr=1", "lr=1", "train.learning-rate=1", "model.lr=1"):
-        with pytest.raises(UserError, match=r"; try (--set )?train\.peak_lr"):
-            RunConfig.from_dict({}, [setting])
