@@ -99,3 +99,10 @@ def test_a_resumed_run_may_have_another_learning_rate_which_is_logged(text, tmp_
     change = "train.schedule is now constant instead of noam, train.peak_lr is now 0.001 instead of 0.0: the learning "
     assert f"warning: {change}rate of step 3 is 0.001 instead of " in log and log.count("warning: train.schedule") == 1
     assert [entry["lr"] for entry in metrics(out) if entry["kind"] == "train"][-1] == pytest.approx(0.001)
+
+
+def test_the_log_says_that_a_scale_has_no_effect():
+    line = "train.lr_scale has no effect, because train.peak_lr is set"
+    for changes, is_said in (({}, False), ({"lr_scale": 2.0}, False), ({"peak_lr": 0.1}, False)):
+        assert (line in Schedule(TrainSection(**changes), 8).describe()) is is_said
+    assert line in Schedule(TrainSection(peak_lr=0.1, lr_scale=2.0), 8).describe()

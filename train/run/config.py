@@ -211,6 +211,11 @@ class RunConfig:
         """Return {`table.key`: value} of the keys that a resumed run must not change."""
         return {f"{table}.{f.name}": value for table, f, value in self.keys() if not f.metadata["may_change"]}
 
+    def changes(self, other: "RunConfig") -> list[str]:
+        """Return the keys that a resumed run may change and whose values differ in `other`."""
+        pairs = zip(self.keys(), other.keys(), strict=True)
+        return [f"{table}.{f.name}" for (table, f, a), (_, _, b) in pairs if f.metadata["may_change"] and a != b]
+
     def check_frozen(self, original: Mapping[str, Any], source: Path, command: str = "resume") -> None:
         """Raise UserError, naming the key, if a frozen key differs from `original`, the `frozen()` of the run.
 
@@ -286,6 +291,8 @@ def check(table: str, f: Field[Any], value: Any, source: str = "config") -> Any:
         attempt = f'{f.name} = "{SYNONYMS.get(value.lower()) or nearest(value.lower(), choices)}"'
     elif digits := range_of(f).without_commas(value):
         attempt = f"{f.name} = {digits}"
+    elif value_type(f) is int and type(value) is float and value.is_integer() and fits(f, int(value)):
+        attempt = f"{f.name} = {int(value)}"
     elif f.default is None:
         attempt = f"leaving {f.name} out ({f.metadata['unset']})"
     else:

@@ -96,7 +96,7 @@ OTHER_NAMES = {
     "search.max_extra": "search_max_length max_output_length max_new_tokens generation_max_length max_len_a max_len_b",
 }  # fmt: skip
 KEY_SYNONYMS = {name: key for key, names in OTHER_NAMES.items() for name in names.split()}
-PREFIXES = re.compile("^((encoder|decoder|enc|dec|src|tgt|num|n|transformer)_)+")  # of names that mean the same for us
+PREFIXES = re.compile("^((encoder|decoder|enc|dec|src|tgt|num|n|transformer)_)+")  # do not change the meaning
 # Names whose values have other units or another sense than the key, so a suggestion does not repeat the value.
 OTHER_UNITS = frozenset(
     "epoch epochs max_epoch max_epochs n_epochs num_epochs num_train_epochs after_epochs warmup_ratio batch batch_size "
