@@ -185,8 +185,7 @@ class Trainer:
         self.report.log_skipped(s, step, quantity, value, examples, operation, limit)
         if s.skipped > limit:
             updates = f" ({plural(s.skipped, 'update')} in a row)"
-            origin = nonfinite_origin(examples if s.skipped == 1 else "", operation)
-            raise self._nonfinite_error(step, quantity, value, updates + origin)
+            raise self._nonfinite_error(step, quantity, value, updates + nonfinite_origin(examples, operation))
 
     def _nonfinite_error(self, step: int, quantity: str, value: float, details: str) -> UserError:
         newest = self.checkpoints.newest

@@ -125,7 +125,7 @@ def resolve_name(name: str) -> str | None:
     name = plain_name(name)
     if name in ("optimizer", "optim"):
         keys = "train.peak_lr, train.beta1, train.beta2, train.adam_eps or train.weight_decay"
-        raise UserError(f"{name}: unknown key, because the optimizer is always Adam; try {keys}")
+        raise UserError(f"{name}: unknown key; the optimizer is always Adam; try {keys}")
     names = KEY_SYNONYMS | {key.partition(".")[2]: key for key in reversed(all_keys())}
     return names.get(name, names.get(PREFIXES.sub("", name)))
 

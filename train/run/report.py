@@ -178,7 +178,7 @@ class RunReport:
         entry |= {"in_a_row": state.skipped, "skipped": state.all_skipped, "examples": examples}
         self.write_metrics(entry | ({"anomaly": operation} if operation else {}))
         if state.skipped <= limit:
-            # If several updates fail in a row, the weights are the cause and not the text.
+            # If several updates fail in a row, the weights are probably the cause and not the text.
             origin = nonfinite_origin(examples if state.skipped == 1 else "", operation)
             self.write_line(
                 f"step {step:,}: the {quantity} is {value}; update skipped ({state.skipped} in a row, limit "
