@@ -163,6 +163,6 @@ def test_a_diverged_training_lists_few_lines_once_and_shows_the_error_once(text,
     assert main(["train", str(file), *options]) == 2
     err = capfd.readouterr().err
     assert err.count("update skipped") == 2 and err.count("there is no checkpoint yet") == 1
-    listed = re.findall("it comes from lines (.*?) of the text", err)  # of the first update, and of the error
+    listed = re.findall("it comes from lines (.*?) of the text", err)  # by the first update, and by the error
     assert len(listed) == 2 and all(len(lines.split(", ")) <= 10 for lines in listed)
     assert "(3 updates in a row)" in (tmp_path / "run" / "log.txt").read_text()
