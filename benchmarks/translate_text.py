@@ -145,13 +145,13 @@ def ctranslate2(a: argparse.Namespace, model: Path, output: Path) -> None:
             sentencepiece.SentencePieceProcessor(model_file=str(settings / f"{side}.spm"))
             for side in ("source", "target")
         )
-        subwords, decode = source.encode(lines, out_type=str), target.decode
+        subwords, decode = [[*tokens, "</s>"] for tokens in source.encode(lines, out_type=str)], target.decode
     else:
         from tokenizers import Tokenizer
 
         file = settings / "tokenizer.json"
         tokenizer = Tokenizer.from_file(str(file if file.exists() else model / "tokenizer.json"))
-        subwords = [encoding.tokens[:-1] for encoding in tokenizer.encode_batch(lines)]
+        subwords = [encoding.tokens for encoding in tokenizer.encode_batch(lines)]
 
         def decode(tokens: list[str]) -> str:
             return tokenizer.decode([tokenizer.token_to_id(token) for token in tokens])

@@ -34,8 +34,9 @@ $ npx-transformer info base --config > my.toml    # a complete configuration wit
 ```
 
 The run folder keeps the resulting configuration, with the same comments, as `config.toml`. With `--resume`, only the
-keys marked ↻ may differ from those of the run; any other difference is an error. An unknown key, a wrong type or a
-value out of range is an error too, and the message names the key.
+keys marked ↻ may differ from those of the run; any other difference is an error. A text may have another path, but not
+another content, except that a run without a validation text may get one; `train.init` may change only before the first
+checkpoint. An unknown key, a wrong type or a value out of range is an error too, and the message names the key.
 """
 TABLES = {
     "model": "The architecture. A key that is left out takes the value of the preset; defaults are those of `base`.",

@@ -205,6 +205,11 @@ def format_duration(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
+def format_figure(score: float) -> str:
+    """Return a score or perplexity with two decimals; the perplexity of a diverged model with three digits."""
+    return f"{score:{'.2f' if score < 1e6 else '.3g'}}"
+
+
 def format_rate(rate: float) -> str:
     """Return a rate with at least two significant digits."""
     return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"

@@ -154,3 +154,15 @@ def test_concurrent_updates_do_not_change_warning_filters():
     assert list(warnings.filters) == before
     with pytest.warns(RuntimeWarning, match="overflow"):
         large**20
+
+
+def test_a_diverged_training_lists_few_lines_once_and_shows_the_error_once(text, tmp_path, capfd):
+    options = ["--train-src", f"{text}/train.en", "--train-tgt", f"{text}/train.de", "--out", str(tmp_path / "run")]
+    file = tmp_path / "config.toml"
+    file.write_text(config(text, peak_lr=1e9, warmup_steps=1, max_skipped=2).dump(), encoding="utf-8")
+    assert main(["train", str(file), *options]) == 2
+    err = capfd.readouterr().err
+    assert err.count("update skipped") == 2 and err.count("there is no checkpoint yet") == 1
+    listed = re.findall("it comes from lines (.*?) of the text", err)  # by the first update, and by the error
+    assert len(listed) == 2 and all(len(lines.split(", ")) <= 10 for lines in listed)
+    assert "(3 updates in a row)" in (tmp_path / "run" / "log.txt").read_text()

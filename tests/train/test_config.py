@@ -13,7 +13,8 @@ from npx.ranges import inside
 from tests import ROOT
 from train.errors import UserError
 from train.run import config as keys
-from train.run.config import SECTIONS, RunConfig, all_keys, check, explain, keys_of
+from train.run.config import SECTIONS, RunConfig, check, explain, keys_of
+from train.run.key_names import all_keys
 from train.run.keys import ModelSection
 from train.tasks import TASKS
 
@@ -185,7 +186,7 @@ def test_an_invalid_table_is_reported_with_key_and_hint(tables, named, hint):
         ("train.max_stepz=3", "train.max_steps"),
         ("max_steps=3", "--set train.max_steps=3"),
         ("trian.max_steps=3", "--set train.max_steps=3"),
-        ("train.max_steps", "train.max_steps=..."),
+        ("train.max_steps", "train.max_steps=VALUE"),
         ("train.max_steps=many", "whole number"),
         ("train.max_steps=", "whole number"),
         ("train.validate_bleu=True", "true or false"),

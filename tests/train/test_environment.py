@@ -71,6 +71,15 @@ def test_an_input_error_names_the_input(uninterrupted, text, tmp_path, capfd):
     assert not any(tmp_path.iterdir())
 
 
+def test_a_gzip_file_of_text_is_named(text, uninterrupted, tmp_path, capfd):
+    file = tmp_path / "train.en.gz"
+    file.write_bytes(gzip.compress((text / "train.en").read_bytes()))
+    train = ["train", "tiny", "--out", str(tmp_path / "run"), f"--train-src={file}", f"--train-tgt={text / 'train.de'}"]
+    for command in (train, ["translate", "--model", str(uninterrupted), "--input", str(file)]):
+        assert main(command) == 2
+        assert f"{file}: expected UTF-8 text; got a gzip file; try `gunzip`\n" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("damage", ["cut", "other", "changed"])
 def test_a_damaged_gzip_file_is_one_line(damage, text, tmp_path, capfd):
     packed = gzip.compress((text / "train.en").read_bytes())

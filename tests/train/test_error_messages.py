@@ -101,6 +101,11 @@ def copy(uninterrupted, tmp_path):
         ),
         (["parse", "--model", "RUN", "--svg", "tree.png"], "tree.png: expected a file name ending in .svg; got '.png'"),
         (["train", "tiny", "--set", "train.max_steps=5,000", "--out", "D"], 'got "5,000"; try max_steps = 5000\n'),
+        (["train", "tiny", "--set", "train.max_steps=1e4", "--out", "D"], "got 10000.0; try max_steps = 10000\n"),
+        (
+            ["score", "--ref", "a.ref", "b.ref", "--hyp", "x"],
+            "(b.ref); try --ref with one value, or npx-transformer sc",
+        ),
         (["train", "tiny", "--set", "train.max_steps=x", "--out", "D"], "try max_steps = 100000 (the default of base)"),
         (["train", "tiny", "--set", "train.log_every=x", "--out", "D"], "try log_every = 50 (the default)"),
         (["draw", "RUN", "attention", "--out", "a.svg"], "got 'attention'; try heads\n"),
@@ -204,7 +209,7 @@ def test_a_training_without_time_reports_that_nothing_was_saved(text, tmp_path, 
     sides = [f"--train-{side}={text / f'train.{end}'}" for side, end in (("src", "en"), ("tgt", "de"))]
     sizes = ["--set=data.vocab_size=290", "--set=train.batch_tokens=100"]
     assert main(["train", "tiny", *sides, *sizes, "--out", str(tmp_path / "a"), "--max-hours", "1e-7"]) == 0
-    pattern = r"done after step 0 \(max_hours\), 0 tokens in [\d:]+: no checkpoint\n"
+    pattern = r"done after step 0 \(max_hours\), 0 tokens in [\d:]+ of updates: no checkpoint\n"
     assert re.search(pattern, capfd.readouterr().err)
 
 

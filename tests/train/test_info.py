@@ -138,3 +138,19 @@ def test_info_estimates_the_activations_of_a_batch(monkeypatch, capfd):
     assert main(["info", "base", *settings]) == 0
     text = capfd.readouterr().out
     assert "; activations not included\n" in text and "\nactivations" not in text
+
+
+def test_a_time_has_a_unit_that_suits_it(capsys):
+    for speed_, words in ((1e6, "5.0 seconds for 100 updates"), (4e4, "2 minutes for"), (1e3, "1.4 hours for"),
+                          (10, "138.9 hours (5.8 days)")):  # fmt: skip
+        assert main(["info", "base", "--set=train.max_steps=100", f"--tokens-per-second={speed_}"]) == 0
+        assert f"time         {words}" in capsys.readouterr().out
+
+
+def test_the_perplexity_of_a_diverged_run_has_three_digits(run, tmp_path, capfd):
+    out = tmp_path / "run"
+    shutil.copytree(run, out)
+    entry = {"kind": "valid", "step": 1, "loss": 34407.0, "perplexity": 1.0142320547350045e304}
+    RunFolder(out).metrics_file.write_text(json.dumps(entry) + "\n", encoding="utf-8")
+    assert main(["info", str(out)]) == 0
+    assert "1 34407.0000   1.01e+304\n" in capfd.readouterr().out

@@ -29,6 +29,26 @@ def test_a_run_with_no_step_left_stays_unchanged(uninterrupted, tmp_path, capfd,
     assert contents(out) == before
 
 
+@pytest.mark.parametrize(
+    "setting, ends_early",
+    [("keep_best=2", True), ("keep_best=2", False), ("keep_last=1", True), ("best_metric=bleu", False)],
+)
+def test_a_finished_run_keeps_its_checkpoints_and_says_that_no_key_changes(
+    text, tmp_path, monkeypatch, capfd, setting, ends_early
+):
+    out, name = tmp_path / "run", setting.partition("=")[0]
+    losses = [5, 4, 3, *range(4, 13)] if ends_early else range(12, 0, -1)
+    scripted(monkeypatch, [*map(float, losses)])
+    options = {"validate_every": 1, "checkpoint_every": 1, "keep_best": 4, "best_metric": "loss"}
+    assert run(text, out, **options, patience=2 if ends_early else 0).step == (5 if ends_early else 12)
+    before = contents(out)
+    assert len({path.parent.name for path in before if path.parent.name.startswith("best-")}) == 4
+    assert main(["train", "--resume", "--out", str(out), f"--set=train.{setting}"]) == 0
+    err = capfd.readouterr().err
+    assert f"continues; train.{name} in config.toml stays unchanged\n" in err and "is now" not in err
+    assert contents(out) == before
+
+
 def test_a_complete_run_gets_the_metric_files_that_it_lacks(uninterrupted, tmp_path):
     out = tmp_path / "run"
     shutil.copytree(uninterrupted, out)

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers.trainings import metrics, rewrite, run
-from train import NoamSchedule, RunConfig, UserError
+from train import NoamSchedule
 from train.learn.schedule import Schedule
-from train.run.config import KEY_SYNONYMS, all_keys
 from train.run.keys import SCHEDULES, TrainSection
 
 steps = st.integers(1, 5000)
@@ -102,9 +101,8 @@ def test_a_resumed_run_may_have_another_learning_rate_which_is_logged(text, tmp_
     assert [entry["lr"] for entry in metrics(out) if entry["kind"] == "train"][-1] == pytest.approx(0.001)
 
 
-def test_other_programs_names_of_keys_lead_to_the_key():
-    assert set(KEY_SYNONYMS.values()) <= set(all_keys())
-    assert not set(KEY_SYNONYMS) & {key.split(".")[1] for key in all_keys()}
-    for setting in ("train.lr=1", "lr=1", "train.learning-rate=1", "model.lr=1"):
-        with pytest.raises(UserError, match=r"; try (--set )?train\.peak_lr"):
-            RunConfig.from_dict({}, [setting])
+def test_the_log_says_that_a_scale_has_no_effect():
+    line = "train.lr_scale has no effect, because train.peak_lr is set"
+    for changes, is_said in (({}, False), ({"lr_scale": 2.0}, False), ({"peak_lr": 0.1}, False)):
+        assert (line in Schedule(TrainSection(**changes), 8).describe()) is is_said
+    assert line in Schedule(TrainSection(peak_lr=0.1, lr_scale=2.0), 8).describe()

@@ -95,8 +95,8 @@ def test_selection_survives_a_stop(text, tmp_path):
     for name in (*names, "best"):
         a, b = (load_checkpoint(tmp_path / run / "checkpoints" / name).model for run in "ab")
         assert all(a[key].tobytes() == b[key].tobytes() for key in a)
-    for keep, n_left in ((2, 2), (1, 0)):  # even for a run that makes no further update
-        run(text, tmp_path / "b", resume=True, **keys | {"keep_best": keep})
+    for keep, last, n_left in ((1, 12, 2), (1, 13, 0)):  # a run that makes no further update is left unchanged
+        run(text, tmp_path / "b", resume=True, **keys | {"keep_best": keep}, max_steps=last)
         assert len(RunFolder(tmp_path / "b").best_steps()) == n_left
 
 

@@ -2,7 +2,6 @@
 
 import inspect
 import os
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,8 @@ from train.cli.options import checked_option
 from train.cli.streams import GuardedStream, raise_broken_output, stream_lines
 from train.errors import UserError
 from train.files import REPLACES, atomic_write, open_for_reading
-from train.run.config import OTHER_UNITS, resolve_name
+from train.run.config import suggest_setting
+from train.run.key_names import resolve_name
 from train.text.lines import MAX_LINE_BYTES, count_lines
 
 # maps the commands, in the order of --help, to the files of this folder that register them
@@ -76,9 +76,11 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
             and (key := resolve_name(option[2:]))
         ):
             value = value or next((text for text in args[i + 1 : i + 2] if not text.startswith("-")), "")
-            value = "VALUE" if option[2:].replace("-", "_") in OTHER_UNITS else value or "VALUE"
-            setting = shlex.quote(f"{key}={value}")
-            raise UserError(f"{option}: expected an option of this command; got a key; try --set {setting}")
+            own = f"--{key.partition('.')[2].replace('_', '-')}"
+            if own in options:
+                raise UserError(f"{option}: expected an option of this command; got an unknown one; try {own}")
+            setting = suggest_setting(option[2:], value, key)
+            raise UserError(f"{option}: expected an option of this command; got a key; try {setting}")
         path = value or next(iter(args[i + 1 : i + 2]), "")
         if option in ("--output", "--svg") and path.endswith("/"):  # Path would remove the slash
             raise UserError(f"{path}: expected a file to write; got the name of a folder; try another path")

@@ -84,9 +84,15 @@ def info(
         from train.experiments.speed import training_hours
 
         hours = training_hours(tokens_per_second, run_config)
-        days = f" ({hours / 24:,.1f} days)" if hours >= 48 else ""
-        print(f"time         {hours:,.1f} hours{days} for {plural(run_config.train.max_steps, 'update')}"
+        print(f"time         {describe_time(hours)} for {plural(run_config.train.max_steps, 'update')}"
               f" at {tokens_per_second:,.0f} tokens/s, {origin}")  # fmt: skip
+
+
+def describe_time(hours: float) -> str:
+    """Return a time in a unit that suits it; if it is long, also in days."""
+    if hours < 1:
+        return f"{60 * hours:,.0f} minutes" if hours >= 1 / 30 else f"{3600 * hours:,.1f} seconds"
+    return f"{hours:,.1f} hours" + (f" ({hours / 24:,.1f} days)" if hours >= 48 else "")
 
 
 def describe(shape: Any, config: Any, updates: int | None = None, activations: float | None = None) -> Iterator[str]:
@@ -185,6 +191,7 @@ def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | Non
 
 def describe_run(run: Any, config: Any) -> Iterator[str]:
     """Yield lines about a run's checkpoints, tokenizer, progress and validation curve."""
+    from train.progress import format_figure
     from train.run.checkpoint import find_checkpoint, read_state
     from train.run.folder import step_of
     from train.run.replace import original_name
@@ -216,4 +223,5 @@ def describe_run(run: Any, config: Any) -> Iterator[str]:
             for name, width in widths.items()
         )
         mark = "  checkpoints/best" if entry["step"] == best_step else ""
-        yield f"           {entry['step']:8,} {entry['loss']:8.4f} {entry['perplexity']:11.2f}{scores}{mark}"
+        perplexity = format_figure(entry["perplexity"])
+        yield f"           {entry['step']:8,} {entry['loss']:8.4f} {perplexity:>11}{scores}{mark}"

@@ -72,8 +72,11 @@ def run_command(argv: Sequence[str] | None) -> int:
         extra = re.search(r"unexpected extra argument\S* \((\S+?)[ )]", error.format_message())
         params = getattr(getattr(getattr(error, "ctx", None), "command", None), "params", ())
         of_folder = ["--data"] * (extra is not None and os.path.isdir(extra[1]))
+        position = words.index(extra[1]) if extra and extra[1] in words else 0
+        if position > 1 and words[position - 2].startswith("--"):
+            attempt = f"{words[position - 2]} with one value, or {attempt}"
         for option in ("--input", "--hyp", *of_folder):
-            if extra and any(option in param.opts for param in params):
+            if extra and option not in words and any(option in param.opts for param in params):
                 attempt = f"{option} {extra[1]}"
         for i in range(len(words) - 2):
             if extra and words[i] == "--set" and "=" not in words[i + 1] and words[i + 2] == extra[1]:

@@ -73,7 +73,7 @@ class Checkpointer:
     def open_folder(self, state: RunState, is_complete: bool = False) -> Iterator[None]:
         """Lock the run folder for rank 0 during this block, and prepare it for a run that continues from `state`.
 
-        A complete run, which does not continue, keeps its config.toml.
+        A complete run, which does not continue, keeps its config.toml, and the checkpoints that this file asks for.
         """
         with ExitStack() as stack:
             with self.world.rank_zero_first():
@@ -86,7 +86,9 @@ class Checkpointer:
                         remove_partial(str(self.folder.best))
                     self._prune_best(state)
                     # The program may have been killed just before pruning.
-                    store.prune(self.folder, self.config.train.keep_last)
+                    store.prune(
+                        self.folder, (self.folder.load_config() if is_complete else self.config).train.keep_last
+                    )
             yield
 
     # ---- writing
@@ -310,9 +312,11 @@ class Checkpointer:
         if problem := schema_error(content, SCHEMA | {key: OPTIONAL[key] for key in OPTIONAL if key in content}):
             raise ValueError(problem)
         state = RunState.read(content.get("run"), content["step"])
-        keep = self.config.train.keep_best  # may have changed
-        state.ranking = dict([*state.ranking.items()][: keep if keep > 1 else 0])
-        self._update_metric(content, state)
+        if state.step < self.config.train.max_steps:
+            self._update_metric(content, state)
+        if not self.final_reason(state):  # a run that has ended keeps its best checkpoints
+            keep = self.config.train.keep_best  # may have changed
+            state.ranking = dict([*state.ranking.items()][: keep if keep > 1 else 0])
         self.update.load_optimizer_state({**checkpoint.optimizer, "step": content["adam_steps"]})
         if "loss_scale" in content:
             self.update.scale.load_state_dict(content["loss_scale"])

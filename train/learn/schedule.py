@@ -32,6 +32,7 @@ class Schedule:
         self.noam = NoamSchedule(d_model, t.warmup_steps, scale)
         self.name, self.warmup_steps, self.max_steps = t.schedule, t.warmup_steps, t.max_steps
         self.peak, self.has_own_peak = self.noam(t.warmup_steps), bool(t.peak_lr)
+        self.ignores_scale = self.has_own_peak and t.lr_scale != 1.0
 
     def __call__(self, step: int) -> float:
         """Return the learning rate of update `step`. The first update is step 1."""
@@ -45,6 +46,7 @@ class Schedule:
         return (
             f"learning rate: linear warmup to {self.peak:.3g} at step {self.warmup_steps:,}, then "
             f"{SCHEDULES[self.name]} ({self.name})"
+            f"{'; train.lr_scale has no effect, because train.peak_lr is set' if self.ignores_scale else ''}"
         )
 
     def warning(self) -> str:

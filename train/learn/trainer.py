@@ -195,7 +195,7 @@ class Trainer:
             f"try train.peak_lr={self.schedule.peak / 4:.2g}, a larger train.warmup_steps, or train.clip_norm=1.0"
             f"{'' if self.debug else '; --debug anomaly names the operation'}"
         )
-        self.report.write_line(message)
+        self.report.log_line(message)  # the command shows the error
         return UserError(message)
 
     # ---- between updates
@@ -373,10 +373,11 @@ class Trainer:
             end += f", beyond train.max_steps = {t.max_steps:,}"
         elif s.step < t.max_steps:
             end += f" of {t.max_steps:,}"
-        self.report.show(
-            f"{self.checkpoints.folder.path}: nothing left to do, because {end}; {self._continue_advice()} continues",
-            always=True,
-        )
+        folder = self.checkpoints.folder
+        end += f"; {self._continue_advice()} continues"
+        if changed := self.config.changes(folder.load_config()):
+            end += f"; {', '.join(changed)} in config.toml {'stay' if changed[1:] else 'stays'} unchanged"
+        self.report.show(f"{folder.path}: nothing left to do, because {end}", always=True)
         return self._summarize(reason, result)
 
     def _continue_advice(self) -> str:

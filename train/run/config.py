@@ -13,6 +13,7 @@ Paths in [data] are relative to the working directory, not to the configuration 
 import difflib
 import os
 import re
+import shlex
 import textwrap
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,6 +26,7 @@ from models.config import add_former_defaults
 from models.fields import describe_range, fits, range_of, value_type
 from train.errors import UserError, nearest, one_line
 from train.files import open_for_reading
+from train.run.key_names import KEY_LIST, OTHER_UNITS, plain_name, suggest_key
 from train.run.keys import (
     DECIDED,
     NAMED,
@@ -39,34 +41,6 @@ from train.run.keys import (
 )
 from train.tasks import TASKS
 
-# Maps the key names of other programs to the key with the same meaning.
-KEY_SYNONYMS = {
-    **dict.fromkeys(("lr", "learning_rate", "max_lr", "base_lr"), "train.peak_lr"),
-    **dict.fromkeys(("scheduler", "lr_scheduler", "lr_schedule", "lr_decay", "decay"), "train.schedule"),
-    **dict.fromkeys(("warmup", "warmup_updates", "warmup_ratio"), "train.warmup_steps"),
-    **dict.fromkeys(("epochs", "max_epochs", "max_epoch", "n_epochs", "max_updates", "max_update", "steps",
-                     "train_steps"), "train.max_steps"),
-    **dict.fromkeys(("batch_size", "max_tokens", "bsz"), "train.batch_tokens"),
-    **dict.fromkeys(("update_freq", "grad_accum", "gradient_accumulation_steps"), "train.accumulate"),
-    **dict.fromkeys(("grad_clip", "max_grad_norm", "clip", "clip_grad_norm"), "train.clip_norm"),
-    **dict.fromkeys(("fp16", "bf16", "dtype", "mixed_precision", "amp"), "train.precision"),
-    **dict.fromkeys(("early_stopping", "early_stopping_patience"), "train.patience"),
-    **dict.fromkeys(("early_stopping_metric", "best_checkpoint_metric", "metric_for_best_model"), "train.best_metric"),
-    **dict.fromkeys(("keep_best_ckpts", "keep_best_checkpoints"), "train.keep_best"),
-    **dict.fromkeys(("ema", "ema_rate", "moving_average"), "train.ema_decay"),
-    **dict.fromkeys(("eval_every", "eval_steps", "validation_freq", "valid_steps"), "train.validate_every"),
-    **dict.fromkeys(("save_every", "save_steps", "save_interval"), "train.checkpoint_every"),
-    **dict.fromkeys(("keep_last_ckpts", "keep_checkpoints", "save_total_limit"), "train.keep_last"),
-    **dict.fromkeys(("l2", "wd"), "train.weight_decay"),
-    **dict.fromkeys(("layers", "num_layers", "depth"), "model.n_layers"),
-    **dict.fromkeys(("heads", "num_heads", "attention_heads"), "model.n_heads"),
-    **dict.fromkeys(("hidden_size", "embed_dim", "embedding_dim", "d_hidden"), "model.d_model"),
-    **dict.fromkeys(("ffn_dim", "ff_size", "ffn_embed_dim"), "model.d_ff"),
-    **dict.fromkeys(("beam_size", "num_beams", "n_beams"), "search.beam"),
-    **dict.fromkeys(("length_penalty", "lenpen"), "search.alpha"),
-}  # fmt: skip
-# Names whose values have other units than the key, so a suggestion does not repeat the value.
-OTHER_UNITS = {"epochs", "max_epochs", "max_epoch", "n_epochs", "warmup_ratio", "batch_size", "bsz"}
 SYNONYMS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "single": "float32", "fp32": "float32",
             "double": "float64", "fp64": "float64"}  # fmt: skip
 # Limits of a TOML text: the parser's time is quadratic in the parts of a dotted key and in the number of tables.
@@ -155,10 +129,13 @@ class RunConfig:
         given: dict[str, dict[str, Any]] = {table: {} for table in SECTIONS}
         for table, entries in tables.items():
             if table not in SECTIONS or not isinstance(entries, Mapping):
-                line = f"[{owner_of(table) or nearest(table, SECTIONS)}]"
-                hint = line if isinstance(entries, Mapping) else f"{table} below a line {line}"
-                got = f"the table [{table}]" if isinstance(entries, Mapping) else f"{table} outside of these tables"
-                raise UserError(f"{source}: {table}: expected the tables {', '.join(SECTIONS)}; got {got}; try {hint}")
+                got, hint = f"the table [{table}]", "".join(difflib.get_close_matches(table, SECTIONS, n=1))
+                attempt = f"; try [{hint}]" if hint else ""
+                if not isinstance(entries, Mapping):
+                    owner, _, key = (suggest_key(table) or "").partition(".")
+                    got = f"{table} outside of these tables"
+                    attempt = f"; try {f'{key} below a line [{owner}]' if key else KEY_LIST}"
+                raise UserError(f"{source}: {table}: expected the tables {', '.join(SECTIONS)}; got {got}{attempt}")
             for name, value in entries.items():
                 given[table][name] = check(table, find_key(table, name, source), value, source)
         overrides = {(table, name): value for table, name, value in map(parse_setting, settings)}
@@ -234,6 +211,11 @@ class RunConfig:
         """Return {`table.key`: value} of the keys that a resumed run must not change."""
         return {f"{table}.{f.name}": value for table, f, value in self.keys() if not f.metadata["may_change"]}
 
+    def changes(self, other: "RunConfig") -> list[str]:
+        """Return the keys that a resumed run may change and whose values differ in `other`."""
+        pairs = zip(self.keys(), other.keys(), strict=True)
+        return [f"{table}.{f.name}" for (table, f, a), (_, _, b) in pairs if f.metadata["may_change"] and a != b]
+
     def check_frozen(self, original: Mapping[str, Any], source: Path, command: str = "resume") -> None:
         """Raise UserError, naming the key, if a frozen key differs from `original`, the `frozen()` of the run.
 
@@ -287,26 +269,6 @@ def complete_frozen(frozen: Mapping[str, Any]) -> dict[str, Any]:
     return {**defaults, **earlier, **frozen, **open_keys}
 
 
-def all_keys() -> list[str]:
-    """Return every `table.key`."""
-    return [f"{table}.{name}" for table in SECTIONS for name in keys_of(table)]
-
-
-def owner_of(name: str) -> str | None:
-    """Return the name of the table that has this key, or None."""
-    return next((table for table in SECTIONS if name in keys_of(table)), None)
-
-
-def resolve_name(name: str) -> str | None:
-    """Return the `table.key` that has this name or synonym, or None. Raises UserError for a name of the optimizer."""
-    name = name.lower().replace("-", "_")
-    if name in ("optimizer", "optim"):
-        keys = "train.peak_lr, train.beta1, train.beta2, train.adam_eps or train.weight_decay"
-        raise UserError(f"{name}: unknown key; the optimizer is always Adam; try {keys}")
-    owner = owner_of(name)
-    return f"{owner}.{name}" if owner else KEY_SYNONYMS.get(name)
-
-
 def preset_values(preset: str, variant: str = "paper") -> dict[str, dict[str, Any]]:
     """Return the values that the preset and the variant determine, by table: all of [model] and some other keys."""
     model, changes = TransformerConfig.preset(preset, vocab_size=37000), VARIANTS[variant]
@@ -329,6 +291,8 @@ def check(table: str, f: Field[Any], value: Any, source: str = "config") -> Any:
         attempt = f'{f.name} = "{SYNONYMS.get(value.lower()) or nearest(value.lower(), choices)}"'
     elif digits := range_of(f).without_commas(value):
         attempt = f"{f.name} = {digits}"
+    elif value_type(f) is int and type(value) is float and value.is_integer() and fits(f, int(value)):
+        attempt = f"{f.name} = {int(value)}"
     elif f.default is None:
         attempt = f"leaving {f.name} out ({f.metadata['unset']})"
     else:
@@ -349,9 +313,21 @@ def find_key(table: str, name: str, source: str) -> Field[Any]:
     names = keys_of(table)
     if name in names:
         return names[name]
-    matches = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = resolve_name(name) or (f"{table}.{matches[0]}" if matches else nearest(f"{table}.{name}", all_keys()))
+    hint = suggest_key(name, table) or KEY_LIST
     raise UserError(f"{source}: {table}.{name}: expected a key of [{table}]; got an unknown key; try {hint}")
+
+
+def suggest_setting(name: str, text: str, key: str | None) -> str:
+    """Return the --set option for the `table.key` that `name` means, with its value if the key accepts it."""
+    if key is None:
+        return KEY_LIST
+    table, _, field_name = key.partition(".")
+    try:
+        parse_value(table, keys_of(table)[field_name], text)
+        value = "VALUE" if plain_name(name) in OTHER_UNITS or not text else text
+    except UserError:
+        value = "VALUE"
+    return f"--set {shlex.quote(f'{key}={value}')}"
 
 
 def parse_setting(setting: str) -> tuple[str, str, Any]:
@@ -359,11 +335,13 @@ def parse_setting(setting: str) -> tuple[str, str, Any]:
     full, equals, text = (part.strip() for part in setting.partition("="))
     table, _, name = full.partition(".")
     if not equals or table not in SECTIONS or not name:
-        hint = resolve_name(full) or nearest(full, all_keys())
-        raise UserError(
-            f"--set: expected table.key=value; got {format_value(setting)}; try --set {hint}={text or '...'}"
-        )
-    f = find_key(table, name, "--set")
+        hint = suggest_setting(full, text, suggest_key(full))
+        raise UserError(f"--set: expected table.key=value; got {format_value(setting)}; try {hint}")
+    return table, name, parse_value(table, find_key(table, name, "--set"), text)
+
+
+def parse_value(table: str, f: Field[Any], text: str) -> Any:
+    """Return the value of a key from text in TOML syntax, or a string without quotes."""
     try:
         document = read_toml(f"value = {text}")
         value = document["value"] if len(document) == 1 else text
@@ -371,7 +349,7 @@ def parse_setting(setting: str) -> tuple[str, str, Any]:
         value = text
     if value_type(f) is str and not isinstance(value, str):
         value = text
-    return table, name, check(table, f, value, "--set")
+    return check(table, f, value, "--set")
 
 
 def read_toml(text: str) -> dict[str, Any]:

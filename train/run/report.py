@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from train.files import disk_errors, fsync, write_text
-from train.progress import Display, Work, format_duration
+from train.progress import Display, Work, format_duration, format_figure
 from train.run.folder import RunFolder
 from train.run.metric_files import Copy, LineFile, csv_copy, tensorboard_copy
 from train.run.state import RunState
@@ -79,8 +79,12 @@ class RunReport:
 
     def write_line(self, text: str, always: bool = False, shown: int = 0) -> None:
         """Append a line with the time to log.txt; show it if progress is shown or `always` is true."""
-        self._log.add(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}")
+        self.log_line(text)
         self.show(text, always, shown)
+
+    def log_line(self, text: str) -> None:
+        """Append a line with the time to log.txt without showing it."""
+        self._log.add(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}")
 
     def show(self, text: str, always: bool = False, shown: int = 0) -> None:
         """Show a line if progress is shown or `always` is true, without writing it to log.txt.
@@ -147,10 +151,9 @@ class RunReport:
         s = state
         self.write_metrics({"kind": "valid", "step": s.step, "epoch": s.in_epoch, "tokens": s.tokens, **result})
         scores = "".join(f"  {name} {result[key]:.2f}" for key, name in names.items() if key in result)
-        perplexity = result["perplexity"]
         self.write_line(
             f"validation after step {s.step:,}: loss {result['loss']:.4f}  "
-            f"perplexity {perplexity:{'.2f' if perplexity < 1e6 else '.3g'}}{scores}  ({result['seconds']:.1f} s)"
+            f"perplexity {format_figure(result['perplexity'])}{scores}  ({result['seconds']:.1f} s)"
         )
 
     def log_overflow(self, step: int, loss_scale: float, skipped: int) -> None:
@@ -168,9 +171,11 @@ class RunReport:
         entry |= {"in_a_row": state.skipped, "skipped": state.all_skipped, "examples": examples}
         self.write_metrics(entry | ({"anomaly": operation} if operation else {}))
         if state.skipped <= limit:
+            # If several updates fail in a row, the weights are probably the cause and not the text.
+            origin = nonfinite_origin(examples if state.skipped == 1 else "", operation)
             self.write_line(
                 f"step {step:,}: the {quantity} is {value}; update skipped ({state.skipped} in a row, limit "
-                f"train.max_skipped = {limit}){nonfinite_origin(examples, operation)}"
+                f"train.max_skipped = {limit}){origin}"
             )
 
     def log_start(
@@ -197,7 +202,7 @@ class RunReport:
         speed = f", {state.tokens / max(state.seconds, 1e-9):,.0f} tokens/s" if state.tokens else ""
         self.write_line(
             f"done after step {state.step:,} ({reason}), {state.tokens:,} tokens in "
-            f"{format_duration(state.seconds)}{speed}{network}: {checkpoint or 'no checkpoint'}"
+            f"{format_duration(state.seconds)} of updates{speed}{network}: {checkpoint or 'no checkpoint'}"
         )
 
 
@@ -217,6 +222,9 @@ class SilentReport(RunReport):
     def write_line(self, text: str, always: bool = False, shown: int = 0) -> None:
         self.lines.append(text)
 
+    def log_line(self, text: str) -> None:
+        pass
+
     def show(self, text: str, always: bool = False, shown: int = 0) -> None:
         pass
 
@@ -228,8 +236,9 @@ class SilentReport(RunReport):
 
 
 def nonfinite_origin(examples: str, operation: str) -> str:
-    """Return text on the origin of a NaN or infinity: the examples and, if known, the first operation."""
-    return f"; it comes from {examples}{f'; first operation: {operation}' if operation else ''}"
+    """Return text on the origin of a NaN or infinity: the examples and the first operation, if they are known."""
+    origin = f"; it comes from {examples}" if examples else ""
+    return f"{origin}; first operation: {operation}" if operation else origin
 
 
 def network_percentage(network: float, seconds: float) -> str:

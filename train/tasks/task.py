@@ -25,7 +25,7 @@ C = TypeVar("C", bound=Corpus)
 B = TypeVar("B", bound=Batch)
 
 TASKS: Registry["Task[Any, Any, Any]"] = Registry("task")
-MAX_LISTED = 100  # number of lines that a message lists
+MAX_LISTED = 10  # number of lines that a message lists
 
 
 def file_key(help: str) -> Any:

@@ -15,6 +15,7 @@ CHUNK_LINES = 8192
 CHUNK_BYTES = 1 << 20  # bytes of a chunk of lines; the tokenizers need up to 400 bytes of memory per byte
 MAX_LINE_BYTES = 1 << 20  # maximum bytes of a line, in every reader
 PIECE_BYTES = 1 << 16  # bytes of a piece of a line, for text whose lines may have any length
+GZIP = b"\x1f\x8b"  # the first bytes of a gzip file
 _WORDS = re.compile(r".*\S(?= )", re.DOTALL)  # up to the last single space, or the first of a run of spaces
 
 
@@ -58,9 +59,16 @@ def decode_line(raw: bytes, name: object, number: int) -> str:
     try:
         text = raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
+        if number == 1 and raw.startswith(GZIP):
+            raise gzip_error(name) from None
         got = f"byte {raw[error.start]:#04x} at column {error.start + 1}"
         raise UserError(f"{name}, line {number}: expected UTF-8 text; got {got}; try `iconv -t UTF-8`") from None
     return text.removeprefix("\ufeff") if number == 1 else text
+
+
+def gzip_error(name: object) -> UserError:
+    """Return the error for a gzip file where text is expected."""
+    return UserError(f"{name}: expected UTF-8 text; got a gzip file; try `gunzip`")
 
 
 def line_pieces(file: IO[bytes], name: object) -> Iterator[bytes]:
@@ -125,6 +133,8 @@ def decoded_chunks(
             try:
                 lines = [line.decode("utf-8") for line in raw]
             except UnicodeDecodeError as error:
+                if is_first and block.startswith(GZIP):
+                    raise gzip_error(path) from None
                 before = b"".join(raw[: raw.index(error.object)])
                 number += before.count(b"\n")
                 column = len(before) - before.rfind(b"\n") + error.start

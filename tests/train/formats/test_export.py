@@ -4,9 +4,13 @@ import json
 import sys
 from dataclasses import asdict, make_dataclass
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
@@ -208,6 +212,20 @@ def test_forbidden_tokens_that_ctranslate2_lacks_are_reported(tmp_path, capsys, 
     monkeypatch.setitem(TARGETS, "ctranslate2", lambda *arguments: None)
     assert run_export(make_run(tmp_path / "run", suppressed_ids=(5,)), "ctranslate2", tmp_path / "out") == 0
     assert "forbidden tokens are not part of CTranslate2's format" in capsys.readouterr().err
+
+
+def test_the_tokenizer_for_ctranslate2_appends_the_end_of_the_sentence_and_the_model_does_not(tmp_path, monkeypatch):
+    """CTranslate2's own converter does not make the model append it either, so both take the same tokens."""
+    spec = MagicMock(config=SimpleNamespace())
+    spec.save = lambda folder: (Path(folder) / "config.json").write_text(json.dumps(vars(spec.config)))
+    specs = MagicMock()
+    specs.TransformerSpec.from_config.return_value = spec
+    monkeypatch.setitem(sys.modules, "ctranslate2", MagicMock(specs=specs))
+    monkeypatch.setitem(sys.modules, "ctranslate2.specs", specs)
+    assert run_export(make_run(tmp_path / "run"), "ctranslate2", tmp_path / "out") == 0
+    assert not json.loads((tmp_path / "out" / "config.json").read_text()).get("add_source_eos", False)
+    file = tmp_path / "out" / "tokenizer" / "tokenizer.json"
+    assert tokenizers.Tokenizer.from_file(str(file)).encode("a text").tokens.count("</s>") == 1
 
 
 def test_exported_weights_have_the_mode_of_other_files(tmp_path):

@@ -1,0 +1,115 @@
+"""Names of keys in other programs and misspelled names lead to the key; other names lead nowhere."""
+
+import pytest
+
+from train.cli import main
+from train.errors import UserError
+from train.run.config import RunConfig, suggest_setting
+from train.run.key_names import KEY_LIST, KEY_SYNONYMS, OTHER_UNITS, all_keys, suggest_key
+
+# Options of fairseq-train, of the configurations of JoeyNMT, OpenNMT-py and Marian, and of Hugging Face's models and
+# trainer: the key with the same meaning, and names that have no counterpart.
+MEANINGS = {
+    "model.preset": "arch",
+    "model.n_layers": "encoder_layers num_layers dec_layers num_hidden_layers enc-depth encoder.num_layers n_layer",
+    "model.n_heads": "encoder_attention_heads decoder.num_heads transformer-heads num_attention_heads nhead",
+    "model.d_model": "encoder_embed_dim hidden_size tgt_word_vec_size enc_hid_size dim-emb n_embd",
+    "model.d_ff": "decoder_ffn_embed_dim ff_size transformer_ff transformer-dim-ffn intermediate_size dim_feedforward",
+    "model.tying": "share_all_embeddings share_decoder_input_output_embed tied_embeddings tied_softmax "
+                   "share_embeddings tied-embeddings-all tie_word_embeddings",
+    "model.norm": "encoder_normalize_before decoder_normalize_before layer_norm norm_first",
+    "model.positions": "encoder_learned_pos position_encoding",
+    "model.max_positions": "max_source_positions max_position_embeddings n_positions",
+    "model.activation": "activation_fn pos_ffn_activation_fn hidden_act",
+    "model.attention_dropout": "attn_pdrop transformer-dropout-attention attention_probs_dropout_prob",
+    "model.activation_dropout": "relu_dropout",
+    "data.train_src": "src train_sets",
+    "data.train_tgt": "trg",
+    "data.tokenizer": "bpe tokenizer_type",
+    "data.vocab_size": "nwordssrc tgt_vocab_size voc_limit",
+    "data.max_length": "src_seq_length max_source_length",
+    "train.peak_lr": "lr learning-rate learn_rate optimization.lr",
+    "train.schedule": "lr_scheduler scheduling decay_method lr_scheduler_type",
+    "train.warmup_steps": "warmup_updates learning_rate_warmup lr-warmup",
+    "train.max_steps": "max_update train_steps updates after-batches",
+    "train.batch_tokens": "max_tokens mini_batch_words per_device_train_batch_size",
+    "train.accumulate": "update_freq batch_multiplier accum_count optimizer-delay",
+    "train.beta1": "adam_betas adam_beta1",
+    "train.ema_decay": "weight_avg average_decay exponential-smoothing",
+    "train.checkpoint_every": "save_interval_updates save_checkpoint_steps save-freq save_steps",
+    "train.validate_every": "validation_freq valid_steps validate_interval_updates eval_steps",
+    "train.keep_last": "keep_last_epochs keep_checkpoint save_total_limit",
+    "train.best_metric": "best_checkpoint_metric early_stopping_metric metric_for_best_model",
+    "train.patience": "early_stop early-stopping early_stopping_patience patince",
+    "train.clip_norm": "max_grad_norm clip_grad_norm",
+    "train.seed": "random_seed sed sead",
+    "search.beam": "beam_size num_beams",
+    "search.alpha": "lenpen beam_alpha length_penalty",
+    "search.max_extra": "max_output_length max_new_tokens max_len_b",
+}  # fmt: skip
+WITHOUT_COUNTERPART = """
+    encoder_embed_path no_token_positional_embeddings adaptive_softmax_cutoff layernorm_embedding no_cross_attention
+    encoder_layerdrop quant_noise_pq source_lang criterion sentence_avg warmup_init_lr min_lr stop_min_lr
+    max_tokens_valid batch_size_valid required_batch_size_multiple num_workers dataset_impl valid_subset
+    validate_after_updates disable_validation curriculum save_dir restore_file reset_lr_scheduler reset_optimizer
+    no_save no_epoch_checkpoints maximize_best_checkpoint_metric log_format wandb_project fp16_init_scale ddp_backend
+    user_dir eval_bleu_args left_pad_source nbest no_repeat_ngram_size model_dir use_cuda dataset_type voc_min_freq
+    tokenizer_cfg num_merges normalize reset_best_ckpt learning_rate_min decrease_factor clip_grad_val batch_type
+    overwrite shuffle min_output_length init_gain bias_initializer type bidirectional src_vocab model_type input_feed
+    copy_attn save_data world_size valid_batch_size start_decay_steps bucket_size transforms coverage_penalty min_length
+    quant_layers output_dir do_train eval_strategy per_device_eval_batch_size report_to group_by_length use_cache
+    initializer_range rope_theta pad_token_id mini_batch_fit workspace devices guided_alignment amsgrad gamma test
+"""
+
+
+@pytest.mark.parametrize("key", MEANINGS)
+@pytest.mark.parametrize("table", ["train", "model", ""])
+def test_other_programs_names_of_a_key_lead_to_it(key, table):
+    assert {name: suggest_key(name, table) for name in MEANINGS[key].split()} == dict.fromkeys(
+        MEANINGS[key].split(), key
+    )
+
+
+@pytest.mark.parametrize("table", ["train", "model", "data", "search", ""])
+def test_a_name_without_a_counterpart_leads_to_the_list_of_keys(table):
+    assert {name: suggest_key(name, table) for name in WITHOUT_COUNTERPART.split()} == dict.fromkeys(
+        WITHOUT_COUNTERPART.split()
+    )
+    with pytest.raises(UserError, match="; try `npx-transformer info base --config`, which prints every key$"):
+        RunConfig.from_dict({}, [f"{table or 'train'}.criterion=1"])
+    assert suggest_key("normalization", "train") is None  # JoeyNMT and OpenNMT: of the loss
+
+
+def test_synonyms_are_names_of_existing_keys_and_hide_none():
+    assert set(KEY_SYNONYMS.values()) <= {*all_keys(), ""}
+    assert not set(KEY_SYNONYMS) & {key.split(".")[1] for key in all_keys()}
+    assert OTHER_UNITS <= {*KEY_SYNONYMS, "n_epochs", "num_epochs", "num_train_epochs"}
+
+
+def test_a_suggestion_repeats_the_value_if_the_key_accepts_it():
+    cases = {"lr": ("0.1", "train.peak_lr=0.1"), "fp16": ("true", "train.precision=VALUE")}
+    cases |= {"epochs": ("5", "train.max_steps=VALUE"), "no_scale_embedding": ("true", "model.scale_embedding=VALUE")}
+    for name, (text, setting) in cases.items():
+        assert suggest_setting(name, text, suggest_key(name)) == f"--set {setting}"
+        with pytest.raises(UserError, match=f"; try --set {setting}$"):
+            RunConfig.from_dict({}, [f"{name}={text}"])
+    assert suggest_setting("criterion", "x", suggest_key("criterion")) == KEY_LIST
+
+
+@pytest.mark.parametrize(
+    "tables, hint",
+    [
+        ({"training": {}}, r"the table \[training\]; try \[train\]"),
+        ({"optimization": {}}, r"the table \[optimization\]"),
+        ({"lr": 1}, r"lr outside of these tables; try peak_lr below a line \[train\]"),
+        ({"criterion": 1}, "criterion outside of these tables; try `npx-transformer info base --config`, which .*"),
+    ],
+)
+def test_an_unknown_table_gets_a_suggestion_only_if_it_resembles_one(tables, hint):
+    with pytest.raises(UserError, match=f"; got {hint}$"):
+        RunConfig.from_dict(tables)
+
+
+def test_another_name_of_an_option_leads_to_the_option(capsys):
+    assert main(["train", "tiny", "--out", "D", "--src", "x"]) == 2
+    assert "--src: expected an option of this command; got an unknown one; try --train-src" in capsys.readouterr().err
