@@ -15,6 +15,7 @@ from pathlib import Path
 
 from train.files import WriteError, fsync
 
+CHECKPOINT = r"(step|best)-[0-9]+|best|averaged"  # names of the folders in `checkpoints`
 REPLACED = ".{}.replaced"  # the name of an old folder until its replacement is in place
 
 
@@ -102,10 +103,12 @@ def original_name(path: Path) -> str:
 
 
 def finish_replacements(parent: Path) -> None:
-    """Complete or undo every replacement in a folder that a killed process left unfinished. Requires the lock."""
+    """Complete or undo every replacement of a checkpoint that a killed process left unfinished. Requires the lock."""
     for old in parent.glob(REPLACED.format("*")):
         target = parent / original_name(old)
         with suppress(OSError):
+            if not re.fullmatch(CHECKPOINT, target.name):
+                continue
             if target.exists():
                 remove_folder(old)
             else:

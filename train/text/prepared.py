@@ -24,15 +24,17 @@ def write_prepared(
 ) -> dict[str, Any]:
     """Write the files `names` and meta.json, whose content `write_files` returns after writing the open files.
 
-    meta.json is written last and holds the checksums of the other files, so an interrupted or mixed-up preparation is
-    never mistaken for a complete one. Raises UserError if the folder is a link or cannot be written, and on ranks other
-    than 0.
+    meta.json is written first, without content, to mark the folder. It is written again last and holds the checksums of
+    the other files, so an interrupted or mixed-up preparation is never mistaken for a complete one. Raises UserError if
+    the folder is a link or cannot be written, and on ranks other than 0.
     """
     if npx.distributed.world().rank:
         got = "missing or different ones"
         raise UserError(f"{out_dir}: expected the token arrays that rank 0 wrote; got {got}; try a shared folder")
     reject_links(out_dir)
     make_folder(out_dir)
+    if read_sealed(out_dir / "meta.json") is None:
+        write_json(out_dir / "meta.json", {})
     with ExitStack() as stack:
         meta = write_files([stack.enter_context(atomic_write(out_dir / name)) for name in names])
     meta |= {"files": {name: digest(out_dir / name) for name in names}}
