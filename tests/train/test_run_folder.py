@@ -204,7 +204,8 @@ def test_a_refused_resume_writes_nothing(text, copied, tmp_path):
 def test_resuming_keeps_comments_in_an_unchanged_configuration(text, copied):
     file = copied / "config.toml"
     file.write_text("# my notes\n" + file.read_text())
-    run(text, copied, resume=True)
+    shutil.rmtree(copied / "checkpoints" / "step-12")
+    assert run(text, copied, resume=True).step == 12
     assert file.read_text().startswith("# my notes\n")
     run(text, copied, resume=True, max_steps=13)
     assert RunFolder(copied).load_config().train.max_steps == 13
@@ -227,7 +228,7 @@ def test_resuming_without_checkpoints_requires_a_folder_of_a_run(text, tmp_path)
         assert files_of(out) == before
 
 
-@pytest.mark.parametrize("name", ["checkpoints/step-12", "checkpoints/step-12/state.json", "checkpoints"])
+@pytest.mark.parametrize("name", ["checkpoints/step-12", "checkpoints/step-12/model.safetensors", "checkpoints"])
 def test_an_unreadable_checkpoint_does_not_count_as_damaged(text, copied, monkeypatch, name):
     """The newest checkpoint may be intact, so training neither continues from an older one nor starts over."""
     before, open_, iterdir = files_of(copied), os.open, Path.iterdir
@@ -242,6 +243,16 @@ def test_an_unreadable_checkpoint_does_not_count_as_damaged(text, copied, monkey
         with pytest.raises(UserError, match="Permission denied.*; try changing the permissions"):
             run(text, copied, resume=True, max_steps=13)
     assert files_of(copied) == before
+
+
+def test_too_many_open_files_are_not_damage(copied, monkeypatch):
+    def refuse(*arguments, **options):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(storage, "safe_open", refuse)
+    with pytest.raises(UserError, match="expected a readable file; got .*Too many open files") as error:
+        load_checkpoint(copied / "checkpoints" / "step-12")
+    assert not isinstance(error.value, storage.DamagedCheckpoint)
 
 
 def test_a_text_named_like_a_file_of_a_run_is_not_removed(text, tmp_path):
