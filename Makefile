@@ -32,7 +32,7 @@ help:
 	@echo "make hooks     run the linters before each commit (pre-commit)"
 	@echo "make parity    the tests against PyTorch; installs $(TORCH) into $(VENV)"
 	@echo "make gpu-check everything that needs a GPU: timings, PyTorch, tests, sanitizers; about 10 minutes; gpu-check.json"
-	@echo "make bench     training against PyTorch and JAX, translation against CTranslate2; installs them into $(VENV)"
+	@echo "make bench     compare training with PyTorch and JAX, and translation with CTranslate2; installs them into $(VENV)"
 	@echo "make docs      build the documentation site in site/; open site/index.html"
 	@echo "make clean     remove $(VENV), demo-run and caches"
 	@echo "PYTHON=python3.12 selects the Python for $(VENV)."

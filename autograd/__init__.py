@@ -29,7 +29,7 @@ from autograd.engine import (
     no_grad,
     observing,
 )
-from autograd.memory import Memory, MemorySample
+from autograd.memory import MemoryProfiler, MemorySample
 from autograd.observe import Observer, Recorder, on_gradient
 from autograd.rematerialize import checkpoint
 from autograd.saved import saved_arrays
@@ -44,7 +44,7 @@ __all__ = [
     "AnomalyError",
     "BackwardEvent",
     "GradientError",
-    "Memory",
+    "MemoryProfiler",
     "MemorySample",
     "Observer",
     "Recorder",

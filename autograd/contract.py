@@ -32,7 +32,7 @@ def check_result(name: str, result: Any, *operands: Any) -> None:
     for x in operands:
         if hasattr(x, "dtype") and x.dtype.kind not in "iub" and x.dtype != result.dtype:
             other = next(getattr(y, "dtype", type(y).__name__) for y in operands if y is not x)
-            pair = f"{x.dtype} and {other}, which give {result.dtype}"
+            pair = f"{x.dtype} and {other}, which would give {result.dtype}"
             raise TypeError(f"{name}: expected operands of the same dtype; got {pair}; try .astype")
 
 

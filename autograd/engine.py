@@ -158,7 +158,7 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
     if module.split(".")[0] != "autograd":
         name = f"{module}.{function.__qualname__}"
     elif name in OPERATIONS and OPERATIONS[name].__module__ != module:
-        raise ValueError(f"differentiable: expected a new name; got {name!r}, which {OPERATIONS[name].__module__} has")
+        raise ValueError(f"differentiable: expected a new name; got {name!r} of {OPERATIONS[name].__module__}")
     OPERATIONS[name] = operation
     return operation
 
@@ -223,7 +223,7 @@ class BackwardEvent:
 
 
 def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], object] | None = None) -> None:
-    """Add to the `grad` of every leaf the gradient of sum(tensor * g), and consume the graph.
+    """Add the gradient of sum(tensor * g) to the `grad` of every leaf, and consume the graph.
 
     Args:
         tensor: the result of operations on Tensors with `requires_grad`.

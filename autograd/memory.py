@@ -1,6 +1,6 @@
 """Memory profile of a training step: the size of the live arrays after each operation and each vjp, by layer.
 
-    with observing(Memory()) as memory:
+    with observing(MemoryProfiler()) as memory:
         model.loss(src_ids, tgt_ids).backward()
     print(memory.peak, memory.by_layer())
 
@@ -26,7 +26,7 @@ class MemorySample(NamedTuple):
     max_live: int  # the maximum since the previous sample; differs from `live` only with tracemalloc
 
 
-class Memory(Observer):
+class MemoryProfiler(Observer):
     """An observer that counts the bytes of a step's live arrays after each operation and each vjp.
 
     Args:
@@ -40,7 +40,8 @@ class Memory(Observer):
 
     def __init__(self, traced: bool = False) -> None:
         if traced and not tracemalloc.is_tracing():
-            raise ValueError("Memory: expected tracemalloc to be tracing; it is stopped; try tracemalloc.start()")
+            problem = "expected tracemalloc to be tracing; it is stopped; try tracemalloc.start()"
+            raise ValueError(f"MemoryProfiler: {problem}")
         self.traced = traced
         self.samples: list[MemorySample] = []
         self.live = 0

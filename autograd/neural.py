@@ -18,7 +18,7 @@ from autograd.losses import composed_cross_entropy as composed_cross_entropy
 from autograd.losses import composed_linear_cross_entropy as composed_linear_cross_entropy
 from autograd.losses import cross_entropy as cross_entropy
 from autograd.losses import linear_cross_entropy as linear_cross_entropy
-from npx import NO_TARGETS, Array, AttentionSpec, Drop, GradientTargets, Packing
+from npx import NO_TARGETS, Array, AttentionSpec, DropoutSpec, GradientTargets, Packing
 from npx.kernels.attention_spec import rotary_positions, rotation_factors, score_bias
 
 # Softmax, layer norm, dropout
@@ -61,21 +61,21 @@ def composed_layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-
 
 
 @differentiable
-def dropout(x: Array, drop: Drop | None) -> Result:
-    """x * mask / (1 - rate), with the random mask that `drop` (npx.Drop) describes; x if `drop` is None."""
+def dropout(x: Array, drop: DropoutSpec | None) -> Result:
+    """x * mask / (1 - rate), with the random mask that `drop` (npx.DropoutSpec) describes; x if `drop` is None."""
     y, saved = npx.dropout(x, drop)
     return y, lambda g: (npx.dropout_grad(g, saved),)
 
 
 @composition
-def composed_dropout(x: Tensor, drop: Drop | None) -> Tensor:
+def composed_dropout(x: Tensor, drop: DropoutSpec | None) -> Tensor:
     """`dropout` as multiplication by a constant array."""
     return x * npx.dropout.reference(npx.ones(x.shape, x.dtype), drop)[0]
 
 
 @differentiable
 def dropout_residual_norm(
-    x: Array, residual: Array, gamma: Array, beta: Array, drop: Drop | None = None, eps: float = 1e-6
+    x: Array, residual: Array, gamma: Array, beta: Array, drop: DropoutSpec | None = None, eps: float = 1e-6
 ) -> Result:
     """layer_norm(residual + dropout(x)), without dropout if `drop` is None. x, residual (..., D); gamma, beta (D,)."""
     y, saved = npx.dropout_residual_norm(x, residual, gamma, beta, drop, eps)
@@ -88,7 +88,7 @@ def dropout_residual_norm(
 
 @composition
 def composed_dropout_residual_norm(
-    x: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor, drop: Drop | None = None, eps: float = 1e-6
+    x: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor, drop: DropoutSpec | None = None, eps: float = 1e-6
 ) -> Tensor:
     """`dropout_residual_norm` from elementary operations."""
     return composed_layer_norm(residual + dropout(x, drop), gamma, beta, eps)
@@ -145,7 +145,7 @@ def composed_linear(
 
 @differentiable
 def embedding(
-    table: Array, ids: Array, scale: float = 1.0, added: Array | None = None, drop: Drop | None = None
+    table: Array, ids: Array, scale: float = 1.0, added: Array | None = None, drop: DropoutSpec | None = None
 ) -> Result:
     """dropout(scale * table[ids] + added). table (V, D); ids (..., T) integers in [0, V); result (..., T, D).
 
@@ -161,7 +161,7 @@ def embedding(
 
 @composition
 def composed_embedding(
-    table: Tensor, ids: Any, scale: float = 1.0, added: Array | None = None, drop: Drop | None = None
+    table: Tensor, ids: Any, scale: float = 1.0, added: Array | None = None, drop: DropoutSpec | None = None
 ) -> Tensor:
     """`embedding` as indexing."""
     y = table[ids.data if isinstance(ids, Tensor) else ids] * scale
@@ -207,7 +207,7 @@ def attention(
     k: Array,
     v: Array,
     spec: AttentionSpec = AttentionSpec(),
-    drop: Drop | None = None,
+    drop: DropoutSpec | None = None,
     bias: Array | None = None,
 ) -> Result:
     """dropout(softmax(q k^T / sqrt(d_k) + bias)) v for every head (paper equation 1).
@@ -240,7 +240,7 @@ def composed_attention(
     k: Tensor,
     v: Tensor,
     spec: AttentionSpec = AttentionSpec(),
-    drop: Drop | None = None,
+    drop: DropoutSpec | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
     """`attention` from elementary operations, for rows with at least one key that is not masked."""
@@ -287,7 +287,7 @@ def self_attention(
     heads: int,
     d_k: int,
     spec: AttentionSpec = AttentionSpec(),
-    drop: Drop | None = None,
+    drop: DropoutSpec | None = None,
     *,
     kv_heads: int | None = None,
 ) -> Result:
@@ -308,7 +308,7 @@ def cross_attention(
     heads: int,
     d_k: int,
     spec: AttentionSpec = AttentionSpec(),
-    drop: Drop | None = None,
+    drop: DropoutSpec | None = None,
     *,
     recompute: tuple[Recompute | None, Recompute | None] = (None, None),
     kv_heads: int | None = None,
@@ -329,7 +329,7 @@ def merged_attention(
     merged: list[Array],
     shapes: list[list[tuple[int, int]]],
     spec: AttentionSpec,
-    drop: Drop | None,
+    drop: DropoutSpec | None,
     recompute: tuple[Recompute | None, ...] = (None,),
 ) -> Result:
     """Compute `attention` of queries, keys and values in one or two merged arrays.

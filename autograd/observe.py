@@ -5,8 +5,8 @@
         loss.backward()
 
 The engine calls an `Observer` in two places: after an operation has run, and after a vjp has run, before its gradients
-are passed on. `Recorder` stores everything, for pictures (draw/). `Memory` (memory.py) counts the bytes of a training
-step by operation and layer. `anomaly` (anomaly.py) stops at the first result that is not finite.
+are passed on. `Recorder` stores everything, for pictures (draw/). `MemoryProfiler` (memory.py) counts the bytes of a
+training step by operation and layer. `anomaly` (anomaly.py) stops at the first result that is not finite.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The kernels and GEMMs that a block of code launches on a GPU: counts, bytes, floating-point operations and times.
+"""The kernels and matmuls that a block of code launches on a GPU: counts, bytes, floating-point operations and times.
 
     with recorded() as calls:
         step()
@@ -33,11 +33,11 @@ GATHERED = {
     "embedding": ({"table"}, "y"),
     "embedding_grad": ({"gtable", "total"}, "g"),
 }  # these arguments are accessed only in as many rows as the second one has
-BUSY = 8192, 15  # size and number of the square GEMMs that keep a device busy for about 20 ms
+BUSY = 8192, 15  # size and number of the square matmuls that keep a device busy for about 20 ms
 
 
 class Call(NamedTuple):
-    """A kernel, or a GEMM named "m x n x k NT" (NT: the layouts of its operands), and its events, or None."""
+    """A kernel, or a matmul named "m x n x k NT" (NT: the layouts of its operands), and its events, or None."""
 
     name: str
     bytes: int
@@ -120,7 +120,7 @@ def recorded(timed: range | None = None) -> Iterator[list[Call]]:
 
 
 def product_name(a: Any, b: Any) -> str:
-    """Return the sizes of a GEMM and, for each operand, whether its rows (N) or its columns (T) are contiguous."""
+    """Return the sizes of a matmul and, for each operand, whether its rows (N) or its columns (T) are contiguous."""
     (m, k), n = a.shape, b.shape[1]
     kinds = ("T" if (blas.leading_dimension(x) or (False,))[0] else "N" for x in (a, b))
     return f"{m:,} x {n:,} x {k:,} {''.join(kinds)}"

@@ -18,9 +18,9 @@ import numpy as np
 
 from train.errors import UserError
 from train.run.checkpoint import load_model
-from train.tasks.labeling import label_lines, score_labels
+from train.tasks.line_predictions import label_lines, score_labels
 from train.text.affixes import shape
-from train.text.labeled import Labeled, read_tagged
+from train.text.labeled_text import LabeledExample, read_tagged
 
 ITERATIONS = 10
 START = "<s>"
@@ -31,7 +31,7 @@ class FrequentTag:
     words that occur once.
     """
 
-    def __init__(self, sentences: Sequence[Labeled]) -> None:
+    def __init__(self, sentences: Sequence[LabeledExample]) -> None:
         counts: dict[str, Counter[str]] = defaultdict(Counter)
         for sentence in sentences:
             for word, tag in zip(sentence.texts, sentence.labels, strict=True):
@@ -48,7 +48,7 @@ class FrequentTag:
 class Perceptron:
     """An averaged perceptron that tags from left to right."""
 
-    def __init__(self, sentences: Sequence[Labeled], seed: int = 1) -> None:
+    def __init__(self, sentences: Sequence[LabeledExample], seed: int = 1) -> None:
         self.tags = sorted({tag for sentence in sentences for tag in sentence.labels})
         index = {tag: i for i, tag in enumerate(self.tags)}
         self.ids: dict[str, int] = {}

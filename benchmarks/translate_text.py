@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def compare(a: argparse.Namespace, engines: list[str], folder: Path) -> list[dict[str, float | int | str]]:
-    """Run the commands of all engines in turn, after one warm-up run of each."""
+    """Run the commands of all engines in turn, after one warmup run of each."""
     run = folder / "run"
     copy_run(a, run)
     environment = turns.environment(a.threads) | {"PYTHONPYCACHEPREFIX": str(folder / "bytecode")}

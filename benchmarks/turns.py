@@ -38,7 +38,7 @@ def compare(module: str, a: argparse.Namespace, title: str, tokens: int, flops: 
 
     Args:
         tokens: source and target tokens per step.
-        flops: floating-point operations of the GEMMs of a step.
+        flops: floating-point operations of the matmuls of a step.
     """
     engines = a.engine or ["ours"]
     if "torch-bf16" in engines and getattr(a, "device", "cpu") == "cpu" and not has_bf16():

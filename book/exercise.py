@@ -25,7 +25,7 @@ class Stage(NamedTuple):
         complaint: printed for an answer that fails.
         cases: `cases(seed)` yields tuples.
         yours: `yours(module, *case)` is the answer's result.
-        right: `right(*case)` is the right result.
+        right: `right(*case)` is the correct result.
         call: `call(*case)` is the Python expression that a learner can type.
         linear: whether the first item of a case is an incoming gradient, and the result is linear in it.
         explain: `explain(yours, right, *case)` describes the error in a result that no hint recognizes.
@@ -107,7 +107,7 @@ def who_overwrites(yours: Any, *_: Any) -> str:
         arrays = yours[f"the {culprit} changes"]
         if arrays:
             return f"The {culprit} changes {' and '.join(arrays)} in place, as -=, *= and out= do. Make a new array."
-    return "The second call of the vjp returns something else: the first one changed an array that both use."
+    return "The second call to the vjp returns something else: the first one changed an array that both use."
 
 
 def close_to(a: Any, b: Any) -> bool:
@@ -126,7 +126,7 @@ def operation(
     differentiated: int = 1,
     explain: Callable[..., str] | None = None,
 ) -> list[Stage]:
-    """Return the stages of an operation `name`; `right(*args)` returns its right output and vjp.
+    """Return the stages of an operation `name`; `right(*args)` returns its correct output and vjp.
 
     `edges` and `drawn` yield its arguments, of which the first `differentiated` get gradients. `explain` describes a
     wrong gradient; without it, the explanation names the inputs whose gradients are right.
@@ -142,7 +142,7 @@ def operation(
             yield counted(y.shape) if i % 2 == 0 else draw(seed + i, *y.shape), *args
 
     def overwriting(module: Any, g: Any, *args: Any) -> dict[str, Any]:
-        """Return which arrays the function and its vjp change, and the gradients of two calls of the vjp."""
+        """Return which arrays the function and its vjp change, and the gradients of two calls to the vjp."""
         g, *given = [a.copy() if isinstance(a, np.ndarray) else a for a in (g, *args)]
         names = [f"argument {i + 1}" for i in range(len(given))]
         y, vjp = pair(module, name, *given)

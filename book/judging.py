@@ -215,7 +215,7 @@ def passes(stage: Stage, seed: int, module: ModuleType) -> bool:
 
 
 def general_relation(stage: Stage, seed: int, module: ModuleType, part: int | None) -> tuple[str, str]:
-    """Return the name and text of a relation between the wrong results of a stage and the right ones.
+    """Return the name and text of a relation between the wrong results of a stage and the correct ones.
 
     The first wrong result is the one that the report shows.
     """
@@ -335,8 +335,8 @@ def wrapped(line: str, indent: str = "") -> list[str]:
 def main(number: str, path: str, limit: str, wall_limit: str, result: str) -> None:
     """Judge a learner's file in this process and write the verdict as JSON to the file `result`.
 
-    `limit` is in seconds of CPU time, so a right answer does not fail on a busy machine; `wall_limit` is in wall-clock
-    seconds, for an answer that sleeps.
+    `limit` is in seconds of CPU time, so a correct answer does not fail on a busy machine; `wall_limit` is in
+    wall-clock seconds, for an answer that sleeps.
     """
     where = Path(path)
 

@@ -1,5 +1,5 @@
-"""Relations between wrong and right results that identify an error in any exercise: a flipped sign, a constant factor,
-swapped gradients, an ignored g, a wrong shape. They apply where no known wrong answer is recognized.
+"""Relations between wrong and correct results that identify an error in any exercise: a flipped sign, a constant
+factor, swapped gradients, an ignored g, a wrong shape. They apply where no known wrong answer is recognized.
 """
 
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ def relation(pairs: list[Pair], part: int | None) -> tuple[str, str]:
     """Return the name and text of the first relation that holds, or two empty strings.
 
     The first pair is the one that the report shows, so a hint about a single result describes that one. A relation
-    between wrong and right results must hold for every pair.
+    between wrong and correct results must hold for every pair.
     """
     which = "The result" if part is None else f"Number {part + 1} of the returned values"
     if isinstance(pairs[0].yours, BaseException):

@@ -16,7 +16,7 @@ class DecodingState:
     A state may contain other states, as attributes or in lists with one state per layer.
 
     Attributes:
-        projection: the output projection (D, V), copied once for all steps, because a GEMM with few rows reads the
+        projection: the output projection (D, V), copied once for all steps, because a matmul with few rows reads the
             columns of a transposed matrix slowly; None before the first step.
     """
 

@@ -39,7 +39,7 @@ class TransformerConfig:
         unk_id: id of the unknown token, for word dropout.
         src_vocab_size: number of source token ids, if the source has a separate vocabulary.
         n_outputs: number of output ids; the model predicts only ids below it. Default: vocab_size.
-        suppressed_ids: ids that a search never chooses, besides pad_id and bos_id.
+        suppressed_ids: ids that a search never chooses, in addition to pad_id and bos_id.
 
     Raises ValueError, naming the field, for a model that cannot be built.
     """
@@ -161,8 +161,9 @@ class TransformerConfig:
     )
     tying: str = key(
         "auto",
-        "Matrices that share one parameter: source embedding, target embedding and output projection (all, as in the"
-        " paper; only with a shared vocabulary), the last two (output), or none; auto: all if possible, else output.",
+        "Matrices that share one parameter. all: source embedding, target embedding and output projection, as in the"
+        " paper (requires a shared vocabulary); output: target embedding and output projection; none: no sharing; auto:"
+        " all if possible, otherwise output.",
         choices=("auto", "all", "output", "none"),
     )
     scale_embedding: bool = key(True, "Multiply embeddings by sqrt(d_model), as in the paper.")
@@ -188,8 +189,7 @@ class TransformerConfig:
         "encoder_decoder",
         "Architecture of the model: Transformer (encoder_decoder), language model (decoder), an encoder that predicts"
         " labels (encoder), or an encoder-decoder built from other layers, recurrent (rnn) or convolutional (convs2s,"
-        " bytenet). These three ignore d_ff, activation and norm; rnn and bytenet also ignore"
-        " positions.",
+        " bytenet). rnn, convs2s and bytenet ignore d_ff, activation and norm; rnn and bytenet also ignore positions.",
         choices=ARCHITECTURES,
     )
     token_types: int = key(

@@ -57,7 +57,7 @@ def fits(f: Field[Any], value: Any) -> bool:
 
 
 def describe_range(f: Field[Any]) -> str:
-    """Describe the range of a key: `a number from 0 to below 1`."""
+    """Describe the range of a key: `a number of at least 0 and below 1`."""
     return range_of(f).words()
 
 

@@ -152,7 +152,7 @@ class FlatParameters:
             )
         if any(p.data is not view for p, view in zip(current, self._data_views, strict=True)):
             raise ValueError(
-                "FlatParameters: expected parameters whose data lie in the buffer; got one whose data was set to "
+                "FlatParameters: expected parameters whose data is in the buffer; got one whose data was set to "
                 "another array; try p.assign(values)"
             )
 

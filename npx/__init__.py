@@ -29,7 +29,7 @@ from npx.kernels.adam import AdamStep, adam, adam_step
 from npx.kernels.attention import attention, attention_grad, attention_weights
 from npx.kernels.cross_entropy import SMOOTHING_CLASSES, LabelSmoothing
 from npx.kernels.cross_entropy import cross_entropy, cross_entropy_grad, linear_cross_entropy, linear_cross_entropy_grad
-from npx.kernels.dropout import Drop, dropout, dropout_grad
+from npx.kernels.dropout import DropoutSpec, dropout, dropout_grad
 from npx.kernels.dropout_residual_norm import dropout_residual_norm, dropout_residual_norm_grad
 from npx.kernels.embedding import embedding, embedding_grad
 from npx.kernels.layer_norm import layer_norm, layer_norm_grad

@@ -10,7 +10,7 @@ _CONTROLS = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]")
 def one_line(text: object) -> str:
     """Return the text of an object, such as an exception, on one line.
 
-    A run of white space becomes one space; other control characters, such as terminal escapes, become U+FFFD.
+    A run of whitespace becomes one space; other control characters, such as terminal escapes, become U+FFFD.
     """
     return _CONTROLS.sub("\ufffd", " ".join(str(text).split()))
 

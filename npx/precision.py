@@ -1,12 +1,12 @@
 """Precision: the dtype a model computes in and the dtype of its weights.
 
-    float32   weights, activations and GEMMs in float32
-    tf32      float32 arrays; GEMMs on a GPU round their operands to 10 bits of mantissa
+    float32   weights, activations and matmuls in float32
+    tf32      float32 arrays; matmuls on a GPU round their operands to 10 bits of mantissa
     bf16      bfloat16, with the range of float32 and 7 bits of mantissa; float32 accumulation and master weights
     fp16      float16, with 10 bits of mantissa and a small range, which requires loss scaling; otherwise like bf16
     float64   for checks
 
-bf16, fp16 and tf32 need a GPU: NumPy has no GEMMs for them, so a CPU rejects them.
+bf16, fp16 and tf32 need a GPU: NumPy has no matmuls for them, so a CPU rejects them.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Precision:
 
     @property
     def compute_dtype(self) -> np.dtype:
-        """The dtype of activations and GEMMs. Raises ValueError if it needs ml_dtypes, which is not installed."""
+        """The dtype of activations and matmuls. Raises ValueError if it needs ml_dtypes, which is not installed."""
         return dtype(self.compute_dtype_name)
 
     def require_dtype(self) -> None:
@@ -66,7 +66,7 @@ def precision_named(name: str) -> Precision:
 
 
 def use_precision(name: str) -> Precision:
-    """Return the precision called `name`, and set how a GPU computes float32 GEMMs: in TF32 or in full float32.
+    """Return the precision called `name`, and set how a GPU computes float32 matmuls: in TF32 or in full float32.
 
     Raises ValueError for an unknown name and for a precision that the current device does not support.
     """

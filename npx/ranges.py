@@ -1,7 +1,7 @@
 """Valid values, declared once for a configuration key, a command-line option or an environment variable.
 
 Range(int, "[1, 512]").fits(4)                    True
-Range(float, "[0, 1)").words()                    "a number from 0 to below 1"
+Range(float, "[0, 1)").words()                    "a number of at least 0 and below 1"
 Range(str, choices=("paper", "length"))           one of these strings
 """
 
@@ -35,14 +35,16 @@ class Range:
         return self.kind is bool or (abs(value) < math.inf and (not self.within or inside(self.within, value)))
 
     def words(self) -> str:
-        """Describe the range for a message: `a number from 0 to below 1`."""
+        """Describe the range for a message: `a number of at least 0 and below 1`."""
         if choices := tuple(self.choices):
             return "one of " + ", ".join(f'"{choice}"' for choice in choices)
         words = TYPES[self.kind]
         if self.within:
             low, high = (side.strip() for side in self.within[1:-1].split(","))
-            words += f" from {low}" if self.within[0] == "[" else f" above {low}"
-            words += "" if high == "inf" else f" to {high}" if self.within[-1] == "]" else f" to below {high}"
+            if self.within[0] == "[" and self.within[-1] == "]":
+                return f"{words} from {low} to {high}"
+            words += f" of at least {low}" if self.within[0] == "[" else f" above {low}"
+            words += "" if high == "inf" else f" and at most {high}" if self.within[-1] == "]" else f" and below {high}"
         return words
 
     def without_commas(self, value: Any) -> str:

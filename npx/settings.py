@@ -3,7 +3,7 @@
     NPX_THREADS=2        number of threads that compute row blocks; 0, the default, means one per core
     NPX_KERNELS=check    which versions of the kernels run (npx/dispatch.py)
     NPX_TUNE=0           makes `npx.configure_process()` do nothing
-    NPX_CUBLASLT=1       runs GEMMs on a GPU with cuBLASLt, which fuses bias and ReLU (npx/cuda/cublas.py)
+    NPX_CUBLASLT=1       runs matmuls on a GPU with cuBLASLt, which fuses bias and ReLU (npx/cuda/cublas.py)
     NPX_KILL_LAUNCHER=1  after an abort, also ends an mpirun that hangs (npx/distributed/launcher_cleanup.py)
 
 An empty variable counts as unset. NPX_GPU_MEMORY is read when a GPU is first used (npx/array.py).

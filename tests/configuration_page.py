@@ -47,8 +47,8 @@ TABLES = {
 PRESETS_TEXT = """## Presets
 
 A preset sets the keys of `[model]` that differ from `base`, and sometimes keys of `[train]` and `[data]`. `base` and
-`big` are the models of the paper's Table 3, and names such as `C-d256` are its other rows: a letter for the group, then
-what differs. `tiny` is not in the paper; it trains on a CPU without further settings.
+`big` are the models of the paper's Table 3, and names such as `C-d256` are its other rows: the letter of the group,
+then the setting that differs. `tiny` is not in the paper; it trains on a CPU without further settings.
 `npx-transformer info NAME` prints parameters, FLOPs and memory.
 """
 VARIANTS_TEXT = """## Variants
@@ -66,8 +66,8 @@ key that can be overridden.
 
 Keys of `[model]` that the table does not list, such as `layer_norm_eps` and `embedding_init`, have the same values in
 both versions as in this program. A variant does not change the text, the tokenizer, the batch size or the shape of a
-preset. Three presets of the first version differ from the paper in these: `transformer_big_enfr` has d_ff 8192 and
-separate embeddings, and both parsers have separate embeddings and five times the learning rate.
+preset. Three presets of the first version differ from the paper: `transformer_big_enfr` has d_ff 8192 and separate
+embeddings, and both parsers have separate embeddings and five times the learning rate.
 """
 VARIABLES_TEXT = """## Environment variables
 

@@ -20,7 +20,7 @@ WEIGHT = {"layer": 0.15, "model": 0.05}  # relative number of examples of kinds 
 
 
 def soak(entry: str, examples: int) -> int:
-    """Check `examples` random calls of an entry and return the number drawn; raise the error of the first failure."""
+    """Check `examples` random calls to an entry and return the number drawn; raise the error of the first failure."""
     count = 0
 
     @settings(

@@ -132,9 +132,9 @@ def test_the_counts_on_the_page_match_the_code(monkeypatch):
             assert rows[name][0] == str(line.calls), name
     text = " ".join(PAGE.split())
     assert f"{counts['kernels']} launches of our kernels, {counts['matmuls']} matmuls" in text
-    assert f"{counts['empty']} calls of `empty`" in text
+    assert f"{counts['empty']} calls to `empty`" in text
     cupy_calls = sum(calls for calls, _ in graph["cupy"].values())
-    sentence = "a graph has {} launch of our kernels, {} matmuls, {} launches of CuPy's kernels and {} calls of `empty`"
+    sentence = "a graph has {} launch of our kernels, {} matmuls, {} launches of CuPy's kernels and {} calls to `empty`"
     assert sentence.format(graph["kernels"], graph["matmuls"], cupy_calls, graph["empty"]) in text
     for name, (calls, _) in counts["cupy"].items():
         assert name not in rows or rows[name][0] == str(calls), name

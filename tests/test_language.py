@@ -31,6 +31,10 @@ PHRASES = (
     r"\bnumbers of 16 bits\b",  # 16-bit floats
     r"\bfirst values of (the )?(parameters|weights)\b",  # initialization
     r"\bswitched off heads?\b",  # ablated
+    r"\bwarm-up\b",  # warmup
+    r"\bhandwritten\b",  # hand-written
+    r"\bGEMMs\b",  # matmuls
+    r"\btry (another (model|copy|prompt)|the original file)\b",  # what the user can do
     r"\b(bytes|tokens|updates|microseconds|ns|s) a (second|step|token|number)\b",  # per
     r"[;.] (?-i:[A-Z])\w+Error (if|for|unless|outside)\b",  # a sentence: "Raises ValueError if ..."
 )

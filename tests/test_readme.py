@@ -104,7 +104,7 @@ def commands() -> dict[str, set[str]]:
 
 
 def command_lines(page: Path) -> Iterator[str]:
-    """Yield every call of npx-transformer in the page's blocks and code spans, without the program's name."""
+    """Yield every npx-transformer command in the page's blocks and code spans, without the program's name."""
     for kind, code in FENCE.findall(text(page)):
         for line in code.replace("\\\n", " ").splitlines():
             if "npx-transformer " in line and (kind == "sh" or line.startswith("$ ")):

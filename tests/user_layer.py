@@ -1,6 +1,6 @@
 """A layer as a user of the packages would write it; docs/check-your-layer.md checks it.
 
-RMSNorm (Zhang and Sennrich, 2019) with a handwritten gradient, once correct and once with a missing term.
+RMSNorm (Zhang and Sennrich, 2019) with a hand-written gradient, once correct and once with a missing term.
 """
 
 import numpy as np

@@ -10,11 +10,12 @@ import hashlib
 import io
 import os
 import re
+import secrets
 import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
@@ -31,6 +32,7 @@ CANNOT_WRITE = {
     **dict.fromkeys((errno.EACCES, errno.EPERM), ("permission to read and write", "changing the permissions")),
     **dict.fromkeys((errno.ENOENT, errno.ENOTDIR), ("an existing path", "creating it or moving it back")),
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), ("free file descriptors", "a higher ulimit -n")),
+    errno.ENOTEMPTY: ("a new or empty folder", "another path"),
     errno.ENOMEM: ("memory to write", "closing other programs"),
 }
 # Errors of reading a file that may be intact.
@@ -43,6 +45,8 @@ FILE_TYPES = {
 REMEDIES = {stat.S_IFDIR: "the path of a file inside it", stat.S_IFIFO: "writing its content to a file first"}
 PathLike = str | os.PathLike[str]
 SETTLED = 2 * 10**9
+files_read: set[tuple[int, ...]] = set()  # the files that the command has read, see `identity`
+REPLACES = "this output would replace an input or another output; try another path"
 THEN_RETRY, THEN_RESUME = "then the same command again", "then --resume"  # the end of the message of a WriteError
 
 
@@ -112,7 +116,7 @@ def open_for_reading(
         if "\0" in path:
             raise OSError(errno.EINVAL, "NUL character in the name")
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if pipes else os.O_NONBLOCK))
-        file_type = stat.S_IFMT(os.fstat(descriptor).st_mode)
+        file_type = stat.S_IFMT((status := os.fstat(descriptor)).st_mode)
         if not (file_type == stat.S_IFREG or pipes and file_type != stat.S_IFDIR):
             remedy = attempt or REMEDIES.get(file_type, "another path")
             got = FILE_TYPES.get(file_type, "an unknown file type")
@@ -121,8 +125,14 @@ def open_for_reading(
         if descriptor >= 0:
             os.close(descriptor)
         raise user_error(error) if isinstance(error, OSError) else error from None
+    files_read.add(identity(status))
     with io.BufferedReader(CheckedFile(descriptor, user_error)) as file:
         yield cast(BinaryIO, file)
+
+
+def identity(status: os.stat_result) -> tuple[int, ...]:
+    """Return what identifies a file, under any name, until it changes."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 class CheckedFile(io.FileIO):
@@ -161,17 +171,13 @@ def text_digest(path: PathLike) -> str:
     that has just changed is not remembered.
     """
 
-    def identity() -> tuple[int, ...]:
-        status = os.stat(path)
-        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
     try:
-        before = identity()
+        before = identity(os.stat(path))
     except (OSError, ValueError):
         return digest(path)  # which raises UserError
     if before not in _digests:
         sha256 = digest(path)
-        if time.time_ns() - max(before[-2:]) < SETTLED or identity() != before:
+        if time.time_ns() - max(before[-2:]) < SETTLED or identity(os.stat(path)) != before:
             return sha256
         _digests[before] = sha256
     return _digests[before]
@@ -185,9 +191,10 @@ def atomic_write(path: PathLike, mode: str = "b", write_through: bool = False) -
     """Open a file, "b" binary or "t" text, that replaces `path` once it is complete and on disk.
 
     Keeps the permissions of the replaced file. A link, device or pipe is replaced too, because another user may have
-    put it into the folder. With `write_through`, for outputs that the user named, a link is followed and a device or
-    pipe is written to. Raises WriteError, which names `path`, if it cannot be written, and UserError if another program
-    is writing the same file.
+    put it into the folder. With `write_through`, for outputs that the user named, a link is followed, a device or pipe
+    is written to, and no other file in the folder is touched. Raises WriteError, which names `path`, if it cannot be
+    written, and UserError if another program is writing the same file in a folder of this program, or if the output
+    would replace a file that this command has read.
     """
     options: dict[str, Any] = {"encoding": "utf-8", "newline": "\n"} if mode == "t" else {}
     target, replaceable = _resolve_links(Path(path)) if write_through else (Path(path), True)
@@ -198,25 +205,47 @@ def atomic_write(path: PathLike, mode: str = "b", write_through: bool = False) -
             with open(target, f"a{mode}", **options) as file:
                 yield file
             return
-        partial = target.with_name(f".{target.name}.partial")
 
         def reject() -> None:
             raise UserError(f"{partial}: another program is writing this file; try again later")
 
-        descriptor = open_locked(partial, reject)
+        def check() -> None:
+            if write_through and target.exists() and identity(target.stat()) in files_read:
+                raise UserError(f"{path}: {REPLACES}")
+
+        check()
+        partial = Path(unique_name(target.parent)) if write_through else target.with_name(f".{target.name}.partial")
+        descriptor = open_unnamed(partial) if write_through else open_locked(partial, reject)
         try:
             with open(descriptor, f"w{mode}", **options) as file:
                 file.truncate(0)
                 if os.path.isfile(target) and not os.path.islink(target):
-                    os.fchmod(descriptor, target.stat().st_mode & 0o777)  # not setuid, for the owner may differ
+                    os.fchmod(descriptor, target.stat().st_mode & 0o777)  # not setuid, because the owner may differ
                 yield file
                 file.flush()
                 os.fsync(descriptor)
+                check()
+                if write_through and not partial.exists():
+                    os.link(f"/proc/self/fd/{descriptor}", partial, src_dir_fd=0)  # which makes os.link follow the link
                 os.replace(partial, target)
                 fsync(target.parent)
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
+
+
+def unique_name(folder: PathLike) -> str:
+    """Return the path of a hidden file or folder, to be created, that no other program uses."""
+    return f"{folder}/.npx-transformer-{secrets.token_hex(8)}.partial"
+
+
+def open_unnamed(path: Path) -> int:
+    """Create a file without a name, which ends with the process, or named `path` if the system lacks such files."""
+    flags = os.O_RDWR | os.O_CLOEXEC
+    if os.path.isdir("/proc/self/fd"):  # through which the file gets its name
+        with suppress(OSError):
+            return os.open(path.parent, flags | os.O_TMPFILE, 0o666)
+    return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
 
 
 def _resolve_links(path: Path) -> tuple[Path, bool]:
@@ -329,8 +358,8 @@ def open_inside(path: PathLike, flags: int) -> int:
     """Open or create a regular file in a folder of this program, without truncating it; return its descriptor.
 
     A link is not followed, because another user who may write to the folder may have put it there. Raises UserError for
-    a link and for anything else that is not a regular file. A file with further hard links, such as those in a backup
-    by `cp -al`, is first replaced by a copy, unless another program has locked it.
+    a link and for anything else that is not a regular file. A file that has other hard links, such as those in a
+    backup made with `cp -al`, is first replaced by a copy, unless another program holds a lock on it.
     """
     with ExitStack() as stack:
         try:

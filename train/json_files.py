@@ -23,7 +23,7 @@ Schema = Mapping[str, Any]
 # ---- reading
 
 
-def read_json(path: PathLike, expected: str, attempt: str = "another copy of the file") -> Any:
+def read_json(path: PathLike, expected: str, attempt: str = "downloading or copying it again") -> Any:
     """Return the content of a JSON file. Raises UserError for invalid JSON, NaN and infinity."""
     with open_for_reading(path, expected, attempt=attempt) as file:
         raw = file.read()

@@ -47,7 +47,8 @@ class FolderLock:
             )
         if not is_same_file(self.lock_descriptor, lock := self.folder / "lock"):
             event = "replaced by that of another program" if lock.exists() else "removed"
-            raise UserError(f"{lock}: this program's lock was {event}; try --resume when no other program runs")
+            remedy = "try --resume when no other program is using the folder"
+            raise UserError(f"{lock}: this program's lock was {event}; {remedy}")
         reject_links(*(self.folder / name for name in FOLDERS))
 
 
@@ -90,7 +91,7 @@ def lock_folder(folder: Path, program: str) -> Iterator[FolderLock]:
 
 
 def _wait(lock: Path, deadline: float) -> None:
-    """Wait a moment if the holder of a lock has died, at most until `deadline`; raise UserError, naming it, if not."""
+    """Wait a moment if the holder of a lock has died and `deadline` has not passed; else raise UserError, naming it."""
     holder, dead = _describe_holder(lock)
     if not dead or time.monotonic() > deadline:
         raise UserError(f"{lock.parent} is in use by {holder}; try again when it has finished, or use another folder")

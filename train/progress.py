@@ -100,7 +100,7 @@ class Work:
 
 
 class Display:
-    """Shows pieces of work while they last. Only one display can be open on a terminal at a time.
+    """Displays the progress of pieces of work while they run. Only one display can be open on a terminal at a time.
 
     Args:
         enabled: whether to show anything.

@@ -179,7 +179,7 @@ ARITHMETIC |= {"power": lambda a, b: math.pow(a, b)}  # ** without complex resul
 
 
 def evaluate(node: ast.AST, leaves: dict[str, Tensor], known: Collection[str] = OPERATIONS) -> Any:
-    """Evaluate arithmetic, calls of `known` operations, names, numbers and lists; execute nothing else.
+    """Evaluate arithmetic, calls to `known` operations, names, numbers and lists; execute nothing else.
 
     Names that are not in `leaves` are added with the values 2, 3, 5, ... Raises ExpressionError for any other syntax.
     """
@@ -234,7 +234,7 @@ def apply(name: str, operands: Sequence[Any], **options: Any) -> Any:
             if name == "matmul"
             else "expected equal sizes, or sizes of 1"
         )
-        raise ExpressionError(f"{a} {SIGNS.get(name, name)} {b} does not fit; {rule}") from None
+        raise ExpressionError(f"{a} {SIGNS.get(name, name)} {b} does not work for these shapes; {rule}") from None
 
 
 def parse(text: str) -> ast.AST:

@@ -35,9 +35,12 @@ class Layout:
         width: widths by key.
         lines: for each arrow the keys that it connects, slots included, and its label.
         size: width and height of the picture.
+
+    Args:
+        pitch: distance between the centers of rows.
     """
 
-    def __init__(self, graph: list[Box]) -> None:
+    def __init__(self, graph: list[Box], pitch: float = ROW) -> None:
         rank = ranks(graph)
         self.rows: list[list[str]] = [[] for _ in range(max(rank.values(), default=-1) + 1)]
         self.width = {box.key: 20.0 + 7 * max(map(len, box.lines)) for box in graph}
@@ -61,8 +64,8 @@ class Layout:
             self._place(ordered, {key: mean(x) for key, x in inputs.items() if x})
         left = min((self.x[k] - self.width[k] / 2 for k in self.x), default=0.0) - GAP / 2
         self.x = {key: x - left for key, x in self.x.items()}
-        self.size = max((self.x[k] + self.width[k] / 2 for k in self.x), default=0.0) + GAP / 2, ROW * len(self.rows)
-        self.y = {key: ROW * (len(self.rows) - 0.5 - i) for i, row in enumerate(self.rows) for key in row}
+        self.size = max((self.x[k] + self.width[k] / 2 for k in self.x), default=0.0) + GAP / 2, pitch * len(self.rows)
+        self.y = {key: pitch * (len(self.rows) - 0.5 - i) for i, row in enumerate(self.rows) for key in row}
 
     def _place(self, row: list[str], ideal: dict[str, float]) -> None:
         """Place keys from left to right, each as near its ideal x as its left neighbor allows; then center the row."""

@@ -19,11 +19,11 @@ Modules import only from modules above them in this list:
     rules.py            the other rules; modes.py: rules for layers with modes; precision.py: rules for precision
     reference.py        values compared with a reference implementation
     hidden_state.py     random numbers and buffers, held fixed between calls
-    out_of_contract.py  Tensors that require gradients but are neither inputs nor parameters
+    stray_tensors.py    Tensors that require gradients but are neither inputs nor parameters
     shrinking.py        the smallest inputs that fail
     problem_check.py    all checks of one function, at the given inputs and at derived ones
     checks.py           check_operation and check_layer
-    call_variants.py    calls derived from one call of a kernel; kernels.py: check_kernel
+    call_variants.py    calls derived from one call to a kernel; kernels.py: check_kernel
     adapters/           from_pair, from_torch, from_jax, from_cupy: functions of other frameworks as operations
     strategies.py       hypothesis strategies for inputs; the only module that needs hypothesis
 

@@ -13,7 +13,13 @@ from types import ModuleType
 from typing import Any
 
 import npx
-from autograd.testing.adapters.discover import CustomGradient, adapt, adapt_by_trial, custom_gradients, partner
+from autograd.testing.adapters.discover import (
+    CustomGradient,
+    adapt,
+    adapt_by_trial,
+    custom_gradients,
+    matching_backward,
+)
 from autograd.testing.adapters.guess import guess_inputs
 from autograd.testing.declared_gradient import DeclaredGradient
 from autograd.testing.mutate import Parser
@@ -52,7 +58,7 @@ def load(name: str) -> ModuleType:
         got = f"{type(error).__name__}: {error}"
         raise UsageError(f"expected an importable module; got {name!r} ({got})") from None
     if is_path and Path(module.__file__ or "").resolve() != path:
-        raise UsageError(f"expected a file whose name no imported module has; got {path.name}; try renaming it")
+        raise UsageError(f"expected a file name that no imported module uses; got {path.name}; try renaming it")
     return module
 
 
@@ -82,7 +88,7 @@ def select(target: str) -> list[CustomGradient]:
             subject = subject()
         except TypeError:
             raise UsageError(f"expected a function or an instance; got the class {name}; try {name}.apply") from None
-    backward = partner(name, vars(module)) if name in vars(module) else None
+    backward = matching_backward(name, vars(module)) if name in vars(module) else None
     selected = adapt(subject, backward) or adapt_by_trial(subject)
     if selected is None:
         raise UsageError(

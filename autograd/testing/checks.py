@@ -20,19 +20,19 @@ from autograd.testing.arguments import Arguments
 from autograd.testing.declared_gradient import DeclaredGradient
 from autograd.testing.expected import Expected
 from autograd.testing.hidden_state import buffer_state, cast_buffers, hold_state, layer_restored
-from autograd.testing.out_of_contract import note_strays, out_of_contract, require_registered
-from autograd.testing.problem import Problem, is_float, quiet, require_floats
+from autograd.testing.problem import Problem, floating_point_warnings_ignored, is_float, require_floats
 from autograd.testing.problem_check import ProblemCheck
 from autograd.testing.progress import progress_line
 from autograd.testing.reference import Reference, compare_value, unwritten_recognized
 from autograd.testing.report import Report
-from autograd.testing.reproduction import Named, literal, reproduction
+from autograd.testing.reproduction import Placeholder, literal, reproduction
+from autograd.testing.stray_tensors import note_strays, require_registered, stray_tensors
 
 
 @contextmanager
 def overflow_ignored() -> Iterator[None]:
     """Suppress warnings: derived inputs are expected to overflow and to divide by zero."""
-    with quiet(), warnings.catch_warnings():
+    with floating_point_warnings_ignored(), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         yield
 
@@ -97,7 +97,7 @@ def check_operation(
             check.compare_value = partial(compare_value, reference=arguments.adapt(reference))
         check.compare_value(problem, tolerance=1e-9, given=True)
         expected = check.at_given_inputs(problem)
-    note_strays(out_of_contract(expected.problem), report.notes)
+    note_strays(stray_tensors(expected.problem), report.notes)
     if check.declared is not None:
         report.notes.append(check.declared.describe_difference(problem, seed))
     output, _ = problem.run()
@@ -126,7 +126,7 @@ def operation_problem(operation: Callable[..., Tensor], arguments: Arguments, se
     name = f"check_operation: {getattr(operation, '__name__', type(operation).__name__)}"
     given = {k: v for k, v in settings.items() if v is not None}
     if getattr(settings["reference"], "__name__", "") == "<lambda>":  # cannot be written out; the caller defines it
-        given["reference"] = Named("reference")
+        given["reference"] = Placeholder("reference")
 
     def call(values: list[Any]) -> Any:
         at_inputs, at_options = arguments.restore(values)
@@ -187,7 +187,7 @@ def check_layer(
         state = ", ".join(f"{n!r}: {literal(npx.to_host(a))}" for n, a in at.parameters.items())
         made = f"from autograd.testing import {layer.adapter}; layer = {layer!r}; " if hasattr(layer, "adapter") else ""
         setup = f"{made}state = {{{state}}}; [setattr(p, 'data', state[n]) for n, p in layer.named_parameters()]"
-        return reproduction("check_layer", Named("layer"), *arguments.restore(at.values), setup if named else "")
+        return reproduction("check_layer", Placeholder("layer"), *arguments.restore(at.values), setup if named else "")
 
     with layer_restored(layer) as restore_buffers:
         for mode in modes:
@@ -208,10 +208,10 @@ def check_layer(
             check.warm_up(problem)
             expected = check.at_given_inputs(problem, first)
             require_registered(expected.problem, layer, options, report.notes)
-            mode_rules.backward_in_other_mode(expected, leave, enter)
+            mode_rules.check_backward_in_other_mode(expected, leave, enter)
             if mode == "eval" and len(modes) > 1:
                 others = [other for name, other in variants.values(problem) if name.endswith("in the parameters")]
-                mode_rules.enters_after_update(expected, others, restore_buffers, layer.train, layer.eval)
+                mode_rules.check_mode_after_update(expected, others, restore_buffers, layer.train, layer.eval)
             if derive and not (first and first.equals(expected)):
                 check.at_derived_inputs(problem)
                 check.at_other_options(arguments.with_other_floats(problem, getattr(layer, "forward", layer)))
@@ -219,7 +219,7 @@ def check_layer(
             entered.append((enter, expected if mode == "eval" else None))  # calls in training mode update buffers
             restore_buffers()
         if first and len(entered) > 1:
-            mode_rules.returns_to_mode(first, entered[1:], entered[0][0])
+            mode_rules.check_return_to_mode(first, entered[1:], entered[0][0])
     return report
 
 

@@ -21,7 +21,7 @@ JUMPS = 1e-3, 1e-5, 1e-7  # distances at which a jump of the function must persi
 ROUNDING = 1e-10  # relative to the largest output; smaller jumps may be rounding errors
 WIDE = 1e-2  # derivatives that differ by more than this fraction indicate a jump, not curvature
 
-Moves = dict[int, Array]  # a direction: the position of an array -> how far each of its entries moves
+Direction = dict[int, Array]  # maps the position of an array to how far each of its entries moves
 Points = list[tuple[list[Array], list[Array]]]  # neighboring points and the gradients there
 
 
@@ -44,7 +44,7 @@ class Neighborhood:
     ) -> None:
         self.problem, self.arrays, self.sizes, self.c, self.at_point = problem, arrays, sizes, c, at_point
 
-    def convention(self, moves: Moves, analytic: float, numerical: float) -> str:
+    def convention(self, direction: Direction, analytic: float, numerical: float) -> str:
         """Return why an analytic derivative along a direction is defensible, or "" if it is not.
 
         Args:
@@ -52,52 +52,52 @@ class Neighborhood:
         """
         for kind in ("nearby", "scattered", "aligned"):  # each is computed only if the previous ones are inconclusive
             points, is_certain = getattr(self, kind), kind != "aligned"
-            slopes = [slope for slope in self.slopes(moves, points) if npx.isfinite(slope)]
+            slopes = [slope for slope in self.slopes(direction, points) if npx.isfinite(slope)]
             low, high = min(slopes, default=0.0), max(slopes, default=0.0)
             size = max(abs(analytic), abs(low), abs(high))
             if not (slopes and low - 1e-3 * size <= analytic <= high + 1e-3 * size):
                 continue
-            is_jump = high - low > WIDE * size and (is_certain or self.has_slopes(moves, points, (low, high)))
-            if is_jump or self.confirms(moves, points, analytic, numerical):
+            is_jump = high - low > WIDE * size and (is_certain or self.has_slopes(direction, points, (low, high)))
+            if is_jump or self.confirms(direction, points, analytic, numerical):
                 return f"neighboring points have derivatives from {low:.3g} to {high:.3g}; got {analytic:.3g}"
-        return self.discontinuity(moves)
+        return self.discontinuity(direction)
 
-    def discontinuity(self, moves: Moves) -> str:
+    def discontinuity(self, direction: Direction) -> str:
         """Return that the function is discontinuous here, if it is, else ""."""
-        return "the function is discontinuous here" if self.has_jump(moves) else ""
+        return "the function is discontinuous here" if self.has_jump(direction) else ""
 
-    def confirms(self, moves: Moves, points: Points, analytic: float, numerical: float) -> bool:
+    def confirms(self, direction: Direction, points: Points, analytic: float, numerical: float) -> bool:
         """Return whether the numerical derivatives at two neighboring points equal `analytic`.
 
         They must be much closer to `analytic` than to `numerical`: where the function is smooth, they equal
         `numerical`, and a slightly wrong gradient is close to them too.
         """
         for arrays, _ in points[:2]:
-            neighboring = self.numerical_slope(moves, arrays)
+            neighboring = self.numerical_slope(direction, arrays)
             off = abs(neighboring - analytic)
             if not off <= 1e-3 * abs(analytic) or off > 0.1 * abs(neighboring - numerical):
                 return False
         return len(points) > 1
 
-    def has_slopes(self, moves: Moves, points: Points, ends: Sequence[float]) -> bool:
+    def has_slopes(self, direction: Direction, points: Points, ends: Sequence[float]) -> bool:
         """Return whether the analytic derivatives `ends` equal the numerical derivatives at their points."""
-        slopes = self.slopes(moves, points)
+        slopes = self.slopes(direction, points)
         for end in ends:
-            neighboring = self.numerical_slope(moves, points[slopes.index(end)][0])
+            neighboring = self.numerical_slope(direction, points[slopes.index(end)][0])
             if not abs(neighboring - end) <= 1e-3 * max(map(abs, ends)):
                 return False
         return True
 
-    def numerical_slope(self, moves: Moves, arrays: Sequence[Array]) -> float:
+    def numerical_slope(self, direction: Direction, arrays: Sequence[Array]) -> float:
         """Return the central difference along a direction at a neighboring point."""
         step = DISTANCE / (8 * max(a.size for a in self.arrays))
-        ahead, behind = (self.values(moves, t, arrays) for t in (step, -step))
+        ahead, behind = (self.values(direction, t, arrays) for t in (step, -step))
         return float(npx.sum(self.c.reshape(-1) * (ahead - behind))) / (2 * step)
 
-    def slopes(self, moves: Moves, points: Points) -> list[float]:
+    def slopes(self, direction: Direction, points: Points) -> list[float]:
         """Return the analytic derivatives along a direction at neighboring points."""
         return [
-            sum(self.sizes[i] * float(npx.sum(gradients[i] * move)) for i, move in moves.items())
+            sum(self.sizes[i] * float(npx.sum(gradients[i] * part)) for i, part in direction.items())
             for _, gradients in points
         ]
 
@@ -164,15 +164,15 @@ class Neighborhood:
             arrays.append(a + (DISTANCE * size / max(1, a.size) * rank.reshape(a.shape)).astype(a.dtype))
         return arrays
 
-    def has_jump(self, moves: Moves) -> bool:
+    def has_jump(self, direction: Direction) -> bool:
         """Return whether any output that depends on the moved entries (or any at all, if none does) jumps here.
 
-        Tries the direction itself, an outward one through all arrays, and the latter for each array alone: along most
-        lines through (0, 0), x ** y is continuous, but 0 ** y jumps.
+        Tries the direction itself, an outward direction through all arrays, and the outward direction of each array
+        alone: along most lines through (0, 0), x ** y is continuous, but 0 ** y jumps.
         """
         here = self.values({}, 0.0)
         least = ROUNDING * float(abs(here[npx.isfinite(here)]).max(initial=0.0))
-        depends = (self.values(moves, -JUMPS[0]) != here) | (self.values(moves, JUMPS[0]) != here)
+        depends = (self.values(direction, -JUMPS[0]) != here) | (self.values(direction, JUMPS[0]) != here)
         depends |= not depends.any()
         for sign in (1.0, -1.0):
             neighbor = self.neighbor(1 if sign > 0 else 0)
@@ -180,19 +180,19 @@ class Neighborhood:
                 i: sign * (b - a) / (DISTANCE * size)
                 for i, (a, b, size) in enumerate(zip(self.arrays, neighbor, self.sizes, strict=True))
             }
-            alone = [{i: move} for i, move in outward.items()] if len(outward) > 1 else []
-            for direction in (moves, outward, *alone):
-                jumps = [abs(self.values(direction, sign * t) - here) for t in JUMPS]
+            alone = [{i: part} for i, part in outward.items()] if len(outward) > 1 else []
+            for line in (direction, outward, *alone):
+                jumps = [abs(self.values(line, sign * t) - here) for t in JUMPS]
                 is_jump = (jumps[2] > 0.5 * npx.maximum(jumps[0], jumps[1])) & (jumps[2] > least)
                 if (is_jump & depends & npx.isfinite(jumps[2])).any():
                     return True
         return False
 
-    def values(self, moves: Moves, t: float, start: Sequence[Array] | None = None) -> Array:
+    def values(self, direction: Direction, t: float, start: Sequence[Array] | None = None) -> Array:
         """Return the output at a distance along a direction, from `start` or this point; NaN where it is undefined."""
         arrays = list(start or self.arrays)
-        for i, move in moves.items():
-            arrays[i] = arrays[i] + (t * self.sizes[i] * move).astype(arrays[i].dtype)
+        for i, part in direction.items():
+            arrays[i] = arrays[i] + (t * self.sizes[i] * part).astype(arrays[i].dtype)
         undefined = npx.host.full(self.c.size, npx.nan, "float64")
         try:
             y = self.problem.value(list(map(npx.from_host, arrays))).reshape(-1)

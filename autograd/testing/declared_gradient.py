@@ -11,7 +11,7 @@ from typing import Any
 import npx
 from autograd.testing.expected import Expected, close, difference
 from autograd.testing.gradcheck import check_gradients
-from autograd.testing.problem import Problem, quiet
+from autograd.testing.problem import Problem, floating_point_warnings_ignored
 from autograd.testing.report import CheckError, GradientError, NonFiniteError, Report
 from npx import Array
 
@@ -58,7 +58,7 @@ class DeclaredGradient:
     def require(self, problem: Problem, g: Array, gradients: list[Array]) -> None:
         """Raise GradientError unless the gradients are the declared ones."""
         assert self.reference is not None
-        with quiet():
+        with floating_point_warnings_ignored():
             declared = self.reference(g.copy(), *problem.values)
         declared = declared if isinstance(declared, (tuple, list)) else [declared]
         if len(declared) > len(gradients):

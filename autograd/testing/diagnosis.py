@@ -9,7 +9,19 @@ from npx import Array
 
 MAX_PRINTED = 64  # gradients with at most this many entries are printed in full
 MAX_WIDTH = 150  # maximum number of columns of two arrays side by side
-SIMPLE_FACTORS = (-2, -1, -1 / 2, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 2, 2, 3, 4)  # common ratios, wrong to right gradient
+SIMPLE_FACTORS = (
+    -2,
+    -1,
+    -1 / 2,
+    1 / 4,
+    1 / 3,
+    1 / 2,
+    2 / 3,
+    3 / 2,
+    2,
+    3,
+    4,
+)  # common ratios, wrong to correct gradient
 MAX_LINES = 12  # maximum number of entries listed for wider arrays
 
 

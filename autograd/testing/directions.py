@@ -1,7 +1,7 @@
 """Compare the analytic and numerical derivatives of one problem along directions through its arrays.
 
-A direction is a dictionary of moves: for some of the arrays, how far each entry moves, in units of the array's largest
-entry.
+A direction is a dictionary: for some of the arrays, how far each entry moves, in units of the array's largest entry. A
+neighbor is a point at a small distance along a direction.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 
 import npx
-from autograd.testing.conventions import Moves, Neighborhood
+from autograd.testing.conventions import Direction, Neighborhood
 from autograd.testing.expected import Expected
 from autograd.testing.numerical import (
     EPS,
@@ -19,13 +19,13 @@ from autograd.testing.numerical import (
     STEP,
     Scale,
     Verdict,
+    is_on_staircase,
     judge,
     noise,
-    on_a_stair,
     richardson,
     total,
 )
-from autograd.testing.problem import Problem, nodes, quiet
+from autograd.testing.problem import Problem, floating_point_warnings_ignored, nodes
 from autograd.testing.report import REJECTIONS, NonFiniteError, Report
 from npx import Array
 
@@ -78,7 +78,7 @@ class Directions:
             size * float(abs(g[npx.isfinite(g)]).max(initial=0.0))
             for g, size in zip(self.gradients, self.sizes, strict=True)
         ]
-        with quiet():
+        with floating_point_warnings_ignored():
             ratios = [abs(a.astype("float64")) / size for a, size in zip(self.arrays, self.sizes, strict=True)]
             # the step of an entry, in these units: its own magnitude or, for a zero, that of the array's largest entry
             self.steps = [npx.where((ratio > 1e-12) & (ratio < npx.inf), ratio, 1.0) for ratio in ratios]
@@ -92,27 +92,30 @@ class Directions:
 
     # Directions
 
-    def arrays_at(self, moves: Moves, t: float, sizes: list[float] | dict[int, Array] | None = None) -> list[Array]:
+    def arrays_at(
+        self, direction: Direction, t: float, sizes: list[float] | dict[int, Array] | None = None
+    ) -> list[Array]:
         """Return the arrays at distance t along a direction, in units of `sizes`."""
         units = self.sizes if sizes is None else sizes
         return [
-            a + (t * units[i] * moves[i]).astype(a.dtype) if i in moves else a.copy() for i, a in enumerate(self.arrays)
+            a + (t * units[i] * direction[i]).astype(a.dtype) if i in direction else a.copy()
+            for i, a in enumerate(self.arrays)
         ]
 
-    def outputs(self, moves: Moves) -> Callable[[float], Array]:
+    def outputs(self, direction: Direction) -> Callable[[float], Array]:
         """Return the output as a function of the distance along a direction; NaN where it is undefined."""
 
         def at(t: float) -> Array:
             undefined = npx.host.full(self.y.size, npx.nan, "float64")
             try:
-                y = self.problem.value(list(map(npx.from_host, self.arrays_at(moves, t)))).reshape(-1)
+                y = self.problem.value(list(map(npx.from_host, self.arrays_at(direction, t)))).reshape(-1)
             except REJECTIONS:  # outside the domain
                 return undefined
             return y if y.size == self.y.size else undefined
 
         return at
 
-    def random_moves(self, number: int) -> Moves:
+    def random_direction(self, number: int) -> Direction:
         """Return a random direction through all arrays."""
         return {
             i: npx.to_host(npx.random.normal(npx.Key(self.seed, 1 + number, i), a.shape, "float64"))
@@ -122,32 +125,32 @@ class Directions:
     @cached_property
     def noise(self) -> Array:
         """The rounding error of each output, which takes 12 calls to measure."""
-        return noise(self.outputs(self.random_moves(10**6)), self.scale.here, self.scale.dtype)
+        return noise(self.outputs(self.random_direction(10**6)), self.scale.here, self.scale.dtype)
 
-    def judged_along(self, moves: Moves) -> tuple[float, Scale]:
-        """Return the analytic derivative along a direction, and the scale by which to judge it."""
-        parts = [(self.gradients[i].astype("float64") * move, self.sizes[i]) for i, move in moves.items()]
+    def analytic_along(self, direction: Direction) -> tuple[float, Scale]:
+        """Return the analytic derivative along a direction, and the scale for the comparison."""
+        parts = [(self.gradients[i].astype("float64") * part, self.sizes[i]) for i, part in direction.items()]
         analytic = sum(
-            size * float(npx.sum(npx.where(moves[i] != 0, part, 0)))
-            for i, (part, size) in zip(moves, parts, strict=True)
+            size * float(npx.sum(npx.where(direction[i] != 0, part, 0)))
+            for i, (part, size) in zip(direction, parts, strict=True)
         )
         # The rounding errors of the largest entries can affect every entry of the gradient.
-        largest = max((self.largest[i] * float(abs(moves[i]).max(initial=0.0)) for i in moves), default=0.0)
+        largest = max((self.largest[i] * float(abs(direction[i]).max(initial=0.0)) for i in direction), default=0.0)
         slack = self.scale.rtol * (0.1 * largest + 0.01 * max(self.largest, default=0.0))
         # Inputs that cancel each other leave their rounding errors in the output.
         slack += 4e3 * EPS[self.scale.dtype] * max(self.sizes) * float(abs(self.weights).max(initial=0.0))
         return analytic, replace(self.scale, slack=slack)
 
-    def quick_verdict(self, moves: Moves) -> Verdict | None:
+    def quick_verdict(self, direction: Direction) -> Verdict | None:
         """Return the verdict that the gradient is right along a direction if one short step shows this, else None.
 
         The rounding error is assumed to be minimal, because more noise would widen the accepted range. The errors of
         the outputs are added like independent ones, because the weights are random. Where the function is not smooth,
         the result is None.
         """
-        analytic, scale = self.judged_along(moves)
+        analytic, scale = self.analytic_along(direction)
         changed = npx.zeros_like(scale.here, dtype="bool")
-        derivatives = richardson(self.outputs(moves), scale, STEP[scale.dtype] / REFINEMENT, changed)
+        derivatives = richardson(self.outputs(direction), scale, STEP[scale.dtype] / REFINEMENT, changed)
         numerical, bounds = total(self.weights, derivatives.central), abs(self.weights) * derivatives.bound
         bound = min(float(npx.sum(bounds)), 4 * float(npx.host.linalg.norm(bounds)))
         allowed = scale.tolerance(self.weights, analytic, numerical)
@@ -157,16 +160,16 @@ class Directions:
         self.note_difference(analytic, numerical)
         return Verdict("right", numerical, bound, numerical, numerical)
 
-    def along(self, moves: Moves, step: float = 0.0, levels: int = LEVELS) -> tuple[float, Verdict]:
+    def compare_along(self, direction: Direction, step: float = 0.0, levels: int = LEVELS) -> tuple[float, Verdict]:
         """Return the analytic derivative along a direction, and the verdict on it."""
-        analytic, scale = self.judged_along(moves)
+        analytic, scale = self.analytic_along(direction)
         scale.noise = self.noise
-        verdict = judge(self.outputs(moves), self.weights, analytic, scale, step or STEP[self.scale.dtype], levels)
-        if verdict.kind == "wrong" and abs(analytic - verdict.numerical) <= 10 * self.rounding_along(moves):
+        verdict = judge(self.outputs(direction), self.weights, analytic, scale, step or STEP[self.scale.dtype], levels)
+        if verdict.kind == "wrong" and abs(analytic - verdict.numerical) <= 10 * self.rounding_error_along(direction):
             verdict = verdict._replace(kind="inconclusive", reason="rounding the inputs changes the gradient itself")
-        reach = max(self.sizes[i] * float(abs(moves[i]).max(initial=0.0)) for i in moves)
+        reach = max(self.sizes[i] * float(abs(direction[i]).max(initial=0.0)) for i in direction)
         if verdict.kind == "wrong" and reach > 1 and self.scale.dtype == "float64":
-            if on_a_stair(self.outputs(moves), self.weights, analytic, verdict.numerical, self.scale.here):
+            if is_on_staircase(self.outputs(direction), self.weights, analytic, verdict.numerical, self.scale.here):
                 reason = "the function is a staircase whose stairs are narrower than the step size"
                 verdict = verdict._replace(kind="inconclusive", reason=reason)
         self.report.compared += 1
@@ -181,7 +184,7 @@ class Directions:
 
     # Inconclusive cases
 
-    def rounding_along(self, moves: Moves) -> float:
+    def rounding_error_along(self, direction: Direction) -> float:
         """Return how much rounding the inputs changes the analytic derivative along a direction.
 
         This is 0 unless the output loses digits to rounding as well (for example, when a linear system is nearly
@@ -191,7 +194,7 @@ class Directions:
         if self.output_rounding <= 1e3 * EPS[self.scale.dtype]:
             return 0.0
         rounding = self.gradient_rounding
-        return sum(self.sizes[i] * float(npx.sum(rounding[i] * abs(move))) for i, move in moves.items())
+        return sum(self.sizes[i] * float(npx.sum(rounding[i] * abs(part))) for i, part in direction.items())
 
     @property
     def output_rounding(self) -> float:
@@ -204,7 +207,7 @@ class Directions:
         rounding = [npx.zeros_like(g, dtype="float64") for g in self.gradients]
         units = {k: EPS[self.scale.dtype] * abs(a) for k, a in enumerate(self.arrays)}
         for sign in (-2.0, 1.0, 2.0):
-            signs = {k: sign * npx.sign(move) for k, move in self.random_moves(10**6 + 1).items()}
+            signs = {k: sign * npx.sign(part) for k, part in self.random_direction(10**6 + 1).items()}
             neighbor = self.neighbor(signs, 1.0, units)
             for most, g, other in zip(rounding, self.gradients, neighbor.gradients if neighbor else [], strict=False):
                 off = abs(g.astype("float64") - other)
@@ -217,7 +220,7 @@ class Directions:
         """The function near this point."""
         return Neighborhood(self.problem, self.arrays, self.sizes, self.c, self.gradients)
 
-    def convention(self, moves: Moves, analytic: float, verdict: Verdict) -> str:
+    def convention(self, direction: Direction, analytic: float, verdict: Verdict) -> str:
         """Return why a gradient that differs from the numerical derivative is defensible; "" if it is wrong.
 
         In a composition, each operation chooses its value at its own kink: relu(x) - relu(-x) / 10 has the slopes 1/10
@@ -225,21 +228,21 @@ class Directions:
         operation with a single vjp, or to a composition that has a derivative at this point.
         """
         if not npx.isfinite(analytic):
-            return self.neighborhood.discontinuity(moves)
-        if reason := self.neighborhood.convention(moves, analytic, verdict.numerical):
+            return self.neighborhood.discontinuity(direction)
+        if reason := self.neighborhood.convention(direction, analytic, verdict.numerical):
             return reason
         if not (self.is_composed and verdict.is_kink):
             return ""
         for t in (-0.011, 0.013):
-            neighbor = self.neighbor(moves, t)
-            if not neighbor or neighbor.along(moves)[1].kind not in ("right", "kink"):
+            neighbor = self.neighbor(direction, t)
+            if not neighbor or neighbor.compare_along(direction)[1].kind not in ("right", "kink"):
                 return ""
         return "each operation of a composition chooses its value at its own kink"
 
-    def neighbor(self, moves: Moves, t: float, sizes: dict[int, Array] | None = None) -> "Directions | None":
+    def neighbor(self, direction: Direction, t: float, sizes: dict[int, Array] | None = None) -> "Directions | None":
         """Return the check at a nearby point; None where the function is undefined."""
         scale = self.scale
-        problem = self.problem.at(self.arrays_at(moves, t, sizes))
+        problem = self.problem.at(self.arrays_at(direction, t, sizes))
         try:
             return Directions(problem, Report(), scale.rtol, scale.atol, self.seed, scale.least)
         except REJECTIONS:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import npx
-from autograd.testing.problem import Problem, quiet
+from autograd.testing.problem import Problem, floating_point_warnings_ignored
 from npx import Array
 
 
@@ -26,7 +26,7 @@ class Expected:
     @property
     def norm(self) -> float:
         """The norm of output * c, a scale for numerical derivatives."""
-        with quiet():
+        with floating_point_warnings_ignored():
             return float(npx.host.linalg.norm((self.y.astype("float64") * self.c.astype("float64")).reshape(-1)))
 
     def equals(self, other: "Expected") -> bool:
@@ -75,7 +75,7 @@ def close(a: Array, b: Array, tolerance: float, scale: float = 0.0) -> bool:
     finite = npx.isfinite(a)
     size = float(abs(a[finite]).max(initial=scale))
     identical = (a == b) | ((a != a) & (b != b))
-    with quiet():
+    with floating_point_warnings_ignored():
         return bool((npx.where(finite, abs(a - b) <= tolerance * size, identical)).all())
 
 
@@ -83,7 +83,7 @@ def difference(right: Array, other: Array) -> str:
     """Describe the largest difference between an expected array and another one."""
     if right.shape != other.shape:
         return f"got shape {other.shape} instead of {right.shape}"
-    with quiet():
+    with floating_point_warnings_ignored():
         off = abs(right.astype("float64") - other)
     index = npx.unravel_index(int(npx.argmax(npx.where(off == off, off, npx.inf))), off.shape)
     position = f" at {tuple(map(int, index))}" if right.ndim else ""

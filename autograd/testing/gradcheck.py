@@ -14,12 +14,12 @@ from typing import Any
 import npx
 from autograd.engine import Tensor
 from autograd.testing.arguments import Arguments
-from autograd.testing.conventions import Moves
+from autograd.testing.conventions import Direction
 from autograd.testing.diagnosis import MAX_PRINTED, comparison, describe_entries, likely_cause
 from autograd.testing.directions import Directions
 from autograd.testing.expected import Expected
 from autograd.testing.numerical import LEVELS, Verdict
-from autograd.testing.problem import Problem, quiet, require_floats
+from autograd.testing.problem import Problem, floating_point_warnings_ignored, require_floats
 from autograd.testing.report import GradientError, Report
 from autograd.testing.reproduction import reproduction
 from npx import Array
@@ -109,11 +109,11 @@ class GradientCheck(Directions):
 
         This reveals a wrong entry unless its error is only about 1e-6 of the sum over its chunk.
         """
-        moves = self.steps[i] * self.random_moves(10**6 + 3)[i]
+        offsets = self.steps[i] * self.random_direction(10**6 + 3)[i]
         for start in range(0, len(positions), CHUNK):
-            chunk = npx.zeros_like(moves)
+            chunk = npx.zeros_like(offsets)
             entries = npx.asarray(positions[start : start + CHUNK])
-            chunk.reshape(-1)[entries] = moves.reshape(-1)[entries]
+            chunk.reshape(-1)[entries] = offsets.reshape(-1)[entries]
             if not self.quick_verdict({i: chunk}):
                 return False
         return True
@@ -121,16 +121,16 @@ class GradientCheck(Directions):
     def check_entry(self, i: int, position: int) -> tuple[tuple[int, ...], float, Verdict]:
         """Return the index, the analytic derivative per unit of the entry, and the verdict for one entry of array i."""
         index = tuple(int(k) for k in npx.unravel_index(position, self.arrays[i].shape))
-        move = npx.zeros_like(self.arrays[i], dtype="float64")
-        move[index] = self.steps[i][index]
+        offsets = npx.zeros_like(self.arrays[i], dtype="float64")
+        offsets[index] = self.steps[i][index]
         quick = self.n_wrong >= MAX_CONFIRMED
-        if (verdict := self.quick_verdict({i: move})) is None:
-            along, verdict = self.along({i: move}, levels=2 if quick else LEVELS)
+        if (verdict := self.quick_verdict({i: offsets})) is None:
+            along, verdict = self.compare_along({i: offsets}, levels=2 if quick else LEVELS)
         if verdict.kind == "wrong":
-            reason = "" if quick else self.convention({i: move}, along, verdict)
+            reason = "" if quick else self.convention({i: offsets}, along, verdict)
             verdict = verdict._replace(kind="convention" if reason else "wrong", reason=reason)
             self.n_wrong += not reason
-        numerical, bound, low, high = (x / (self.sizes[i] * float(move[index])) for x in verdict[1:5])
+        numerical, bound, low, high = (x / (self.sizes[i] * float(offsets[index])) for x in verdict[1:5])
         verdict = Verdict(verdict.kind, numerical, bound, low, high, verdict.reason)
         entry = f"{self.problem.labels[i]} {index}"
         if verdict.kind == "kink":
@@ -147,52 +147,52 @@ class GradientCheck(Directions):
 
         This reveals a wrong entry unless its error is only about 1e-6 of the sum.
         """
-        random = self.random_moves(10**6 + 2)
-        moves = {i: steps * random[i] for i, steps in enumerate(self.steps)}
-        if self.quick_verdict(moves):
+        random = self.random_direction(10**6 + 2)
+        direction = {i: steps * random[i] for i, steps in enumerate(self.steps)}
+        if self.quick_verdict(direction):
             return True
-        analytic, verdict = self.along(moves)
+        analytic, verdict = self.compare_along(direction)
         return verdict.kind == "right" and verdict.bound <= 1e-5 * abs(analytic)
 
     def check_tied(self, value: float) -> None:
         """Compare derivatives along the direction that moves all entries equal to `value`, in all inputs, together."""
-        moves = {i: (a == value).astype("float64") / self.sizes[i] for i, a in enumerate(self.arrays)}
-        analytic, verdict = self.along(moves)
-        if verdict.kind == "wrong" and not self.convention(moves, analytic, verdict):
+        direction = {i: (a == value).astype("float64") / self.sizes[i] for i, a in enumerate(self.arrays)}
+        analytic, verdict = self.compare_along(direction)
+        if verdict.kind == "wrong" and not self.convention(direction, analytic, verdict):
             text = f"wrong gradient of tied entries; all entries equal to {value!r} were moved together:"
             raise self.failure("tie", "\n".join([text, *comparison(analytic, verdict)]))
 
     def check_directions(self, number: int) -> None:
         """Compare derivatives along random directions; raise GradientError for a wrong one."""
         for k in range(number):
-            moves = self.random_moves(k)
-            if self.quick_verdict(moves):
+            direction = self.random_direction(k)
+            if self.quick_verdict(direction):
                 continue
-            analytic, verdict = self.along(moves)
+            analytic, verdict = self.compare_along(direction)
             if verdict.kind == "inconclusive":
                 self.report.inconclusive.append(f"random direction {k}: {verdict.reason}")
             may_have_kink = verdict.is_kink or self.is_composed  # the parts of a composition may have hidden kinks
             inputs = self.arrays[: len(self.problem.floats)]
             has_ties = may_have_kink and any(npx.unique(a).size < a.size for a in inputs)
-            if verdict.kind == "wrong" and not has_ties and not self.convention(moves, analytic, verdict):
-                self.find_entry(moves)
+            if verdict.kind == "wrong" and not has_ties and not self.convention(direction, analytic, verdict):
+                self.find_entry(direction)
                 text = f"wrong gradient along random direction {k} through all inputs:"
                 raise self.failure("gradient", "\n".join([text, *comparison(analytic, verdict)]))
 
-    def find_entry(self, moves: Moves) -> None:
+    def find_entry(self, direction: Direction) -> None:
         """Bisect a direction and raise GradientError for a wrong entry; return if no single entry is wrong."""
         if sum(a.size for a in self.arrays) <= MAX_PRINTED:
             self.check_entries()
             return
         ends = npx.host.cumsum([0, *(a.size for a in self.arrays)])
-        flat = npx.concatenate([moves[i].reshape(-1) for i in moves])
+        flat = npx.concatenate([direction[i].reshape(-1) for i in direction])
 
         def excess(start: int, stop: int) -> float:
             """Return how far the derivative along entries [start, stop) lies outside its bound."""
-            part = npx.zeros_like(flat)
-            part[start:stop] = flat[start:stop]
-            part_moves = {i: part[ends[i] : ends[i + 1]].reshape(a.shape) for i, a in enumerate(self.arrays)}
-            analytic, verdict = self.along(part_moves, levels=2)
+            offsets = npx.zeros_like(flat)
+            offsets[start:stop] = flat[start:stop]
+            direction = {i: offsets[ends[i] : ends[i + 1]].reshape(a.shape) for i, a in enumerate(self.arrays)}
+            analytic, verdict = self.compare_along(direction, levels=2)
             off = abs(analytic - verdict.numerical) - verdict.bound
             return off if off == off else npx.inf
 
@@ -258,7 +258,7 @@ def check_gradients(
         known: gradients that have been compared at the same inputs; if these are equal, entries are screened too.
     """
     check = GradientCheck(problem, report, rtol, atol, seed, least)
-    with quiet():
+    with floating_point_warnings_ignored():
         screen = screen or (known is not None and known.equals(check.expected))
         if screen and directions is None and check.is_right_in_every_entry():
             return check.expected

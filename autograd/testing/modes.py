@@ -12,7 +12,7 @@ from npx import Array
 Action = Callable[[], Any]
 
 
-def backward_in_other_mode(expected: Expected, leave: Action, enter: Action) -> None:
+def check_backward_in_other_mode(expected: Expected, leave: Action, enter: Action) -> None:
     """Check that backward uses the mode of the forward call, even if the layer has since changed its mode."""
     output, leaves = expected.problem.run()
     leave()
@@ -23,7 +23,7 @@ def backward_in_other_mode(expected: Expected, leave: Action, enter: Action) -> 
         enter()
 
 
-def returns_to_mode(expected: Expected, others: Sequence[tuple[Action, Expected | None]], enter: Action) -> None:
+def check_return_to_mode(expected: Expected, others: Sequence[tuple[Action, Expected | None]], enter: Action) -> None:
     """Check that a layer that returns to a mode gives the same results as before.
 
     Args:
@@ -37,10 +37,10 @@ def returns_to_mode(expected: Expected, others: Sequence[tuple[Action, Expected 
             other.problem.run()
     enter()
     y, gradients = expected.problem.evaluate(expected.c)
-    expected.compare("layer mode", "if the layer returns from its other mode", y, gradients)
+    expected.compare("layer mode", "after the layer has been switched to its other mode and back", y, gradients)
 
 
-def enters_after_update(
+def check_mode_after_update(
     expected: Expected, others: Sequence[Problem], restore_buffers: Action, leave: Action, enter: Action
 ) -> None:
     """Check that a layer that enters a mode after a parameter update uses the new parameters.
@@ -65,6 +65,6 @@ def enters_after_update(
         restore_buffers()
         evaluate_in_mode(expected.problem)
         updated = evaluate_in_mode(other)
-        condition = "whether or not the mode was entered before the parameter update"
+        condition = "regardless of whether the mode is entered before or after the parameter update"
         Expected(other, y, expected.c, gradients).compare("layer mode", condition, *updated)
         return

@@ -92,7 +92,7 @@ def selected_mutants(text: str, file: Path, only: list[str]) -> list[Mutant]:
     for name in only:
         if name not in names:
             choices = ", ".join(sorted(names))
-            raise UsageError(f"expected an operation of {relative_path(file)}; got {name!r}; try {choices}")
+            raise UsageError(f"expected an operation defined in {relative_path(file)}; got {name!r}; try {choices}")
     return [m for m in candidates if not only or {m.function, *m.operations} & set(only)]
 
 
@@ -177,7 +177,7 @@ def as_json(outcomes: list[Outcome], file: Path, arguments: list[str], seconds: 
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises UsageError for wrong usage."""
+    """An argument parser that raises UsageError for invalid arguments."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; try --help")

@@ -8,7 +8,8 @@ the bound is large because the function curves within a step, a step 16 times sm
 An analytic derivative is `right` if it lies within the bound, `wrong` if two steps that agree with each other both
 exclude it, else `inconclusive`. At a kink (a ReLU at 0, a tie in a maximum), the left and right derivatives differ at
 every step size, and any value between them is correct. For a function that jumps, or that gets steeper with every
-smaller step, the result is inconclusive. Derivatives are computed for each output before they are weighted and summed,
+smaller step, the result is inconclusive. A function such as round(x) is a staircase: it jumps between stairs, on which
+it is smooth. Derivatives are computed for each output before they are weighted and summed,
 so an output that does not change adds no rounding error, and a kink of one output does not affect the others.
 """
 
@@ -36,7 +37,7 @@ class Verdict(NamedTuple):
     Attributes:
         kind: right, kink, inconclusive or wrong.
         numerical: the derivative, known to within `bound`.
-        low, high: the range of right values; they differ at a kink.
+        low, high: the range of correct values; they differ at a kink.
     """
 
     kind: str
@@ -174,7 +175,7 @@ class Estimate(NamedTuple):
 
 
 class KinkRange(NamedTuple):
-    """The range of right values where outputs have a kink; both ends are known to within `bound`."""
+    """The range of correct values where outputs have a kink; both ends are known to within `bound`."""
 
     low: float
     high: float
@@ -243,7 +244,7 @@ def judge(
     return Verdict("inconclusive", numerical, bound, numerical, numerical, reason)
 
 
-def on_a_stair(outputs: Outputs, weights: Array, analytic: float, numerical: float, here: Array) -> bool:
+def is_on_staircase(outputs: Outputs, weights: Array, analytic: float, numerical: float, here: Array) -> bool:
     """Return whether `analytic` is the derivative on one stair of a staircase, where longer steps give `numerical`.
 
     For example, at x = 1e6 a step is longer than the stairs of round(x), so its numerical derivative is 1. Two steps of
@@ -269,7 +270,7 @@ def total(weights: Array, values: Array) -> float:
 def roughness(outputs: Outputs, weights: Array, h: float) -> float:
     """Return the largest residual of fitting a polynomial to the weighted sum at 24 points within h.
 
-    Two numerical derivatives of a staircase may agree by chance, but 24 points do not fit a polynomial by chance.
+    Two numerical derivatives of a staircase may agree by chance, but 24 points are very unlikely to fit a polynomial.
     """
     t = npx.host.sin(npx.host.arange(1.0, 25.0) * 1.7)
     values = npx.host.asarray([total(weights, outputs(h * float(x))) for x in t])

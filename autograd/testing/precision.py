@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 import npx
 from autograd.testing.expected import Expected
-from autograd.testing.problem import Problem, quiet
+from autograd.testing.problem import Problem, floating_point_warnings_ignored
 from autograd.testing.report import REJECTIONS, CheckError, GradientError
 from npx import Array
 
 FLOAT32_EPS = 1.2e-7
 
 
-class Narrow(NamedTuple):
+class NarrowDtype(NamedTuple):
     """The settings for comparing a 16-bit dtype with float64.
 
     Attributes:
@@ -29,8 +29,8 @@ class Narrow(NamedTuple):
 
 
 NARROW = {
-    "float16": Narrow("float16 accuracy", 9.8e-4, 0.1, 30),
-    "bfloat16": Narrow("bfloat16 accuracy", 7.8e-3, 0.15, 10),
+    "float16": NarrowDtype("float16 accuracy", 9.8e-4, 0.1, 30),
+    "bfloat16": NarrowDtype("bfloat16 accuracy", 7.8e-3, 0.15, 10),
 }
 
 
@@ -40,7 +40,7 @@ def result_labels(expected: Expected) -> list[str]:
 
 
 def float64_precision(expected: Expected) -> None:
-    """Check that moving the inputs by 1e-10 of their size changes output and gradients as larger moves predict.
+    """Check that changing the inputs by 1e-10 of their size changes output and gradients as larger changes predict.
 
     A result that is rounded to float32 along the way would either not change at all or change by a full unit in the
     last place of float32.
@@ -54,23 +54,25 @@ def float64_precision(expected: Expected) -> None:
     rounding += [
         npx.host.full(g.shape, 1e-13 * float(abs(g).max(initial=terms)), "float64") for g in expected.gradients
     ]
-    moves_in_steps = [True] * len(here)
+    changes_in_steps = [True] * len(here)
     for trial in range(2):
-        moves = [
+        perturbations = [
             a * npx.to_host(npx.random.uniform(npx.Key(trial, 9, i), a.shape, "float64", 0.5, 1.5))
             for i, a in enumerate(arrays)
         ]
         rates = []
         for t in (1e-10, 1e-6, 1e-5):
-            neighbor = expected.problem.at([npx.from_host(a + t * m) for a, m in zip(arrays, moves, strict=True)])
+            neighbor = expected.problem.at(
+                [npx.from_host(a + t * p) for a, p in zip(arrays, perturbations, strict=True)]
+            )
             y, gradients = neighbor.evaluate(expected.c)
             rates.append([(new - old) / t for new, old in zip((y, *gradients), here, strict=True)])
         for k, (small, middle, large, error) in enumerate(zip(*rates, rounding, strict=True)):
             is_straight = abs(large - middle) <= 0.3 * abs(large)  # finite and not at an extremum
             resolved = npx.isfinite(small) & is_straight & (abs(large) * 1e-10 > error)
             too_small = resolved & (abs(small) < 0.5 * abs(large))  # a jump at a tie would be too large
-            moves_in_steps[k] &= bool(resolved.any() and too_small.sum() > 0.5 * resolved.sum())
-    for label, in_steps in zip(result_labels(expected), moves_in_steps, strict=True):
+            changes_in_steps[k] &= bool(resolved.any() and too_small.sum() > 0.5 * resolved.sum())
+    for label, in_steps in zip(result_labels(expected), changes_in_steps, strict=True):
         if in_steps:
             text = f"expected the {label} to be computed in float64; it changes in steps, as if rounded to fewer digits"
             raise expected.problem.failure("float64 precision", text)
@@ -96,7 +98,7 @@ def float32_accuracy(expected: Expected, has_domain: bool, least: Sequence[float
     if not all(npx.isfinite(a).all() for a in narrow):
         return False
 
-    with quiet():
+    with floating_point_warnings_ignored():
         try:
             output, leaves = problem.run(list(map(npx.from_host, narrow)))
             y = npx.to_host(output.data).copy()
@@ -162,7 +164,7 @@ def accuracy_in_16_bits(expected: Expected, dtype: str) -> None:
         return
     failure: CheckError | GradientError | None = None
     try:
-        with quiet():
+        with floating_point_warnings_ignored():
             narrow = [a.astype(npx.precision.dtype(dtype)) for a in host]
             output, leaves = problem.run(list(map(npx.from_host, narrow)))
             y = npx.to_host(output.data).copy()
@@ -208,7 +210,7 @@ def failure_in_16_bits(
     rule, _, fraction, factor = NARROW[dtype]
     for label, a, b, most in zip(result_labels(expected), double, single, change, strict=True):
         allowed = fraction * max(terms, float(abs(a).max(initial=0.0))) + factor * most
-        with quiet():
+        with floating_point_warnings_ignored():
             off = npx.where(abs(a) < 1e4, abs(a - b.astype("float64")), 0)
         if (off > allowed).sum() > 0.25 * off.size or not npx.isfinite(off).all():
             return accuracy_failure(expected.problem, rule, label, a, b, off, allowed)

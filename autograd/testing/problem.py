@@ -149,7 +149,7 @@ class Problem:
         """Return the result of `run` on write-protected arrays."""
         guarded = self.at([protected(a) for a in self.arrays])
         guarded.values = [protected(x) if is_array(x) else x for x in guarded.values]
-        with self.no_writes("expected inputs and parameters not to be modified; got a write to one of them"):
+        with self.no_writes("expected the function not to modify its inputs and parameters; it wrote to one of them"):
             return guarded.run(require=require)
 
     def protected_gradients(self, output: Tensor, leaves: list[Tensor], c: Array) -> list[Array]:
@@ -160,7 +160,7 @@ class Problem:
         before = npx.to_host(g).copy()
         if output.requires_grad:
             try:
-                with self.no_writes("expected the vjp not to modify the incoming gradient; got a write to it"):
+                with self.no_writes("expected the vjp not to modify the incoming gradient; the vjp wrote to it"):
                     output.backward(g)
             except RuntimeError as error:
                 raise self.failure("valid gradient", f"backward raised {type(error).__name__}: {error}") from error
@@ -215,7 +215,7 @@ def protected(x: Array) -> Array:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def floating_point_warnings_ignored() -> Iterator[None]:
     """Suppress floating-point warnings, because overflow and division by zero are expected."""
     with npx.host.errstate(all="ignore"):
         yield

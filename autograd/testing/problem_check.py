@@ -43,13 +43,13 @@ class ProblemCheck:
         problem: Problem,
         directions: int | None,
         limit: int,
-        in_contract: bool = True,
+        in_declared_domain: bool = True,
         known: Expected | None = None,
     ) -> Expected:
         """Compare gradients; a non-finite output inside the declared domain breaks the rule `domain`.
 
         Args:
-            in_contract: whether the declared domain applies.
+            in_declared_domain: whether the declared domain applies.
             known: as for `check_gradients`.
         """
         try:
@@ -69,7 +69,7 @@ class ProblemCheck:
             shown = smallest(problem, error, self.check_small) if error.rule in SHRINKABLE else error
             raise (with_hint(shown, problem, self.seed) if self.has_expect else shown) from error.__cause__
         except NonFiniteError as error:
-            if self.domain is None or not in_contract:
+            if self.domain is None or not in_declared_domain:
                 raise
             text = str(error).removeprefix(f"{problem.name}: ")
             raise problem.failure("domain", text) from error
@@ -150,36 +150,38 @@ class ProblemCheck:
         """Compare gradients, and test the rules that depend on values, at inputs derived from the given ones."""
         for name, other in variants.values(problem, self.domain):
             self.at_variant(name, other, 0 if name.startswith(variants.MAGNITUDES) else MAX_DERIVED_ENTRIES)
-        for name, other in variants.out_of_contract_values(problem):
+        for name, other in variants.undeclared_values(problem):
             self.at_variant(name, other, MAX_DERIVED_ENTRIES, False)
-        in_contract = ((name, other, True) for name, other in variants.shapes(problem, self.domain))
-        out_of_contract = ((name, other, False) for name, other in variants.out_of_contract_shapes(problem))
-        for shapes in (in_contract, out_of_contract):
-            for name, other, is_in_contract in shapes:
+        declared = ((name, other, True) for name, other in variants.shapes(problem, self.domain))
+        undeclared = ((name, other, False) for name, other in variants.undeclared_shapes(problem))
+        for shapes in (declared, undeclared):
+            for name, other, is_declared in shapes:
                 other.reproduce = lambda _: problem.reproduce(problem)  # it derives all shapes from the given inputs
-                guessed = variants.guessed_shapes(problem, other) if is_in_contract else "all"
-                self.at_variant(name, other, 0, is_in_contract, guessed)
+                guessed = variants.guessed_shapes(problem, other) if is_declared else "all"
+                self.at_variant(name, other, 0, is_declared, guessed)
 
     def at_other_options(self, problems: Iterable[tuple[str, Problem]]) -> None:
         """Compare gradients for other values of the float options; the reference does not apply to them."""
         for name, other in problems:
             self.at_variant(name, other, MAX_DERIVED_ENTRIES, False)
 
-    def at_variant(self, name: str, problem: Problem, limit: int, in_contract: bool = True, guessed: str = "") -> None:
+    def at_variant(
+        self, name: str, problem: Problem, limit: int, in_declared_domain: bool = True, guessed: str = ""
+    ) -> None:
         """Check a derived problem.
 
         Args:
             limit: up to this many entries, each is perturbed separately unless the gradient is right along a random
                 direction; 0: random directions only.
-            in_contract: whether the declared domain and the reference apply.
+            in_declared_domain: whether the declared domain and the reference apply.
             guessed: the result of `variants.guessed_shapes`.
         """
         problem.name = f"{problem.name}, derived: {name}"
-        if in_contract:
+        if in_declared_domain:
             self.compare_value(problem, tolerance=1e-5)
         try:
             is_cheap = name.startswith(variants.MAGNITUDES)
-            expected = self.gradients(problem, None if limit else 1, limit, in_contract)
+            expected = self.gradients(problem, None if limit else 1, limit, in_declared_domain)
         except GradientError as error:
             if error.rule != "valid gradient":
                 raise

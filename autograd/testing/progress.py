@@ -22,7 +22,7 @@ class ProgressLine:
         self.start = self.last = time.monotonic()
 
     def step(self, name: str) -> None:
-        """Count a call of the function, and update the line at most every `INTERVAL` seconds."""
+        """Count a call to the function, and update the line at most every `INTERVAL` seconds."""
         self.calls += 1
         now = time.monotonic()
         if now - self.start >= DELAY and now - self.last >= INTERVAL:
@@ -59,7 +59,7 @@ def progress_line(show: Callable[[str], None] | None = None) -> Iterator[None]:
 
 
 def step(name: str) -> None:
-    """Count a call of the function that is being checked.
+    """Count a call to the function that is being checked.
 
     Args:
         name: the check and the derived input.

@@ -18,12 +18,12 @@ SEEDS = range(10)  # seeds that are recognized
 LITERAL_NAMES = {  # names that `literal` writes, by module
     "numpy": ("array", "inf", "load", "nan"),
     "numpy.random": ("default_rng",),
-    "npx": ("AttentionSpec", "Drop", "Key", "LabelSmoothing"),
+    "npx": ("AttentionSpec", "DropoutSpec", "Key", "LabelSmoothing"),
     "autograd": ("Tensor",),
 }
 
 
-class Named:
+class Placeholder:
     """A placeholder, in code that reproduces a failure, for an object that only the caller can create."""
 
     def __init__(self, name: str) -> None:

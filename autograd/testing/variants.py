@@ -15,7 +15,7 @@ from typing import Any
 import npx
 from autograd.engine import Tensor
 from autograd.saved import iterate_captured_arrays
-from autograd.testing.problem import Problem, is_array, is_float, nodes, quiet
+from autograd.testing.problem import Problem, floating_point_warnings_ignored, is_array, is_float, nodes
 from autograd.testing.report import REJECTIONS
 from npx import Array
 
@@ -100,7 +100,7 @@ INTEGERS: dict[str, Callable[[Array], Array]] = {
 }
 # Values that a function may accept though neither its domain nor its reference covers them: indices that count from
 # the end, and masks that select everything or nothing. Keyed by dtype kind.
-OUT_OF_CONTRACT: dict[str, dict[str, Callable[[Array], Array]]] = {
+UNDECLARED: dict[str, dict[str, Callable[[Array], Array]]] = {
     "i": {"some -1": lambda x: every_third(x, -1)},
     "b": {"all False": lambda x: x & False, "all True": lambda x: x | True, "the inverse": lambda x: ~x},
 }
@@ -183,11 +183,11 @@ def values(problem: Problem, domain: Any = None) -> Iterator[tuple[str, Problem]
                 yield f"{name} in the integers of {problem.name_of(i)}", with_changed_value(problem, i, change)
 
 
-def out_of_contract_values(problem: Problem) -> Iterator[tuple[str, Problem]]:
+def undeclared_values(problem: Problem) -> Iterator[tuple[str, Problem]]:
     """Yield problems with integers and booleans that the declared domain and the reference do not cover."""
     for i, x in enumerate(problem.values):
         if is_array(x) and x.size:
-            for name, change in OUT_OF_CONTRACT.get(x.dtype.kind, {}).items():
+            for name, change in UNDECLARED.get(x.dtype.kind, {}).items():
                 yield f"{name} in {problem.name_of(i)}", with_changed_value(problem, i, change)
 
 
@@ -288,7 +288,7 @@ def resized_problems(problem: Problem) -> Iterator[tuple[str, Problem]]:
 def is_accepted(problem: Problem) -> bool:
     """Return whether the function accepts a problem."""
     try:
-        with quiet():
+        with floating_point_warnings_ignored():
             problem.value()
     except (AttributeError, *REJECTIONS):
         return False
@@ -322,7 +322,7 @@ def with_changed_rows(problem: Problem, n: int, change: Callable[[Array], Array]
     )
 
 
-def out_of_contract_shapes(problem: Problem) -> Iterator[tuple[str, Problem]]:
+def undeclared_shapes(problem: Problem) -> Iterator[tuple[str, Problem]]:
     """Yield problems without rows, with fewer axes (only the first row), and with broadcast inputs.
 
     If the function broadcasts, one of the floating-point inputs with the first one's shape gets an axis of length 1.
@@ -353,7 +353,7 @@ def out_of_contract_shapes(problem: Problem) -> Iterator[tuple[str, Problem]]:
 def have_equal_values(problem: Problem, other: Problem) -> bool:
     """Return whether two problems have equal outputs, up to rounding."""
     try:
-        with quiet():
+        with floating_point_warnings_ignored():
             y, z = problem.value(), other.value()
     except (AttributeError, *REJECTIONS):
         return False
@@ -367,7 +367,7 @@ def grows_superlinearly(problem: Problem, other: Problem, times: float) -> bool:
     This happens if the function runs operations for each position, or computes numbers for each pair of positions.
     """
     try:
-        with quiet():
+        with floating_point_warnings_ignored():
             (operations, numbers), (more_operations, more_numbers) = (cost(p.run()[0]) for p in (problem, other))
     except REJECTIONS:
         return False

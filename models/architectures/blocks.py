@@ -299,7 +299,7 @@ class SequenceModel(Module):
         c = self.config
         if not (self.training and c.word_dropout):
             return ids
-        mask, _ = npx.dropout(npx.ones(ids.shape), npx.Drop(c.word_dropout, npx.next_key()))
+        mask, _ = npx.dropout(npx.ones(ids.shape), npx.DropoutSpec(c.word_dropout, npx.next_key()))
         is_special = (ids == c.pad_id) | (ids == c.bos_id) | (ids == c.eos_id)
         return npx.where(is_special | (mask > 0), ids, npx.full(ids.shape, c.unk_id, ids.dtype))
 
@@ -348,7 +348,7 @@ class SequenceModel(Module):
 
             1/2 (CE_1 + CE_2) + rdrop / 4 (KL(P_1 | P_2) + KL(P_2 | P_1))
 
-        The indices 1 and 2 denote two calls with different dropout masks (Liang et al., 2021, whose loss is twice this
+        The indices 1 and 2 denote two calls with different dropout masks (Liang et al., 2021; their loss is twice this
         one). The divergence is summed over targets, without padding, and divided by `loss_normalizer` too.
 
         In training mode, the balance losses of the experts are added. They are multiplied by `config.balance_loss` and

@@ -17,7 +17,7 @@ from models.layers.positions import Positions, RotaryPositions
 from models.registry import NORMS, architecture
 from npx import host
 
-HALF = 0.5**0.5  # preserves the variance of a sum of two terms
+SQRT_HALF = 0.5**0.5  # preserves the variance of a sum of two terms
 
 
 # ConvS2S
@@ -49,7 +49,7 @@ class GatedConvolution(Layer):
         return y
 
     def forward(self, x: Tensor, spec: npx.AttentionSpec) -> Tensor:
-        return (x + self.convolve(x, spec.q_packing, spec.kv_lengths)) * HALF
+        return (x + self.convolve(x, spec.q_packing, spec.kv_lengths)) * SQRT_HALF
 
 
 class AttendingConvolution(GatedConvolution):
@@ -75,8 +75,8 @@ class AttendingConvolution(GatedConvolution):
         source_cache: KeyValueCache | None = None,
     ) -> Tensor:
         y = self.convolve(x, spec.q_packing, cache=cache)
-        y = (y + self.cross_attention((y + embedded) * HALF, memory, spec, source_cache)) * HALF
-        return (x + y) * HALF
+        y = (y + self.cross_attention((y + embedded) * SQRT_HALF, memory, spec, source_cache)) * SQRT_HALF
+        return (x + y) * SQRT_HALF
 
     def new_cache(self, rows: int, dtype: Any) -> RowArray:
         """Return the initial cache of `rows` sequences: zeros for the positions before the first target."""
@@ -103,7 +103,7 @@ class ConvS2S(EncoderDecoder):
         return [AttendingConvolution(c) for _ in range(c.n_layers)]
 
     def run_encoder(self, x: Tensor, spec: npx.AttentionSpec) -> Tensor:
-        return (x + super().run_encoder(x, spec)) * HALF
+        return (x + super().run_encoder(x, spec)) * SQRT_HALF
 
     def run_decoder(
         self, x: Tensor, memory: Tensor | None, spec: npx.AttentionSpec, state: DecoderState | None
@@ -152,7 +152,10 @@ class ResidualConvolution(Layer):
 
 @differentiable
 def take_rows(x, index):
-    """Return the rows x[index] (M, D) of x (R, D), zeros where the index is -1. Each row may occur only once."""
+    """Return the rows x[index] (M, D) of x (R, D), with zeros where the index is -1.
+
+    No row may be selected more than once.
+    """
     rows = npx.concatenate([x, npx.zeros((1, x.shape[1]), x.dtype)])
 
     def vjp(g):

@@ -54,7 +54,8 @@ class Encoder(SequenceModel):
 
     Each row of ids (B, S) is BOS, tokens, EOS, padding; a second text may follow, with its own EOS. Labels are
     ids of the output vocabulary; the text uses the same vocabulary unless `config.src_vocab_size` is set.
-    `config.pad_id` marks a token without a label. By default, the type of a token is the number of EOS before it.
+    `config.pad_id` marks a token without a label. By default, the type of a token is the number of EOS tokens before
+    it.
 
     Args:
         config: a TransformerConfig.
@@ -93,7 +94,8 @@ class Encoder(SequenceModel):
         """Return the last layer's output (B, S, D) for ids (B, S), and the lengths (B,) of the rows without padding.
 
         Args:
-            token_types: integers (B, S) below `config.token_types`. Default: the number of EOS before each token.
+            token_types: integers (B, S) below `config.token_types`. Default: the number of EOS tokens before each
+                token.
         """
         ids, lengths, types = self.check_text(ids, token_types)
         on_device = [npx.from_host(x) for x in (ids, lengths, types)]

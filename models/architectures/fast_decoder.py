@@ -26,7 +26,8 @@ MAX_SHARED_ROWS = 16  # a row reads the columns of all rows in its group, so mor
 def is_supported(layers: list[Any], memory: npx.Array) -> bool:
     """Return whether `decode_step` computes what these decoder layers do, for a memory (B, S, D).
 
-    Layers with relative positions, normalized queries and keys, grouped heads, windows or hooks run themselves.
+    Layers with relative positions, normalized queries and keys, grouped heads, windows or hooks must be run as ordinary
+    layers.
     """
     return isinstance(memory, host.ndarray) and all(
         type(layer) is DecoderLayer

@@ -99,7 +99,7 @@ class Attention(Module):
             return spec, bias
         return spec._replace(bias=bias.data if spec.bias is None else spec.bias + bias.data), None
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, spec: npx.AttentionSpec, drop: npx.Drop | None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, spec: npx.AttentionSpec, drop: npx.DropoutSpec | None) -> Tensor:
         """Attend with separate heads (B, T, H, d); return (B, T, H d_v)."""
         spec, bias = self.add_score_bias(q, k, spec)
         y = neural.attention(q, k, v, spec, drop, bias)
@@ -181,7 +181,7 @@ class CrossAttention(Attention):
         Args:
             spec: mask of the memory and packing.
             cache: the keys and values of the memory, if they are already computed; `memory` may then be None. If x has
-                k times as many rows as the cache, of one position each, k neighboring rows share a row of the cache.
+                k times as many rows as the cache, each with one position, k adjacent rows share a row of the cache.
         """
         q, options = self.query(x), self.options(spec)
         if cache is None and not self.is_merged:

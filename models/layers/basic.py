@@ -53,7 +53,7 @@ class Embedding(Module):
         )
         self.scale = d_model**0.5 if scaled else 1.0
 
-    def forward(self, ids: npx.Array, added: npx.Array | None = None, drop: npx.Drop | None = None) -> Tensor:
+    def forward(self, ids: npx.Array, added: npx.Array | None = None, drop: npx.DropoutSpec | None = None) -> Tensor:
         return neural.embedding(self.weight, ids, scale=self.scale, added=added, drop=drop)
 
 
@@ -68,9 +68,9 @@ class Dropout(Module):
             raise ValueError(f"Dropout: expected a rate from 0 to 1; got {rate}; try 0.1, as in the paper")
         self.rate = rate
 
-    def draw(self) -> npx.Drop | None:
+    def draw(self) -> npx.DropoutSpec | None:
         """Return the next dropout mask, as its rate and random key; None if nothing is dropped."""
-        return npx.Drop(self.rate, npx.next_key()) if self.training and self.rate > 0 else None
+        return npx.DropoutSpec(self.rate, npx.next_key()) if self.training and self.rate > 0 else None
 
     def forward(self, x: Tensor) -> Tensor:
         drop = self.draw()

@@ -142,7 +142,7 @@ class Recurrent(Module):
         self.d_hidden, self.reverse = d_hidden, reverse
 
     def step_arguments(self) -> tuple[Tensor, ...]:
-        """Return the parameters that a step needs besides `weight`."""
+        """Return the parameters that a step needs in addition to `weight`."""
         return ()
 
     def forward(

@@ -188,7 +188,7 @@ def beam_search(
 
 
 def _remaining(done: Any) -> Any:
-    """Return the indices of the sentences that are not done: the last of them take the places of those that are.
+    """Return the indices of the unfinished sentences, by place: the last ones move to the places of the finished ones.
 
     All others keep their places, so the states of their rows need not be copied.
     """

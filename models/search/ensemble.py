@@ -1,4 +1,4 @@
-"""An ensemble of models that search treats as one: the mean of their probabilities."""
+"""An ensemble of models, which the search treats as a single model that predicts the mean of their probabilities."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain

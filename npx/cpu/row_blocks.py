@@ -5,8 +5,8 @@ small enough for the second-level cache, makes every pass but the first cheap. N
 during a pass, so several threads can compute different blocks. Block sizes are fixed, so no result depends on the
 number of threads: sums over rows are computed per block and added in the order of the blocks.
 
-Once the process is configured (`tune.py`), GEMMs are split into panels in the same way; otherwise each GEMM is a single
-call of BLAS, which then uses its own threads.
+Once the process is configured (`tune.py`), matmuls are split into panels in the same way; otherwise each matmul is a
+single call to BLAS, which then uses its own threads.
 
 Some bugs, such as a lost tail or a sum that is reset, appear only in the second and later blocks, so finding them would
 take large test arrays. Pass every block size through `block_size`, in your own kernels too, so that `small_blocks` can
@@ -36,9 +36,9 @@ from npx.settings import setting
 # Bytes of one operand in a block. Small blocks stay in cache; large blocks are handed to threads less often.
 BLOCK_BYTES = 1 << 19
 INLINE_BYTES = 1 << 19  # below this size, waking a thread costs more time than it saves
-INLINE_FLOPS = 4_000_000  # the corresponding limit for a GEMM
-SMALL_FLOPS = 256_000_000  # below this size, halves of a GEMM are faster than quarters (1 to 3 ms with one thread)
-PANEL_ROWS = 64, 2048  # minimum and maximum rows (or columns) of a GEMM that one thread computes at a time
+INLINE_FLOPS = 4_000_000  # the corresponding limit for a matmul
+SMALL_FLOPS = 256_000_000  # below this size, halves of a matmul are faster than quarters (1 to 3 ms with one thread)
+PANEL_ROWS = 64, 2048  # minimum and maximum rows (or columns) of a matmul that one thread computes at a time
 
 _in_worker = Scoped(False)  # whether this thread is computing ranges
 _forced_rows: int | None = None  # set by small_blocks, for all threads of the process
@@ -134,7 +134,7 @@ def elementwise(formula: Callable[..., Any], *arrays: Any, outputs: int = 1, in_
                 if y is not value:
                     y[...] = value
 
-        # in place, a block needs less memory, and fewer, longer calls of NumPy wait less for the interpreter lock
+        # in place, a block needs less memory, and fewer, longer calls to NumPy wait less for the interpreter lock
         map_blocks(body, shape[0], results[0][:1].nbytes // (2 if in_place else 1))
         results = [y.reshape(x.shape) for y in results]
     return tuple(results) if outputs > 1 else results[0]
@@ -187,7 +187,7 @@ def parallel_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: 
 
 
 def panel_size(n: int, panels: int = 4) -> int:
-    """Return how many of the n rows (or columns) of a GEMM one thread computes at a time.
+    """Return how many of the n rows (or columns) of a matmul one thread computes at a time.
 
     This is a quarter of n, or another fraction given by `panels`, within the bounds PANEL_ROWS, or n in a process that
     has not been configured.

@@ -8,8 +8,8 @@ avoids this cost.
 BLAS libraries have their own threads, which wait for each other by spinning. When another process runs on
 the machine, a spinning thread may occupy the very core needed by the thread that it is waiting for: on a machine with
 two cores and one other busy process, a training step took seven times as long. BLAS is therefore limited to one thread,
-and each GEMM is split across the threads of `row_blocks.py`, which sleep while they wait. In a process that has not
-been configured, GEMMs are not split.
+and each matmul is split across the threads of `row_blocks.py`, which sleep while they wait. In a process that has not
+been configured, matmuls are not split.
 
 Call `npx.configure_process()` once before training or a search, as the command line, the Trainer and the benchmarks
 do. NPX_TUNE=0 makes it do nothing.

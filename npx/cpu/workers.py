@@ -41,7 +41,7 @@ class Offer:
                 worker.offer = None
                 _idle.append(worker)
                 return None
-            worker.offered.release()  # the worker has meanwhile run this offer and got another one
+            worker.offered.release()  # the worker has already run this offer and accepted another one
         self.ended.acquire()
         return self.error
 

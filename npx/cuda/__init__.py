@@ -1,1 +1,1 @@
-"""The CUDA layer below the kernels: launching, GEMMs and CUDA graphs."""
+"""The CUDA layer below the kernels: launching, matmuls and CUDA graphs."""

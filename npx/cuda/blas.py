@@ -1,4 +1,4 @@
-"""GEMMs for the CUDA versions of kernels: cuBLAS on a GPU, NumPy for emulated kernels."""
+"""Matmuls for the CUDA versions of kernels: cuBLAS on a GPU, NumPy for emulated kernels."""
 
 import functools
 from typing import Any
@@ -86,7 +86,7 @@ def _gemm(cupy: Any, a: Any, b: Any, out: Any, add: bool, bias: Any, relu: bool)
 
 
 def uses_cublaslt() -> bool:
-    """Return whether GEMMs on a GPU use cuBLASLt, which fuses bias and ReLU: NPX_CUBLASLT=1."""
+    """Return whether matmuls on a GPU use cuBLASLt, which fuses bias and ReLU: NPX_CUBLASLT=1."""
     return setting("NPX_CUBLASLT") == 1
 
 
@@ -102,12 +102,12 @@ def _gemm_function(cupy: Any) -> Any:
 def _cupy_gemm_ex(cupy: Any) -> Any:
     from cupy_backends.cuda.libs import cublas
 
-    handle = cupy.cuda.device.get_cublas_handle()  # one per thread and device, shared with CuPy's own GEMMs
+    handle = cupy.cuda.device.get_cublas_handle()  # one per thread and device, shared with CuPy's own matmuls
     cublas.setMathMode(handle, DISALLOW_REDUCED_PRECISION_REDUCTION)
     return functools.partial(cublas.gemmEx, handle)
 
 
 def use_own_handle(cupy: Any) -> None:
-    """Run all later GEMMs through cublas.py, whose single workspace gives CUDA graphs and eager calls the same bits."""
+    """Run all later matmuls through cublas.py, whose one workspace gives CUDA graphs and eager calls the same bits."""
     global _own_handle
     _own_handle = _own_handle or Cublas(cupy, DISALLOW_REDUCED_PRECISION_REDUCTION)

@@ -66,7 +66,7 @@ class GemmArguments(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The cuBLASLt descriptors of a GEMM: operation, layouts of operands and result, and algorithms, best first."""
+    """The cuBLASLt descriptors of a matmul: operation, layouts of operands and result, and algorithms, best first."""
 
     operation: Any
     layouts: tuple[Any, Any, Any]
@@ -118,7 +118,7 @@ class Cublas:
         self.call("cublasGemmEx", self.handle, *args)
 
     def matmul(self, *args: int, bias: int = 0, relu: bool = False) -> None:
-        """Compute the GEMM that cublasGemmEx's arguments describe with cuBLASLt, add `bias`, apply a ReLU, round once.
+        """Compute with cuBLASLt the matmul that cublasGemmEx's arguments describe, add `bias`, apply ReLU, round once.
 
         Args:
             bias: an address, or 0 for none.
@@ -142,7 +142,7 @@ class Cublas:
         )  # fmt: skip
 
     def make_plan(self, gemm: GemmArguments, alignments: tuple[int, ...], relu: bool) -> Plan:
-        """Create the descriptors of a GEMM. Raises RuntimeError if no algorithm exists.
+        """Create the descriptors of a matmul. Raises RuntimeError if no algorithm exists.
 
         Args:
             alignments: alignment in bytes of the addresses of both operands, the result and the bias (0: no bias).

@@ -1,10 +1,10 @@
 """CUDA graphs: record the GPU work of a function once and repeat it with a single call.
 
     graph = Graph(function, inputs)     # inputs: host arrays, which the function receives as device arrays
-    result = graph(new_inputs)          # same shapes and dtypes; launches all kernels and GEMMs at once
+    result = graph(new_inputs)          # same shapes and dtypes; launches all kernels and matmuls at once
 
 The Python function runs only once, while the graph is captured, and the GPU computes nothing during the capture. Each
-call of the graph then repeats the same kernels with the same arguments. The function must therefore not wait for a
+call to the graph then repeats the same kernels with the same arguments. The function must therefore not wait for a
 value, it may read host data only through its inputs, and all existing arrays that it reads or writes must keep their
 addresses. Call the function once without a graph first, so that kernels are compiled, tables uploaded and libraries
 initialized.
@@ -59,7 +59,7 @@ class Graph:
     """The kernels of a function as a CUDA graph.
 
     A call returns the arrays that the function returned, the same ones each time; their values remain valid until
-    another graph runs. Creating the first graph switches all GEMMs to our own cuBLAS handle. Raises RuntimeError (the
+    another graph runs. Creating the first graph switches all matmuls to our own cuBLAS handle. Raises RuntimeError (the
     base of CuPy's errors) or MemoryError if the function cannot be captured; in that case nothing has been computed.
     """
 

@@ -59,13 +59,13 @@ class Heartbeat:
         if self.pid is not None and _has_ended(self.pid):
             return "its process has ended (killed or out of memory); the run ends; try --resume"
         if silence > self.timeout:
-            return f"no sign of life for {silence:.0f} s (train.rank_timeout); the run ends; try --resume"
+            return f"no heartbeat for {silence:.0f} s (train.rank_timeout); the run ends; try --resume"
         since = comm_thread.waiting_since
         if since is None or timeout is None or now - since <= timeout:
             return ""
         if silence < 2 * BEAT and self.peer_collectives < comm_thread.n_collectives:
             return (
-                f"another rank has waited for it for {now - since:.0f} s (train.rank_timeout); the run ends; "
+                f"it has kept another rank waiting for {now - since:.0f} s (train.rank_timeout); the run ends; "
                 "try --resume"
             )
         return ""

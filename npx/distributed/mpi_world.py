@@ -54,13 +54,10 @@ class MpiWorld(World):
     def wait_seconds(self) -> float:
         return self._wait_seconds
 
-    def _run(self, steps: Steps) -> Any:
-        return self._start(steps)()
-
     # ---- values
 
     def gather(self, value: Any) -> list[Any]:
-        pickles = self._run(self._gather_bytes(self.mpi.pickle.dumps(value)))
+        pickles = self._start(self._gather_bytes(self.mpi.pickle.dumps(value)))()
         return [self.mpi.pickle.loads(data) for data in pickles]
 
     def _gather_bytes(self, data: bytes) -> Steps:
@@ -80,19 +77,8 @@ class MpiWorld(World):
         ]
 
     def broadcast(self, value: Any) -> Any:
-        data = self.mpi.pickle.dumps(value) if self.rank == 0 else b""
-        received = self._run(self._broadcast_bytes(data))
-        return value if self.rank == 0 else self.mpi.pickle.loads(received)
-
-    def _broadcast_bytes(self, data: bytes) -> Steps:
-        packet = _packet(data)
-        yield self.comm.Ibcast(packet, 0)
-        tail_size = int(packet[:8].view(np.int64)[0]) - (PACKET - 8)
-        if tail_size <= 0:
-            return packet[8:].tobytes()[: tail_size or None]
-        tail = np.empty(tail_size, np.uint8) if self.rank else np.frombuffer(data, np.uint8)[PACKET - 8 :].copy()
-        yield self.comm.Ibcast(tail, 0)
-        return packet[8:].tobytes() + tail.tobytes()
+        received = self.gather(value if self.rank == 0 else None)[0]
+        return received if self.rank else value
 
     def _barrier(self) -> Steps:
         yield self.comm.Ibarrier()

@@ -13,7 +13,7 @@ from npx.distributed.world import Wait, World
 
 
 class NcclCollectives:
-    """The collectives of this rank's GPU. `unique_id` is the NCCL ID that rank 0 has created."""
+    """Collective operations on this rank's GPU. `unique_id` is the NCCL ID that rank 0 has created."""
 
     def __init__(self, cupy: Any, nccl: Any, unique_id: Any, world: World) -> None:
         self.cupy, self.nccl, self.world = cupy, nccl, world
@@ -38,7 +38,7 @@ class NcclCollectives:
     def _start(self, work: Any) -> Wait:
         """Run `work` on our own stream, after all work submitted to the current stream so far.
 
-        The returned function makes the stream that is current when it is called wait for `work`.
+        When called, the returned function makes the current stream wait for `work`.
         """
         cuda = self.cupy.cuda
         ready, done = cuda.Event(disable_timing=True), cuda.Event()

@@ -58,7 +58,7 @@ class World:
         yield
 
     def start_heartbeat(self, seconds: float) -> None:
-        """Start monitoring: end the run if a rank gives no sign of life for this many seconds."""
+        """Start monitoring: end the run if a rank sends no heartbeat for this many seconds."""
 
     def all_ranks_failed(self) -> bool:
         """Return whether all ranks call this at about the same time, as they do if all fail with the same error."""

@@ -21,7 +21,7 @@ from npx.kernels.attention_spec import (
     rotations,
     score_bias,
 )  # fmt: skip
-from npx.kernels.dropout import Drop, SavedDropout, dropout, dropout_grad, launch_arguments
+from npx.kernels.dropout import DropoutSpec, SavedDropout, dropout, dropout_grad, launch_arguments
 from npx.kernels.packing import Packing, pack_padded, pad_packed
 from npx.kernels.softmax import (
     softmax,
@@ -36,7 +36,9 @@ Arrays = tuple[Array, ...]  # usually the gradients of queries, keys and values
 
 
 @kernel
-def attention(q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(), drop: Drop | None = None) -> Output:
+def attention(
+    q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(), drop: DropoutSpec | None = None
+) -> Output:
     """y = dropout(p) v with p = softmax(q k^T / sqrt(d_k)) for each sentence and head.
 
     q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); y (B, T, H, d_v). `spec` defines masks, biases and rotary
@@ -180,7 +182,7 @@ def for_each_block(blocks: list[SentenceBlock], body: Callable[[SentenceBlock], 
 
 @attention.fast("numpy", "float32", "float64")
 def attention_numpy(
-    q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(), drop: Drop | None = None
+    q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(), drop: DropoutSpec | None = None
 ) -> Output:
     """Compute one block of sentences at a time; its scores then stay in cache between the two matmuls."""
     (batch, n_queries, n_keys), (heads, d_k) = spec.sizes(q, k), q.shape[-2:]
@@ -273,7 +275,7 @@ class SavedByReference(NamedTuple):
 
 @attention.fast("cupy", "float32", "float16", "bfloat16")
 def attention_cuda(
-    q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(), drop: Drop | None = None
+    q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(), drop: DropoutSpec | None = None
 ) -> Output:
     """Stream keys and values through shared memory; scores and probabilities stay in registers.
 
@@ -328,7 +330,7 @@ def with_contiguous_rows(x: Array) -> Array:
 
 def launch_attention(
     kernel: str, inputs: Arrays, grads: Arrays, dense: Arrays, rows: tuple[Array | None, ...], spec: AttentionSpec,
-    drop: Drop | None,
+    drop: DropoutSpec | None,
 ) -> None:  # fmt: skip
     """Launch a kernel of attention.cu with one block per tile of queries.
 

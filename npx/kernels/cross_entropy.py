@@ -31,7 +31,7 @@ from npx.precision import accumulation_dtype
 SMOOTHING_CLASSES = ("all", "others", "others_without_pad")
 PANEL = 1024  # maximum number of classes whose logits one thread computes at a time in `linear_cross_entropy`
 CHUNK = 3 << 22  # logits in memory at a time in `linear_cross_entropy`: 48 MiB of float32
-CUDA_CHUNK = 1 << 28  # on a GPU, which needs GEMMs of thousands of rows: 512 MiB of bfloat16
+CUDA_CHUNK = 1 << 28  # on a GPU, which needs matmuls of thousands of rows: 512 MiB of bfloat16
 CUDA_ROWS = 64  # on a GPU the rows of a chunk and the allocated columns are multiples of this
 
 
@@ -39,7 +39,7 @@ class LabelSmoothing(NamedTuple):
     """Label smoothing of the targets.
 
     Attributes:
-        epsilon: the probability mass that is spread over the classes, from 0 to below 1.
+        epsilon: the probability mass that is spread over the classes, at least 0 and below 1.
         classes: the classes it is spread over: "all", "others" or "others_without_pad" (see above).
         pad_id: the id of padding; positions with this target are ignored.
     """
@@ -51,7 +51,8 @@ class LabelSmoothing(NamedTuple):
     def target_weights(self, n_classes: int) -> tuple[float, float]:
         """Return (on, off) of the smoothed target. Raises ValueError for an invalid `epsilon` or `classes`."""
         if not 0 <= self.epsilon < 1:
-            raise ValueError(f"label_smoothing: expected a number from 0 to below 1; got {self.epsilon!r}; try 0.1")
+            expected = "a number of at least 0 and below 1"
+            raise ValueError(f"label_smoothing: expected {expected}; got {self.epsilon!r}; try 0.1")
         if self.classes not in SMOOTHING_CLASSES:
             raise ValueError(f"smoothing_over: expected one of {', '.join(SMOOTHING_CLASSES)}; got {self.classes!r}")
         if self.classes == "all":

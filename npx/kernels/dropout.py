@@ -13,7 +13,7 @@ from npx.random import Key, bits16
 WORD = 1 << 16  # a value is dropped where its random 16-bit word is below rate * WORD
 
 
-class Drop(NamedTuple):
+class DropoutSpec(NamedTuple):
     """The dropout of one array: each value is dropped with probability `rate`; `key` generates the random numbers."""
 
     rate: float
@@ -26,7 +26,7 @@ class Drop(NamedTuple):
         Raises ValueError if `rate` is not a probability.
         """
         if not 0 <= self.rate <= 1:
-            raise ValueError(f"Drop: expected a rate from 0 to 1; got {self.rate!r}; try 0.1")
+            raise ValueError(f"DropoutSpec: expected a rate from 0 to 1; got {self.rate!r}; try 0.1")
         return round(self.rate * WORD)
 
     @property
@@ -47,24 +47,24 @@ class Drop(NamedTuple):
         return keep.reshape(shape)
 
 
-SavedDropout = tuple[Drop | None, Array | None]  # the values that `dropout` saves: its argument and the mask
+SavedDropout = tuple[DropoutSpec | None, Array | None]  # the values that `dropout` saves: its argument and the mask
 
 
 @kernel
-def dropout(x: Array, drop: Drop | None) -> Output:
+def dropout(x: Array, drop: DropoutSpec | None) -> Output:
     """y = x * keep / (1 - rate) for x of any shape, or x if `drop` is None. Saved: drop, keep (bool, x's shape)."""
     keep = drop and array_module(x).asarray(drop.keep_mask(x.shape))
     return dropout_grad.reference(x, drop, keep), (drop, keep)
 
 
 @dropout.define_gradient
-def dropout_grad(g: Array, drop: Drop | None, keep: Array | None) -> Array:
+def dropout_grad(g: Array, drop: DropoutSpec | None, keep: Array | None) -> Array:
     """gx = g * keep / (1 - rate), the same linear map as in the forward pass."""
     return g if drop is None else array_module(g).where(keep, g * drop.scale, 0).astype(g.dtype, copy=False)
 
 
 @dropout_grad.fast("numpy", "float32", "float64")
-def dropout_grad_numpy(g: Array, drop: Drop | None, keep: Array | None) -> Array:
+def dropout_grad_numpy(g: Array, drop: DropoutSpec | None, keep: Array | None) -> Array:
     """Compute one block of the flat array at a time; multiplying by a bool array is much faster than `where`."""
     if drop is None or keep is None:
         return g
@@ -81,20 +81,20 @@ def dropout_grad_numpy(g: Array, drop: Drop | None, keep: Array | None) -> Array
 
 
 @dropout.fast("numpy", "float32", "float64")
-def dropout_numpy(x: Array, drop: Drop | None) -> Output:
+def dropout_numpy(x: Array, drop: DropoutSpec | None) -> Output:
     """Generate the mask, then apply it as the gradient does."""
     keep = drop and drop.keep_mask(x.shape)
     return dropout_grad_numpy(x, drop, keep), (drop, keep)
 
 
-def launch_arguments(drop: Drop | None) -> tuple[Any, ...]:
+def launch_arguments(drop: DropoutSpec | None) -> tuple[Any, ...]:
     """Return the dropout arguments of a CUDA kernel: threshold, scale, seed, step, call, device_counter."""
     threshold, scale, key = (drop.threshold, drop.scale, drop.key) if drop else (0, 1.0, Key(0, 0, 0))
     return np.uint32(threshold), np.float32(scale), *map(np.uint64, key), key.device_counter
 
 
 @dropout_grad.fast("cupy", "float32", "float16", "bfloat16")
-def dropout_grad_cuda(g: Array, drop: Drop | None) -> Array:
+def dropout_grad_cuda(g: Array, drop: DropoutSpec | None) -> Array:
     """Generate the mask within the kernel."""
     g = contiguous(g)
     gx = array_module(g).empty(g.shape, g.dtype)
@@ -105,6 +105,6 @@ def dropout_grad_cuda(g: Array, drop: Drop | None) -> Array:
 
 
 @dropout.fast("cupy", "float32", "float16", "bfloat16")
-def dropout_cuda(x: Array, drop: Drop | None) -> Output:
+def dropout_cuda(x: Array, drop: DropoutSpec | None) -> Output:
     """Run the gradient's kernel; the backward pass generates the mask again."""
     return dropout_grad_cuda(x, drop), (drop,)

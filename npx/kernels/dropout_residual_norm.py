@@ -7,12 +7,12 @@ each row is read and written once.
 from npx.array import NO_TARGETS, Array, GradientTargets
 from npx.dispatch import Output, kernel
 from npx.kernels import layer_norm as norms
-from npx.kernels.dropout import Drop, dropout, dropout_grad
+from npx.kernels.dropout import DropoutSpec, dropout, dropout_grad
 
 
 @kernel
 def dropout_residual_norm(
-    x: Array, residual: Array, gamma: Array, beta: Array, drop: Drop | None = None, eps: float = 1e-6
+    x: Array, residual: Array, gamma: Array, beta: Array, drop: DropoutSpec | None = None, eps: float = 1e-6
 ) -> Output:
     """y = layer_norm(residual + dropout(x)).
 
@@ -30,7 +30,7 @@ def dropout_residual_norm_grad(
     gamma: Array,
     xhat: Array,
     rstd: Array,
-    drop: Drop | None,
+    drop: DropoutSpec | None,
     keep: Array | None,
     accumulate_into: GradientTargets = NO_TARGETS,
 ) -> tuple[Array, Array, Array, Array]:

@@ -8,12 +8,12 @@ from npx.array import Array, array_module
 from npx.cpu.row_blocks import map_blocks
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.dispatch import Output, kernel
-from npx.kernels.dropout import Drop, dropout, dropout_grad, dropout_grad_numpy, launch_arguments
+from npx.kernels.dropout import DropoutSpec, dropout, dropout_grad, dropout_grad_numpy, launch_arguments
 
 
 @kernel
 def embedding(
-    table: Array, ids: Array, scale: float = 1.0, positions: Array | None = None, drop: Drop | None = None
+    table: Array, ids: Array, scale: float = 1.0, positions: Array | None = None, drop: DropoutSpec | None = None
 ) -> Output:
     """y = dropout(scale * table[ids] + positions).
 
@@ -35,7 +35,7 @@ def embedding_grad(
     ids: Array,
     rows: int,
     scale: float,
-    drop: Drop | None,
+    drop: DropoutSpec | None,
     keep: Array | None,
     accumulate_into: Array | None = None,
 ) -> Array:
@@ -62,7 +62,7 @@ def embedding_grad(
 
 @embedding.fast("numpy", "float32", "float64")
 def embedding_numpy(
-    table: Array, ids: Array, scale: float = 1.0, positions: Array | None = None, drop: Drop | None = None
+    table: Array, ids: Array, scale: float = 1.0, positions: Array | None = None, drop: DropoutSpec | None = None
 ) -> Output:
     """Compute a few sentences at a time, which stay in cache from the lookup to the dropout."""
     ids = np.asarray(ids)
@@ -96,7 +96,7 @@ def embedding_grad_numpy(
     ids: Array,
     rows: int,
     scale: float,
-    drop: Drop | None,
+    drop: DropoutSpec | None,
     keep: Array | None,
     accumulate_into: Array | None = None,
 ) -> Array:
@@ -121,7 +121,7 @@ def sums_by_id(g: Array, ids: Array) -> tuple[Array, Array]:
 
 @embedding.fast("cupy", "float32", "float16", "bfloat16")
 def embedding_cuda(
-    table: Array, ids: Array, scale: float = 1.0, positions: Array | None = None, drop: Drop | None = None
+    table: Array, ids: Array, scale: float = 1.0, positions: Array | None = None, drop: DropoutSpec | None = None
 ) -> Output:
     """Let one warp compute each row."""
     table, ids, d = contiguous(table), contiguous(ids), table.shape[1]
@@ -135,7 +135,7 @@ def embedding_cuda(
 
 @embedding_grad.fast("cupy", "float32", "float16", "bfloat16")
 def embedding_grad_cuda(
-    g: Array, ids: Array, rows: int, scale: float, drop: Drop | None, accumulate_into: Array | None = None
+    g: Array, ids: Array, rows: int, scale: float, drop: DropoutSpec | None, accumulate_into: Array | None = None
 ) -> Array:
     """Sort the positions by id and sum each run of equal ids in one block: deterministic, without atomics."""
     xp = array_module(g)

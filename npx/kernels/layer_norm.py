@@ -8,7 +8,7 @@ from npx.array import NO_TARGETS, Array, GradientTargets, accumulate, array_modu
 from npx.cpu.row_blocks import block_size, map_blocks
 from npx.cuda.launch import contiguous, launch
 from npx.dispatch import Output, kernel
-from npx.kernels.dropout import Drop, launch_arguments
+from npx.kernels.dropout import DropoutSpec, launch_arguments
 
 
 @kernel
@@ -104,7 +104,7 @@ def layer_norm_grad_numpy(g: Array, *saved: Any, **options: Any) -> tuple[Array,
 
 
 def residual_norm_numpy(
-    x: Array, residual: Array | None, gamma: Array, beta: Array, drop: Drop | None = None, eps: float = 1e-6
+    x: Array, residual: Array | None, gamma: Array, beta: Array, drop: DropoutSpec | None = None, eps: float = 1e-6
 ) -> Output:
     """Compute layer_norm(residual + dropout(x)) one block of rows at a time; a `residual` of None counts as 0.
 
@@ -150,7 +150,7 @@ def residual_norm_grad_numpy(
     y: Array,
     saved_xhat: tuple[Array, Array],
     rstd: Array,
-    drop: Drop | None,
+    drop: DropoutSpec | None,
     keep: Array | None,
     accumulate_into: GradientTargets = NO_TARGETS,
 ) -> tuple[Array, ...]:
@@ -202,7 +202,7 @@ def layer_norm_grad_cuda(g: Array, *saved: Any, **options: Any) -> tuple[Array, 
 
 
 def residual_norm_cuda(
-    x: Array, residual: Array | None, gamma: Array, beta: Array, drop: Drop | None = None, eps: float = 1e-6
+    x: Array, residual: Array | None, gamma: Array, beta: Array, drop: DropoutSpec | None = None, eps: float = 1e-6
 ) -> Output:
     """Compute layer_norm(residual + dropout(x)); a `residual` of None counts as 0.
 
@@ -221,7 +221,12 @@ def residual_norm_cuda(
 
 
 def residual_norm_grad_cuda(
-    g: Array, gamma: Array, xhat: Array, rstd: Array, drop: Drop | None, accumulate_into: GradientTargets = NO_TARGETS
+    g: Array,
+    gamma: Array,
+    xhat: Array,
+    rstd: Array,
+    drop: DropoutSpec | None,
+    accumulate_into: GradientTargets = NO_TARGETS,
 ) -> tuple[Array, ...]:
     """Gradients (gx, gresidual, ggamma, gbeta) of `residual_norm_cuda`; without dropout gx is gresidual.
 

@@ -1,6 +1,6 @@
 // The gates of one step of an LSTM or a GRU, and their gradients (recurrent.py), one thread per element of the state.
 // n = B H elements; rows of `a` and z have the columns of 4 (LSTM) or 3 (GRU) gates, H each. The matmuls before and
-// after a step are calls of cuBLAS.
+// after a step are calls to cuBLAS.
 // Built with: T = float
 #include "device.cuh"
 

@@ -8,17 +8,17 @@ from npx.dispatch import kernel
 
 
 @kernel
-def top_k(logits: Array, k: int, never: tuple[int, ...] = ()) -> tuple[Array, Array]:
+def top_k(logits: Array, k: int, excluded: tuple[int, ...] = ()) -> tuple[Array, Array]:
     """Return the k largest values of log softmax(logits) in each row and their column indices.
 
     logits (R, V), with k at most V; values (R, k) in descending order; columns (R, k) int64. Ties go to the lower
-    column. The softmax includes the columns in `never`, but they are never chosen. If fewer than k columns remain, the
-    missing values are -inf and their columns are meaningless.
+    column. The softmax includes the columns in `excluded`, but they are never chosen. If fewer than k columns remain,
+    the missing values are -inf and their columns are meaningless.
     """
     xp = array_module(logits)
     z = logits - logits.max(axis=1, keepdims=True)
     total = xp.sum(xp.exp(z), axis=1, keepdims=True)
-    z[:, list(never)] = -xp.inf
+    z[:, list(excluded)] = -xp.inf
     columns = xp.argsort(-z, axis=1, kind="stable")[:, :k]
     values = xp.take_along_axis(z, columns, axis=1)
     return values - xp.log(total), xp.where(values > -xp.inf, columns, 0)
@@ -29,7 +29,7 @@ LARGEST_EXPONENT = 50.0  # rows whose maximum has at most this magnitude are exp
 
 
 @top_k.fast("numpy", "float32", "float64")
-def top_k_numpy(logits: Array, k: int, never: tuple[int, ...] = ()) -> tuple[Array, Array]:
+def top_k_numpy(logits: Array, k: int, excluded: tuple[int, ...] = ()) -> tuple[Array, Array]:
     """Read the logits twice: for the exponentials, and for the maxima of groups of columns.
 
     Group g of G has the columns g, g + G, g + 2 G, ... The k largest logits are in the k groups with the largest
@@ -40,7 +40,7 @@ def top_k_numpy(logits: Array, k: int, never: tuple[int, ...] = ()) -> tuple[Arr
     n_groups = n_columns // size
     n_grouped = size * n_groups
     if not n or n_groups <= k:
-        return top_k_of_rows(logits, k, never)
+        return top_k_of_rows(logits, k, excluded)
     maxima, log_total = np.empty((n, n_groups), logits.dtype), np.empty((n, 1), logits.dtype)
 
     def body(i: int, j: int) -> None:
@@ -56,8 +56,8 @@ def top_k_numpy(logits: Array, k: int, never: tuple[int, ...] = ()) -> tuple[Arr
             np.add(np.log(np.exp(z - peak) @ ones), peak, out=log_total[i:j])
 
     map_blocks(body, n, logits[:1].nbytes)
-    for g in {column % n_groups for column in never}:
-        allowed = [column for column in range(g, n_grouped, n_groups) if column not in never]
+    for g in {column % n_groups for column in excluded}:
+        allowed = [column for column in range(g, n_grouped, n_groups) if column not in excluded]
         maxima[:, g] = logits[:, allowed].max(axis=1, initial=-np.inf)
     best, groups = first_maxima(maxima, k + 1)
     groups = np.sort(groups[:, :k], axis=1)
@@ -65,23 +65,23 @@ def top_k_numpy(logits: Array, k: int, never: tuple[int, ...] = ()) -> tuple[Arr
     rest = np.broadcast_to(np.arange(n_grouped, n_columns), (n, n_columns - n_grouped))
     candidates = np.concatenate([members, rest], axis=1)
     z = logits.ravel().take(candidates + n_columns * np.arange(n)[:, None])
-    for column in never:
+    for column in excluded:
         z[candidates == column] = -np.inf
     values, index = first_maxima(z, k)
     columns = np.where(values > -np.inf, np.take_along_axis(candidates, index, axis=1), 0)
     values -= log_total
     if (ties := best[:, k - 1] == best[:, k]).any():
-        values[ties], columns[ties] = top_k_of_rows(logits[ties], k, never)
+        values[ties], columns[ties] = top_k_of_rows(logits[ties], k, excluded)
     return values, columns
 
 
 @top_k.fast("cupy", "float32")
-def top_k_of_rows(logits: Array, k: int, never: tuple[int, ...] = ()) -> tuple[Array, Array]:
+def top_k_of_rows(logits: Array, k: int, excluded: tuple[int, ...] = ()) -> tuple[Array, Array]:
     """Find the largest logits of each row without sorting it."""
     xp = array_module(logits)
     z = logits - logits.max(axis=1, keepdims=True)
     log_total = xp.log(xp.exp(z).sum(axis=1, keepdims=True))  # at least 0 despite rounding: the sum contains exp(0)
-    z[:, list(never)] = -xp.inf
+    z[:, list(excluded)] = -xp.inf
     values, columns = first_maxima(z, min(k, z.shape[1]))
     values -= log_total
     columns[values == -xp.inf] = 0

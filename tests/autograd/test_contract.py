@@ -143,7 +143,7 @@ def test_embedding_rejects_added_positions_that_require_gradients():
 
 
 @pytest.mark.parametrize("ids", [[-1, 4], [0, 5], [True, False]])
-def test_ids_outside_of_the_table_raise(ids):
+def test_ids_outside_the_table_raise(ids):
     table, ids = leaf(5, 2), np.array(ids)
     for use in (
         lambda: neural.embedding(table, ids),
@@ -174,7 +174,7 @@ def test_attention_names_the_shapes_that_do_not_fit(shapes, expected):
         neural.attention(*(leaf(*shape) for shape in shapes))
 
 
-def test_cross_attention_needs_equally_many_sentences():
+def test_cross_attention_needs_equal_numbers_of_sentences():
     with pytest.raises(ValueError, match="attention: expected keys for each sentence; got q"):
         neural.cross_attention(leaf(1, 2, 4), leaf(3, 2, 8), 2, 2)
 

@@ -106,7 +106,7 @@ def test_a_large_graph_is_drawn_by_module():
         (["3"], "expected an expression with an operation on a name"),
         (["x", "x=3"], "expected an expression with an operation on a name"),
         (["x * 2", "x"], "expected a value such as x=3"),
-        (["x @ y", "x=[1,2]", "y=[1,2,3]"], "vector of 2 @ vector of 3 does not fit"),
+        (["x @ y", "x=[1,2]", "y=[1,2,3]"], "vector of 2 @ vector of 3 does not work for these shapes"),
         (["[i for i in x]"], "expected numbers, names"),
         (["softmax(x, 3)"], "'int' object has no attribute"),
         (["cross_entropy(x, 3)", "x=[1,2]"], "expected ids from 0 to 1; got 3"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import npx
-from autograd import Memory, observing
+from autograd import MemoryProfiler, observing
 from models import FlatParameters, TransformerConfig
 from models.architectures.decoder import LanguageModel
 
@@ -43,8 +43,8 @@ def test_memory_agrees_with_tracemalloc(gradient_checkpointing):
     step(None)  # creates tables that later steps reuse
     model.enable_gradient_checkpointing(gradient_checkpointing)
     measured = peak_of(lambda: step(None))
-    traced, untraced = [], Memory()
-    peak_of(lambda: traced.append(Memory(traced=True)) or step(*traced))
+    traced, untraced = [], MemoryProfiler()
+    peak_of(lambda: traced.append(MemoryProfiler(traced=True)) or step(*traced))
     step(untraced)
     (memory,) = traced
     assert abs(memory.peak.max_live / measured - 1) < 0.1, (memory.peak, measured)
@@ -65,5 +65,5 @@ def test_memory_agrees_with_tracemalloc(gradient_checkpointing):
 
 
 def test_traced_memory_needs_tracemalloc():
-    with pytest.raises(ValueError, match="Memory: expected tracemalloc to be tracing; it is stopped"):
-        Memory(traced=True)
+    with pytest.raises(ValueError, match="MemoryProfiler: expected tracemalloc to be tracing; it is stopped"):
+        MemoryProfiler(traced=True)

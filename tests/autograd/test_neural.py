@@ -46,7 +46,7 @@ class Draw:
 
     def dropout(self):
         rate = self.any(st.sampled_from([0.3, 0.5]))
-        return {"drop": self.any(st.sampled_from([None, npx.Drop(rate, npx.Key(1, 2, 3))]))}
+        return {"drop": self.any(st.sampled_from([None, npx.DropoutSpec(rate, npx.Key(1, 2, 3))]))}
 
 
 # Each case returns the arrays to differentiate and the keyword arguments.
@@ -64,7 +64,7 @@ def layer_norm(d):
 
 
 def dropout(d):
-    return (d.values(*d.leading(), d.size(1, 9)),), {"drop": npx.Drop(0.3, npx.Key(4, 5, 6))}
+    return (d.values(*d.leading(), d.size(1, 9)),), {"drop": npx.DropoutSpec(0.3, npx.Key(4, 5, 6))}
 
 
 def dropout_residual_norm(d):
@@ -231,7 +231,7 @@ def test_invalid_label_smoothing_raises():
     with pytest.raises(ValueError, match="smoothing_over: expected one of all, others, others_without_pad; got 'pad'"):
         neural.cross_entropy(logits, targets, npx.LabelSmoothing(0.1, "pad"))
     for smoothing in (-0.1, 1.0, float("nan")):
-        with pytest.raises(ValueError, match="label_smoothing: expected a number from 0 to below 1"):
+        with pytest.raises(ValueError, match="label_smoothing: expected a number of at least 0 and below 1"):
             neural.linear_cross_entropy(logits, Tensor(np.zeros((5, 4))), targets, npx.LabelSmoothing(smoothing))
 
 

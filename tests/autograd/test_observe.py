@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import given
 
-from autograd import Memory, Observer, Recorder, Tensor, backward, observing, on_gradient
+from autograd import MemoryProfiler, Observer, Recorder, Tensor, backward, observing, on_gradient
 from tests.helpers.expressions import expressions
 
 
@@ -40,7 +40,7 @@ def test_an_observer_is_called_for_each_operation_and_vjp():
 def test_observers_do_not_change_gradients(expression):
     f, arrays = expression
     results = []
-    for observer in (Observer(), Recorder(), Memory(), None):
+    for observer in (Observer(), Recorder(), MemoryProfiler(), None):
         leaves = [Tensor(x.copy(), requires_grad=True) for x in arrays]
         with observing(observer):
             f(*leaves).backward()

@@ -1,8 +1,8 @@
-"""Answers such as learners give: for each exercise two right ones, and wrong ones as edits of these.
+"""Answers such as learners give: for each exercise two correct ones, and wrong ones as edits of these.
 
 They were written from the chapters and blanks alone. Later, hints were added for many answers that had no hint, so the
-fraction of these answers that get a hint says little about other answers. An edit is (name, index of the right answer,
-text, replacement).
+fraction of these answers that get a hint says little about other answers. An edit is (name, index of the correct
+answer, text, replacement).
 """
 
 from collections.abc import Iterator
@@ -461,7 +461,7 @@ EDITS[9] = [
     ("eps forgotten", 0, " + eps)", ")"),
     ("size not inverted", 0, "d_model**-0.5", "d_model**0.5"),
     ("sum instead of minimum", 0, "min(step**-0.5, step * warmup**-1.5)", "(step**-0.5 + step * warmup**-1.5)"),
-    ("warm-up not powered", 1, "step / warmup**1.5", "step / warmup"),
+    ("warmup not powered", 1, "step / warmup**1.5", "step / warmup"),
     ("moments in place", 0, "m = beta1 * m + (1 - beta1) * g\n", "m *= beta1\n    m += (1 - beta1) * g\n"),
     ("rate forgotten", 1, "lr / (1", "1 / (1"),
 ]

@@ -1,4 +1,4 @@
-"""The command of the book, `python -m book`: from a blank file to a right answer, and answers that hang."""
+"""The command of the book, `python -m book`: from a blank file to a correct answer, and answers that hang."""
 
 import ast
 import json

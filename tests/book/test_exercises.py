@@ -1,4 +1,4 @@
-"""The exercises of the book: right answers pass, wrong answers get their own hint, malformed ones a plain message."""
+"""The exercises of the book: correct answers pass, wrong answers get their own hint, malformed ones a plain message."""
 
 import ast
 import os
@@ -13,8 +13,8 @@ from book.files import Exercise, exercises, first_problem
 from book.judging import MAX_LINES, WIDTH, judge, show
 from tests.book import answers
 
-SEEDS = range(int(os.environ.get("BOOK_SEEDS", "20")))  # seeds of the cases that a right answer must pass
-CHECK_ALL_GRADIENTS = "BOOK_KIT" in os.environ  # run the gradient checker on every right answer: takes minutes
+SEEDS = range(int(os.environ.get("BOOK_SEEDS", "20")))  # seeds of the cases that a correct answer must pass
+CHECK_ALL_GRADIENTS = "BOOK_KIT" in os.environ  # run the gradient checker on every correct answer: takes minutes
 ALL = exercises()
 for_each_exercise = pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.name)
 pytestmark = pytest.mark.usefixtures("registry", "default_rematerialization")  # answers register operations

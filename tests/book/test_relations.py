@@ -1,4 +1,4 @@
-"""Test that the relations between wrong and right results are recognized, and never reported for other results."""
+"""Test that the relations between wrong and correct results are recognized, and never reported for other results."""
 
 import numpy as np
 import pytest

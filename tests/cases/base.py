@@ -1,4 +1,4 @@
-"""Cases: calls of registered entries, drawn or picked by hand, and how they are checked.
+"""Cases: calls to registered entries, drawn or picked by hand, and how they are checked.
 
 A case draws a `Call`. The edges of an entry are calls picked by hand: the ends of the domain, and the values and shapes
 that expose special bugs. `check` passes them to autograd.testing. The entries come from the registries, so that a test
@@ -170,7 +170,7 @@ def case(function):
 
 
 def edges(entry, domain=None, derive=True):
-    """Register a generator of hand-picked calls of an entry.
+    """Register a generator of hand-picked calls to an entry.
 
     Args:
         domain: for calls that declare none.

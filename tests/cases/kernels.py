@@ -85,7 +85,7 @@ class Draw:
         """Return the `drop` option."""
         rate = self.pick(st.sampled_from([0.3, 0.1, 0.9]), (0.3,), lambda large: 0.1)
         key = self.pick(st.none() | keys(), (KEY, None), lambda large: KEY)
-        return {"drop": key and npx.Drop(rate, key)}
+        return {"drop": key and npx.DropoutSpec(rate, key)}
 
 
 class Hypothesis(Draw):
@@ -145,7 +145,7 @@ class Edges(Draw):
 
 
 def edge_calls(name: str, dtype: Any) -> Iterator[Call]:
-    """Yield the special calls of a kernel, from which others are derived, and all combinations of its edges.
+    """Yield the special calls to a kernel, from which others are derived, and all combinations of its edges.
 
     In float64 on a CPU, a large call that fills several blocks follows.
     """
@@ -243,7 +243,7 @@ def layer_norm(d):
 def dropout(d):
     shape = row_shape(d)
     rate = d.pick(st.sampled_from([0.3, 0.1, 0.9, 1.0]), (0.3, 1.0), lambda large: 0.1)
-    return Call((d.values(*shape, styles=s.STYLES), npx.Drop(rate, d.pick(keys(), (KEY,), lambda large: KEY))))
+    return Call((d.values(*shape, styles=s.STYLES), npx.DropoutSpec(rate, d.pick(keys(), (KEY,), lambda large: KEY))))
 
 
 @kernel_case

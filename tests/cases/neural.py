@@ -58,7 +58,7 @@ def operation_layer_norm(draw):
 @case
 def operation_dropout(draw):
     x = draw(s.arrays((*leading(draw), draw(size(9))), s.STYLES))
-    return Call((x, draw(st.builds(npx.Drop, st.sampled_from([0.3, 0.5, 0.9]), keys()))), saved=x.size)
+    return Call((x, draw(st.builds(npx.DropoutSpec, st.sampled_from([0.3, 0.5, 0.9]), keys()))), saved=x.size)
 
 
 @case
@@ -117,7 +117,7 @@ def rotated_bytes(spec, *arrays):
 def dropout_options(draw):
     """Draw the `drop` option."""
     rate, key = draw(st.sampled_from([0.3, 0.5])), draw(st.none() | keys())
-    return {"drop": key and npx.Drop(rate, key)}
+    return {"drop": key and npx.DropoutSpec(rate, key)}
 
 
 @case
@@ -170,7 +170,7 @@ def operation_linear_cross_entropy(draw):
 def drop_edges(*shape):
     """Yield dropout at rates 0.5, 0, 0.999 and 1, with keys that keep at least one entry below rate 1."""
     for rate in (0.5, 0.0, 0.999, 1.0):
-        candidates = (npx.Drop(rate, npx.Key(seed, 0, 0)) for seed in count())
+        candidates = (npx.DropoutSpec(rate, npx.Key(seed, 0, 0)) for seed in count())
         yield next(drop for drop in candidates if rate == 1 or drop.keep_mask(shape).any())
 
 

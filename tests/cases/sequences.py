@@ -83,7 +83,7 @@ def operation_take_rows(draw):
 
 
 def recurrent_call(z, w, *b, **options):
-    """Return a call of a recurrence, which saves its gates and its states."""
+    """Return a call to a recurrence, which saves its gates and its states."""
     return Call((z, w, *b), options, saved=20 * z.nbytes + 1000)
 
 
@@ -184,7 +184,7 @@ def restricted_attention_edges():
     yield Call((sample(2, 3, 5), 1, 2, 2, npx.AttentionSpec(True, rotary_base=10.0)), saved=1 << 20)
     yield Call((sample(2, 5, 3), 1, 1, 3, npx.AttentionSpec(kv_lengths=npx.asarray([4, 6]))), saved=1 << 20)
     spec = npx.AttentionSpec(True, q_packing=PACKING, kv_packing=PACKING)
-    yield Call((sample(6, 6), 2, 1, 2, spec, npx.Drop(0.5, npx.Key(1, 2, 3))), saved=1 << 20)
+    yield Call((sample(6, 6), 2, 1, 2, spec, npx.DropoutSpec(0.5, npx.Key(1, 2, 3))), saved=1 << 20)
 
 
 @edges("operation take_rows", REAL, derive=False)

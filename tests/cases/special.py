@@ -17,7 +17,7 @@ RATES = (0.5, 0.0, 1e-6, 0.999, 1.0)  # dropout rates; the third is not a multip
 
 
 def special(function):
-    """Register the special calls of the kernel of this name."""
+    """Register the special calls to the kernel of this name."""
     SPECIAL[function.__name__] = function
     return function
 
@@ -85,22 +85,24 @@ def layer_norm(d):
 @special
 def dropout(d):
     for rate in RATES:
-        yield Call((d.values(7, 47), npx.Drop(rate, KEY)))
-    yield Call((d.values(3), npx.Drop(0.3, KEY)))
-    yield Call((constant(d, 2), npx.Drop(0.5, KEY)))
-    yield Call((constant(d, 0, 4, 9), npx.Drop(0.5, KEY)))
+        yield Call((d.values(7, 47), npx.DropoutSpec(rate, KEY)))
+    yield Call((d.values(3), npx.DropoutSpec(0.3, KEY)))
+    yield Call((constant(d, 2), npx.DropoutSpec(0.5, KEY)))
+    yield Call((constant(d, 0, 4, 9), npx.DropoutSpec(0.5, KEY)))
     yield Call((d.values(4, 9), None))
     if is_wide(d):
-        yield Call((d.values(4, 9, scale=1e4), npx.Drop(0.5, KEY)))
-        yield Call((d.values(4, 9, scale=1e-6), npx.Drop(0.5, KEY)))
+        yield Call((d.values(4, 9, scale=1e4), npx.DropoutSpec(0.5, KEY)))
+        yield Call((d.values(4, 9, scale=1e-6), npx.DropoutSpec(0.5, KEY)))
 
 
 @special
 def dropout_residual_norm(d):
     for i, (x, gamma, beta, eps) in enumerate(norms(d)):
         rate = RATES[i % 5]
-        yield Call((x, d.values(*x.shape), gamma, beta), {"drop": npx.Drop(rate, KEY), "eps": eps})
-    yield Call((d.values(5, 33), d.values(5, 33), d.values(33), d.values(33), npx.Drop(0.999, KEY)), {"eps": 1e-2})
+        yield Call((x, d.values(*x.shape), gamma, beta), {"drop": npx.DropoutSpec(rate, KEY), "eps": eps})
+    yield Call(
+        (d.values(5, 33), d.values(5, 33), d.values(33), d.values(33), npx.DropoutSpec(0.999, KEY)), {"eps": 1e-2}
+    )
 
 
 @special
@@ -157,7 +159,9 @@ def attention(d):
         yield Call((*qkv(1, 2, 1030, 1, 2, 1), AttentionSpec(causal=True)))  # many keys, many queries
         yield Call((*qkv(1, 1030, 2, 1, 2, 1), AttentionSpec()))
     for rate in RATES:
-        yield Call((*qkv(3, 4, 5, 2, 4, 3), AttentionSpec()), {"drop": npx.Drop(rate, KEY)}, gradient={"bias": True})
+        yield Call(
+            (*qkv(3, 4, 5, 2, 4, 3), AttentionSpec()), {"drop": npx.DropoutSpec(rate, KEY)}, gradient={"bias": True}
+        )
     if is_wide(d):
         yield Call((*qkv(3, 4, 5, 2, 4, 3, scale=overflow_size(d) / 4), AttentionSpec()))
         yield Call((*qkv(3, 4, 5, 2, 4, 3), AttentionSpec(bias=np.arange(20).reshape(4, 5) % 3 * -5e3)))

@@ -67,7 +67,7 @@ def layer_norm_5(g, x, gamma, beta):
 @drawn("attention")
 def _(random):
     g, q, k, v = random.normal(size=(4, 3, 2))
-    keep = npx.Drop(0.3, npx.Key(int(random.integers(99)), 0, 0))
+    keep = npx.DropoutSpec(0.3, npx.Key(int(random.integers(99)), 0, 0))
     return g, q, k, v, np.tri(3) > 0, keep
 
 
@@ -126,7 +126,7 @@ def attention_6(g, q, k, v, mask, drop):
 
 @drawn("dropout, residual and norm")
 def _(random):
-    drop = npx.Drop(0.4, npx.Key(int(random.integers(99)), 0, 0))
+    drop = npx.DropoutSpec(0.4, npx.Key(int(random.integers(99)), 0, 0))
     return *random.normal(size=(3, 3, 4)), *random.normal(size=(2, 4)), drop
 
 

@@ -1,7 +1,7 @@
 """Fakes of CuPy's lower layers for strict_cupy.py: cuBLAS, compiled modules, events and the runtime.
 
-`npx/cuda/blas.py` and `npx/cuda/launch.py` run unchanged: a GEMM arrives here as the addresses and numbers that cuBLAS
-would get, and a kernel as the source that NVRTC would get.
+`npx/cuda/blas.py` and `npx/cuda/launch.py` run unchanged: a matmul arrives here as the addresses and numbers that
+cuBLAS would get, and a kernel as the source that NVRTC would get.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ class Cublas(types.ModuleType):
     are added.
 
     Attributes:
-        calls: (columns, rows, sum, transposed, leading dimensions, dtypes) of each GEMM.
+        calls: (columns, rows, sum, transposed, leading dimensions, dtypes) of each matmul.
     """
 
     TYPES = {0: "float32", 1: "float64", 2: "float16", 14: "bfloat16"}
@@ -111,10 +111,10 @@ def load_cublas():
 
 
 class CublasLt:
-    """A fake of cuBLASLt: descriptors are dictionaries; a GEMM adds the bias, applies ReLU and rounds once.
+    """A fake of cuBLASLt: descriptors are dictionaries; a matmul adds the bias, applies ReLU and rounds once.
 
     Attributes:
-        calls: (epilogue, algorithm) of each GEMM.
+        calls: (epilogue, algorithm) of each matmul.
         asked: number of requests for algorithms.
     """
 

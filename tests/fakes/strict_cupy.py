@@ -10,7 +10,7 @@ unique, nonzero).
         x + np.ones(3)                  # TypeError
     cupy.waits                          # the names of the operations that waited
 
-With `device(cuda=True)` the versions registered for CuPy run, with CUDA kernels in the emulator and GEMMs on a fake
+With `device(cuda=True)` the versions registered for CuPy run, with CUDA kernels in the emulator and matmuls on a fake
 cuBLAS (strict_cuda.py).
 """
 
@@ -237,7 +237,7 @@ class Module(types.ModuleType):
         self.kernels, self.allocations = (
             [],
             0,
-        )  # CuPy's own kernels as (name, bytes), and the number of calls of `empty`
+        )  # CuPy's own kernels as (name, bytes), and the number of calls to `empty`
         self.pool = strict_cuda.DefaultPool()
 
     @staticmethod

@@ -123,7 +123,7 @@ class Graph:
             if start <= pointer < start + max(array.nbytes, 1):
                 self.pinned(array)
                 return
-        raise AssertionError("a GEMM on memory outside all arrays")
+        raise AssertionError("a matmul on memory outside all arrays")
 
     def launch(self, stream=None):
         freed = [array for ref, array in self.before.values() if ref() is None]

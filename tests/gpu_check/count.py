@@ -62,5 +62,5 @@ def page_rows(counts: dict[str, Any]) -> str:
         rows.append(f"| {line.name} | {line.calls} | {work} | {line.floor_ms(*rates):.2f} |")
     for name, (calls, nbytes) in counts["cupy"].items():
         rows.append(f"| CuPy: {name} | {calls} | {nbytes / 1e6:,.0f} | 0 | {nbytes / rates[0] * 1e3:.2f} |")
-    rows.append(f"{counts['kernels']} kernels, {counts['matmuls']} matmuls, {counts['empty']} calls of `empty`")
+    rows.append(f"{counts['kernels']} kernels, {counts['matmuls']} matmuls, {counts['empty']} calls to `empty`")
     return "\n".join(rows)

@@ -124,10 +124,10 @@ def test_configurations_round_trip_and_presets_take_changes():
         ),
         ({"vocab_size": "many"}, "vocab_size: expected a whole number from 1 to 16777216; got 'many'"),
         ({"n_heads": True}, "n_heads: expected a whole number from 1 to 1024; got True"),
-        ({"dropout": 1.0}, "dropout: expected a number from 0 to below 1; got 1.0"),
-        ({"attention_dropout": -0.1}, "attention_dropout: expected a number from 0 to below 1"),
-        ({"activation_dropout": "0.1"}, "activation_dropout: expected a number from 0 to below 1"),
-        ({"dropout": float("nan")}, "dropout: expected a number from 0 to below 1"),
+        ({"dropout": 1.0}, "dropout: expected a number of at least 0 and below 1; got 1.0"),
+        ({"attention_dropout": -0.1}, "attention_dropout: expected a number of at least 0 and below 1"),
+        ({"activation_dropout": "0.1"}, "activation_dropout: expected a number of at least 0 and below 1"),
+        ({"dropout": float("nan")}, "dropout: expected a number of at least 0 and below 1"),
         ({"norm": "layer"}, 'norm: expected one of "post", "pre", "sandwich", "deepnorm"; got \'layer\''),
         ({"positions": None}, 'positions: expected one of "sinusoidal", "sinusoidal_halves", "learned", "rotary", '),
         ({"n_heads": 8, "n_kv_heads": 5}, "n_kv_heads: expected a divisor of n_heads = 8; got 5; try 4"),
@@ -143,10 +143,10 @@ def test_configurations_round_trip_and_presets_take_changes():
         ({"n_experts": 1}, "n_experts: expected a whole number from 2 to 1024; got 1"),
         ({"n_experts": 4, "experts_per_token": 3}, "experts_per_token: expected a whole number from 1 to 2; got 3"),
         ({"balance_loss": -1.0}, "balance_loss: expected a number from 0 to 100; got -1.0"),
-        ({"stochastic_depth": 1.0}, "stochastic_depth: expected a number from 0 to below 1; got 1.0"),
+        ({"stochastic_depth": 1.0}, "stochastic_depth: expected a number of at least 0 and below 1; got 1.0"),
         ({"embedding_init": "zeros"}, 'embedding_init: expected one of "normal", "xavier"; got \'zeros\''),
-        ({"attention_gain": 0.0}, "attention_gain: expected a number above 0 to 10; got 0.0"),
-        ({"layer_norm_eps": 0}, "layer_norm_eps: expected a number above 0 to 1e9; got 0"),
+        ({"attention_gain": 0.0}, "attention_gain: expected a number above 0 and at most 10; got 0.0"),
+        ({"layer_norm_eps": 0}, "layer_norm_eps: expected a number above 0 and at most 1e9; got 0"),
         ({"d_k": 3, "positions": "rotary"}, "d_k: expected an even number with rotary positions; got 3; try 4"),
         ({"pad_id": V}, f"pad_id: expected a whole number below vocab_size = {V}; got {V}"),
         ({"eos_id": -1}, "eos_id: expected a whole number"),
@@ -221,7 +221,7 @@ def test_invalid_label_smoothing_raises():
     model = Transformer(TransformerConfig(**SMALL))
     with pytest.raises(ValueError, match="smoothing_over: expected one of"):
         model.loss(GOOD, GOOD, smoothing_classes="some")
-    with pytest.raises(ValueError, match="label_smoothing: expected a number from 0 to below 1; got 1"):
+    with pytest.raises(ValueError, match="label_smoothing: expected a number of at least 0 and below 1; got 1"):
         model.loss(GOOD, GOOD, label_smoothing=1)
 
 

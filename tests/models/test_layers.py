@@ -192,7 +192,7 @@ def test_residual(norm):
     layer.train()
     with npx.keyed(1, 1):
         y = layer(Tensor(x), sublayer).data
-    dropped = npx.dropout.reference(f(x if norm == "post" else seen[0]), npx.Drop(0.5, npx.Key(1, 1, 0)))[0]
+    dropped = npx.dropout.reference(f(x if norm == "post" else seen[0]), npx.DropoutSpec(0.5, npx.Key(1, 1, 0)))[0]
     assert np.allclose(y, normalized(x + dropped, gamma, beta, 0.01) if norm == "post" else x + dropped)
 
 

@@ -104,8 +104,8 @@ def test_dropout_is_applied_where_the_paper_applies_it(norm, monkeypatch):
     """On the embeddings of both sides and on each sub-layer's output: 2 + 2 N + 3 N masks."""
     model = Transformer(TransformerConfig(**SMALL | {"dropout": 0.1, "norm": norm}))
     shapes = []
-    keep = npx.Drop.keep_mask
-    monkeypatch.setattr(npx.Drop, "keep_mask", lambda drop, shape: shapes.append(shape) or keep(drop, shape))
+    keep = npx.DropoutSpec.keep_mask
+    monkeypatch.setattr(npx.DropoutSpec, "keep_mask", lambda drop, shape: shapes.append(shape) or keep(drop, shape))
     with npx.keyed(1, 1):
         model.loss(*batch([[3, 4, 5]], [[6, 7]]))
     assert shapes == [(4, 8)] * 5 + [(3, 8)] * 7

@@ -214,7 +214,7 @@ def find(mutant: Mutant, number: int | None = None) -> Detection | None:
     with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
         mutant.install(patch)
         patch.setattr(problem_check, "smallest", lambda problem, error, check: error)  # any inputs will do
-        patch.setattr(GradientCheck, "find_entry", lambda check, moves: None)  # so will any entry
+        patch.setattr(GradientCheck, "find_entry", lambda check, direction: None)  # so will any entry
         try:
             (search if number is None else seed(number)(search))()
         except Stop:

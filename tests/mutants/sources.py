@@ -46,7 +46,7 @@ def source_mutant(entry, kind, what, function, *changes):
                 for key, version in list(versions.versions.items()) if versions else ():
                     if version is function:
                         patch.setitem(versions.versions, key, wrong)
-        for place in (*MODULES, dropout.Drop):
+        for place in (*MODULES, dropout.DropoutSpec):
             for name, value in list(vars(place).items()):
                 if value is function:
                     patch.setattr(place, name, wrong)

@@ -237,7 +237,7 @@ source_mutant(
     "values that are not chosen excluded from the maximum",
     ROWS,
     "z = logits - logits.max(axis=1, keepdims=True)",
-    "z = logits - xp.delete(logits, list(never), axis=1).max(axis=1, keepdims=True)",
+    "z = logits - xp.delete(logits, list(excluded), axis=1).max(axis=1, keepdims=True)",
 )
 source_mutant(
     "top_k",
@@ -269,5 +269,5 @@ source_mutant(
     "values that are not chosen excluded from the sum",
     ROWS,
     "xp.exp(z).sum(axis=1, keepdims=True)",
-    "(xp.exp(z).sum(axis=1, keepdims=True) - xp.exp(z[:, list(never)]).sum(axis=1, keepdims=True))",
+    "(xp.exp(z).sum(axis=1, keepdims=True) - xp.exp(z[:, list(excluded)]).sum(axis=1, keepdims=True))",
 )

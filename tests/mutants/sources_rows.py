@@ -122,7 +122,7 @@ source_mutant(
     "dropout",
     "blocks",
     "random counter restarts in every block",
-    dropout.Drop.keep_mask,
+    dropout.DropoutSpec.keep_mask,
     "bits16(self.key, i, j)",
     "bits16(self.key, 0, j - i)",
 )
@@ -130,7 +130,7 @@ source_mutant(
     "dropout",
     "blocks",
     "blocks start at a multiple of the generator's counter",
-    dropout.Drop.keep_mask,
+    dropout.DropoutSpec.keep_mask,
     "bits16(self.key, i, j)",
     "bits16(self.key, i // 16 * 16, i // 16 * 16 + j - i)",
 )

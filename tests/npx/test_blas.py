@@ -1,4 +1,4 @@
-"""GEMMs of the CUDA versions (npx/cuda/blas.py): rounding, and the arguments passed to cuBLAS."""
+"""Matmuls of the CUDA versions (npx/cuda/blas.py): rounding, and the arguments passed to cuBLAS."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def test_cublas_gives_the_same_bits(dtype, m, k, n):
 
 
 def gemm(trans_a, trans_b, m, n, k, a, lda, b, ldb, c, ldc):
-    """Compute cuBLAS's GEMM of column-major matrices in flat memory: C (m, n) = op(A) (m, k) op(B) (k, n)."""
+    """Compute cuBLAS's matmul of column-major matrices in flat memory: C (m, n) = op(A) (m, k) op(B) (k, n)."""
 
     def matrix(x, ld, rows, columns, transposed):
         if transposed:

@@ -1,4 +1,4 @@
-"""GEMMs computed by cuBLASLt (npx/cuda/cublas.py), on a fake (strict_cuda.py) that interprets the descriptors."""
+"""Matmuls computed by cuBLASLt (npx/cuda/cublas.py), on a fake (strict_cuda.py) that interprets the descriptors."""
 
 import shutil
 
@@ -61,7 +61,7 @@ def test_bias_and_relu_are_fused(dtype):
             second = npx.to_host(npx.linear(x, w, other if bias else None, activation)[0])
         assert "bias_relu" not in {call.name for call in calls} and sum(call.is_matmul for call in calls) == 4
         assert [LT.calls[0], LT.calls[-1]] == [(epilogue, 0)] * 2
-        assert LT.asked == 3  # once for each of three GEMMs
+        assert LT.asked == 3  # once for each of three matmuls
         for b, result in ((numbers[2], first), (numbers[2][::-1], second)):
             wide = [a.astype("float64") for a in (*numbers[:2], b)]
             expected = npx.linear.reference(wide[0], wide[1], wide[2] if bias else None, activation)[0]

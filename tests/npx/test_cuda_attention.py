@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.skipif(not ON_GPU and shutil.which("g++") is None, reason="the emulator needs g++; none found"),
 ]
 
-DROP = npx.Drop(0.3, npx.Key(2**40 + 3, 7, 5))
+DROP = npx.DropoutSpec(0.3, npx.Key(2**40 + 3, 7, 5))
 DTYPES = ("float32", "float16", "bfloat16")
 # The emulator skips bfloat16, whose kernels differ from those of float16 only in conversions.
 two_dtypes = pytest.mark.parametrize("dtype", DTYPES if ON_GPU else DTYPES[:2], indirect=True)

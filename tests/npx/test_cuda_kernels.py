@@ -167,7 +167,7 @@ def test_results_have_the_dtype_of_the_inputs(name, dtype):
 def test_the_dropout_mask_equals_that_of_the_cpu(shape, rate):
     """The masks are equal bit for bit in the flat order of the array, wherever a row begins."""
     ones = np.ones(shape, "float32")
-    drop = npx.Drop(rate, KEY)
+    drop = npx.DropoutSpec(rate, KEY)
     expected = drop.keep_mask(shape) * np.float32(drop.scale)
     y, saved = on_cuda("dropout", ones, drop)
     assert np.array_equal(on_host(y), expected)
@@ -258,8 +258,8 @@ def operations(d):
     return {
         "softmax": ((d.values(2, 3, 33), d.masks(3, 33)), {}),
         "layer_norm": (rows[1:], {"eps": 1e-2}),
-        "dropout": ((d.values(3, 33), npx.Drop(0.3, KEY)), {}),
-        "dropout_residual_norm": (rows, {"drop": npx.Drop(0.3, KEY), "eps": 1e-2}),
+        "dropout": ((d.values(3, 33), npx.DropoutSpec(0.3, KEY)), {}),
+        "dropout_residual_norm": (rows, {"drop": npx.DropoutSpec(0.3, KEY), "eps": 1e-2}),
         "linear": ((d.values(2, 3, 33), d.values(33, 9), d.values(9)), {"activation": "relu"}),
         "embedding": ((d.values(9, 33), d.ids(9, 2, 5)), {"scale": 2.5}),
         "cross_entropy": ((d.values(2, 3, 9), targets), {"smoothing": npx.LabelSmoothing(0.1)}),

@@ -260,7 +260,7 @@ def embedded():
 
 def attended():
     """Run sentences of several tiles and of one tile."""
-    rng, drop, results = np.random.default_rng(0), npx.Drop(0.3, npx.Key(1, 2, 3)), []
+    rng, drop, results = np.random.default_rng(0), npx.DropoutSpec(0.3, npx.Key(1, 2, 3)), []
     for queries, keys, size in ((70, 90, 16), (30, 27, 32)):
         g, q, k, v = (rng.normal(size=(1, n, 1, size)).astype("float16") for n in (queries, queries, keys, keys))
         with kernel_mode("emulate"):

@@ -33,7 +33,7 @@ WRITTEN = {
 
 
 def draw_call(name, dtype, data):
-    """Draw a small call of a kernel in one dtype. Raises AssertionError if the kernel has no case."""
+    """Draw a small call to a kernel in one dtype. Raises AssertionError if the kernel has no case."""
     assert name in KERNEL_CASES, f"kernel {name!r} has no case in tests/cases/kernels.py"
     return KERNEL_CASES[name](Hypothesis(data.draw, dtype))
 
@@ -200,7 +200,7 @@ def test_dropout_keeps_the_right_fraction_and_the_mean(mode):
     x = np.ones((500, 400), "float32")
     for rate in (0.1, 0.5):
         with kernel_mode(mode):
-            y, saved = npx.dropout(x, npx.Drop(rate, npx.Key(1, 2, 3)))
+            y, saved = npx.dropout(x, npx.DropoutSpec(rate, npx.Key(1, 2, 3)))
             keep = npx.dropout_grad(x, saved) > 0
         assert np.array_equal(y > 0, keep)
         assert abs(keep.mean() - (1 - rate)) < 5 * (rate * (1 - rate) / x.size) ** 0.5
@@ -388,7 +388,7 @@ def test_a_norm_recovers_its_rows_from_its_output_for_any_gain_and_bias(gamma, d
 
 def test_a_device_key_is_not_copied():
     device_key = npx.random.DeviceKey(1, 2, 3, np.zeros(2, np.uint64))
-    x, drop = np.ones(3), npx.Drop(0.5, device_key)
+    x, drop = np.ones(3), npx.DropoutSpec(0.5, device_key)
     copies = copy_arrays((x, {"drop": drop}))
     assert copies[0] is not x and copies[1]["drop"] is drop
     with kernel_mode("check"), pytest.raises(RuntimeError, match="only the device knows its step"):
@@ -398,8 +398,8 @@ def test_a_device_key_is_not_copied():
 @pytest.mark.parametrize("mode", ["fast", "reference", "check"])
 @pytest.mark.parametrize("rate", [1.5, -1, math.nan])
 def test_an_invalid_dropout_rate_is_an_error(mode, rate):
-    x, drop = np.ones((2, 3)), npx.Drop(rate, npx.Key(1, 2, 3))
+    x, drop = np.ones((2, 3)), npx.DropoutSpec(rate, npx.Key(1, 2, 3))
     calls = (lambda: npx.dropout(x, drop), lambda: npx.dropout_residual_norm(x, x, x[0], x[0], drop))
     for call in calls:
-        with kernel_mode(mode), pytest.raises(ValueError, match="Drop: expected a rate from 0 to 1; got"):
+        with kernel_mode(mode), pytest.raises(ValueError, match="DropoutSpec: expected a rate from 0 to 1; got"):
             call()

@@ -10,7 +10,7 @@ from autograd import Tensor, neural
 from npx.kernels.attention import attention as kernel
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=4)
-DROP = npx.Drop(0.4, npx.Key(1, 2, 3))
+DROP = npx.DropoutSpec(0.4, npx.Key(1, 2, 3))
 
 
 def arrays(rng, queries, keys, heads, d_k, d_v, dtype="float64"):

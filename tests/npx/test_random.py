@@ -14,7 +14,7 @@ SAMPLERS = {
     "normal": lambda key: npx.random.normal(key, (50,)),
     "uniform": lambda key: npx.random.uniform(key, (50,)),
     "bits16": lambda key: bits16(key, 0, 50),
-    "dropout": lambda key: npx.Drop(0.5, key).keep_mask((200,)),
+    "dropout": lambda key: npx.DropoutSpec(0.5, key).keep_mask((200,)),
 }
 
 
@@ -41,7 +41,7 @@ def test_parts_of_the_bits_equal_the_full_sequence(key, parts):
 
 
 def test_a_mask_does_not_depend_on_shape_blocks_or_threads(monkeypatch):
-    drop = npx.Drop(0.3, npx.Key(1, 2, 3))
+    drop = npx.DropoutSpec(0.3, npx.Key(1, 2, 3))
     mask = drop.keep_mask((2**19 + 5,))  # large enough to use several threads
     monkeypatch.setenv("NPX_THREADS", "3")
     assert np.array_equal(drop.keep_mask((2**19 + 5,)), mask)
@@ -50,7 +50,7 @@ def test_a_mask_does_not_depend_on_shape_blocks_or_threads(monkeypatch):
 
 @given(key=KEYS, rate=st.floats(0, 1, exclude_max=True))
 def test_the_fraction_kept_is_one_minus_rate(key, rate):
-    size, drop = 20_000, npx.Drop(rate, key)
+    size, drop = 20_000, npx.DropoutSpec(rate, key)
     fraction = drop.keep_mask((size,)).mean()
     assert abs(fraction - (1 - rate)) < 6 * (rate * (1 - rate) / size) ** 0.5 + 1e-4
     assert drop.scale == pytest.approx(1 / (1 - rate), rel=0.01) or rate > 0.99

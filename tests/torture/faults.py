@@ -165,7 +165,8 @@ class Program:
                 return "" if self.has_halved() or self.result() == self.expected else "exit 0, but the result differs"
             except UserError as error:
                 return f"exit 0, but {error}"
-        error = re.sub(r".*: nothing left to do, .*\n", "", output)  # a training run that had ended before the average
+        notes = r".*: (nothing left to do|there is no checkpoint), .*\n"  # the run had ended, or not saved
+        error = re.sub(notes, "", output)
         error = "".join(line for line in error.splitlines(True) if not line.startswith("warning: "))
         is_line = error.count("\n") == 1 and error.startswith("npx-transformer: ")
         return "" if status in ABORTED or status in (1, 2) and is_line else f"exit {status}: {output[-900:]}"

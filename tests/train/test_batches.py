@@ -294,7 +294,7 @@ def test_an_epoch_has_each_pair_once_within_the_token_budget(lengths, budget, se
     corpus = corpus_of(lengths)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batching, "POOL_BATCHES", pool)
-        patch.setattr(batching, "HALVED", range(pool, 160))
+        patch.setattr(batching, "TWO_POOL_BATCHES", range(pool, 160))
         batches = Batches(corpus, budget, seed, order)
     for plan in (batches.epoch(epoch), batches.by_length()):
         assert sorted(i for indices in as_lists(plan) for i in indices) == list(range(len(lengths)))

@@ -97,10 +97,10 @@ def test_scores_equal_sacrebleu(pair):
         ("rich-text format", "rich ##AT##-##AT## text format"),
         ("E-Mail-Adresse", "E ##AT##-##AT## Mail ##AT##-##AT## Adresse"),
         ("a-b-c", "a ##AT##-##AT## b-c"),  # matches do not overlap
-        ("a - b -c d- --", "a - b -c d- --"),  # a hyphen next to white space is not inside a word
+        ("a - b -c d- --", "a - b -c d- --"),  # a hyphen next to whitespace is not inside a word
         ("2013-14", "2013 ##AT##-##AT## 14"),
         ("Ü-Wagen", "Ü ##AT##-##AT## Wagen"),
-        ("a\u00a0-\u00a0b", "a\u00a0 ##AT##-##AT## \u00a0b"),  # in Perl, which reads bytes, U+00A0 is not white space
+        ("a\u00a0-\u00a0b", "a\u00a0 ##AT##-##AT## \u00a0b"),  # in Perl, which reads bytes, U+00A0 is not whitespace
     ],
 )
 def test_split_compounds_equals_the_papers_script(text, expected):
@@ -185,7 +185,7 @@ def test_the_report_is_json_and_prints_complete_signatures():
         (["a b c d e", "x y z v w u"], ["a b c d f", "x y z v w u"], (10 / 11 * 8 / 9 * 6 / 7 * 4 / 5) ** 0.25),
         (["a b c d e f", "g"], ["a b c d e f", "g h"], math.exp(1 - 8 / 7)),  # one penalty for the corpus
         (["A b c d e"], ["a b c d e"], (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25),  # case matters, as it does without -lc
-        (["a b c d e ."], ["a b c d e."], (4 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25),  # words end only at white space
+        (["a b c d e ."], ["a b c d e."], (4 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25),  # words end only at whitespace
     ],
 )
 def test_tokenized_bleu_equals_multi_bleu(hypotheses, references, expected):

@@ -149,5 +149,8 @@ def test_other_tokenizers_and_tasks_raise_one_line(text, tmp_path):
         train(RunConfig.from_dict(values), tmp_path / "run", progress=False)
     values["model"]["dropout"] = 0.0
     values["train"] |= {"bpe_dropout": 0.0, "rdrop": 1.0}
-    with pytest.raises(UserError, match="train.rdrop: expected a model with dropout.*; got 0; try --set model.dropout"):
+    with pytest.raises(
+        UserError,
+        match="train.rdrop: expected a model with dropout.*; got a model in which every dropout rate is 0; try --set",
+    ):
         train(RunConfig.from_dict(values), tmp_path / "run", progress=False)

@@ -73,7 +73,7 @@ def test_ctrl_c_interrupts_native_training(fake_python, processes):
 def test_an_error_in_the_text_kills_the_process(processes):
     def lines():
         yield ["a b c"]
-        raise UserError("line 2: expected text; got an empty line; try another file")
+        raise UserError("line 2: expected text; got an empty line")
 
     with pytest.raises(UserError, match="line 2"):
         train(lines())
@@ -85,7 +85,7 @@ def test_an_error_in_the_text_is_reported_although_the_process_has_ended(process
         yield ["a b c"]
         processes[0].kill()
         processes[0].wait()
-        raise UserError("line 2: expected text; got an empty line; try another file")
+        raise UserError("line 2: expected text; got an empty line")
 
     with pytest.raises(UserError, match="line 2"):
         train(lines())

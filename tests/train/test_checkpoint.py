@@ -241,7 +241,7 @@ def test_every_flipped_bit_of_a_checkpoint_is_detected(data, tmp_path_factory):
         after = load_checkpoint(path)
     except UserError as error:
         assert str(file) in str(error) and "\n" not in str(error)
-    else:  # white space in JSON
+    else:  # whitespace in JSON
         assert after.state == before.state
         for old, new in ((before.model, after.model), (before.optimizer, after.optimizer)):
             assert {k: v.tobytes() for k, v in old.items()} == {k: v.tobytes() for k, v in new.items()}

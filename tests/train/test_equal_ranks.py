@@ -5,9 +5,12 @@ import shutil
 
 import pytest
 
+import npx
 from tests.helpers import trainings
+from tests.helpers.command_line import files_of
 from tests.train.test_distributed import run_ranks
-from train import UserError
+from train import UserError, train
+from train.cli import main
 from train.learn.parallel.join import check_equal_inputs
 from train.learn.training import prepare_corpora, prepare_tokenizer
 from train.progress import Display
@@ -50,7 +53,55 @@ def test_ranks_with_different_inputs_are_named(text, tmp_path, changes, got):
 
     messages = run_ranks(3, check)
     assert messages[0] == messages[1] == messages[2]
-    assert re.match(f"rank 2: {got}.*; try the same command and texts on every rank$" if got else "$", messages[0])
+    assert re.match(f"rank 2: {got}.*; try the same command and files on every rank$" if got else "$", messages[0])
+
+
+class DifferingWorld(npx.distributed.World):
+    """Rank 0 of two ranks, of which the other one has a different value for one key."""
+
+    size = 2
+
+    def __init__(self, key):
+        self.key = key
+
+    def gather(self, value):
+        return [value, {**value, self.key: "other"} if isinstance(value, dict) and self.key in value else value]
+
+
+def differ(monkeypatch, key):
+    world = DifferingWorld(key)
+    for name in ("join", "world"):
+        monkeypatch.setattr(npx.distributed, name, lambda: world)
+
+
+@pytest.mark.parametrize(
+    "key", ["max_hours", *(f"--out, {name}" for name in ("config.toml", "checkpoints/step-12/state.json", "step"))]
+)
+def test_ranks_that_resume_different_runs_are_named(text, copied, monkeypatch, key):
+    before = files_of(copied)
+    differ(monkeypatch, key)
+    error = error_of(train, trainings.config(text, max_steps=13), copied, resume=True, progress=False)
+    assert error.startswith(f"rank 1: {key}: expected ") and 'as on rank 0; got "other"; try the same' in error
+    assert before.keys() == files_of(copied).keys() and (copied / "checkpoints/step-12").exists()
+
+
+@pytest.mark.parametrize("key", ["--out, config.toml", "--init, checkpoints/step-12/state.json"])
+def test_ranks_that_begin_different_runs_are_named(text, uninterrupted, tmp_path, monkeypatch, key):
+    differ(monkeypatch, key)
+    tokenizer = str(uninterrupted / "tokenizer.json")
+    tables = trainings.tables(text, init=str(uninterrupted))
+    tables["data"] |= {"tokenizer": tokenizer}
+    error = error_of(train, trainings.RunConfig.from_dict(tables), tmp_path / "new", progress=False)
+    assert error.startswith(f"rank 1: {key}: expected ") and not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("key", ["--model", "--constrain", "--alignments", "beam", "max_extra", "batch_tokens"])
+def test_ranks_that_translate_differently_are_named(text, uninterrupted, tmp_path, monkeypatch, capfd, key):
+    differ(monkeypatch, key)
+    options = ["--input", str(text / "valid.en"), "--output", str(tmp_path / "output")]
+    assert main(["translate", "--model", str(uninterrupted), *options]) == 2
+    assert re.match(f"npx-transformer: .*{key}: expected .* as on rank 0; got", capfd.readouterr().err)
+    assert not list(tmp_path.iterdir())
 
 
 def test_only_rank_0_writes_into_a_run(text, tmp_path, copied):

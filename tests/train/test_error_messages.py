@@ -106,7 +106,10 @@ def copy(uninterrupted, tmp_path):
         (["draw", "RUN", "attention", "--out", "a.svg"], "got 'attention'; try heads\n"),
         (["draw", "RUN", "loss", "--out", "a.svg"], "got 'loss'; try curves\n"),
         (["draw", "RUN", "confusio", "--out", "a.svg"], "got 'confusio'; try confusion\n"),
-        (["train", "--resume", "--out", "TEXT"], "expected a run folder to resume; got a folder with other files; try"),
+        (
+            ["train", "--resume", "--out", "TEXT"],
+            "expected a run folder to resume; got a folder that is not empty; try",
+        ),
         (["translate", "--model", "RUN", "x.en"], "extra argument(s) (x.en); try --input x.en\n"),
         (["translate", "--model", "RUN", "x.en", "y.en"], "try --input x.en\n"),
         (["info", "base", "TEXT"], "; try --data /"),

@@ -14,12 +14,12 @@ from train.errors import UserError
 from train.learn.optimizer import Adam
 from train.metrics.classification import LabelScores
 from train.run.checkpoint import load_model
-from train.tasks import TASKS, labeling
-from train.tasks.labeling import embed_lines, label_lines
+from train.tasks import TASKS, line_predictions
+from train.tasks.line_predictions import embed_lines, label_lines
 from train.text import sentencepiece_tokenizer
 from train.text.affixes import AffixTokenizer, affix_spec
 from train.text.corpus import Corpus
-from train.text.labeled import WordEncoder, make_label_tokenizer, read_labeled, read_parallel_tags, read_tagged
+from train.text.labeled_text import WordEncoder, make_label_tokenizer, read_labeled, read_parallel_tags, read_tagged
 from train.text.masked import MaskedBatches, MaskedText
 from train.text.pair_tokenizer import PairTokenizer
 from train.text.tokenizer import SPECIALS, SpecialIds, Tokenizer
@@ -84,7 +84,7 @@ def test_an_invalid_labeled_text_is_named_by_its_line(tmp_path, text, message):
         ("the\tDT\ncat\n", "line 2: expected word<TAB>tag, one word per line; got 'cat'; try a tag for each word"),
         ("the\tDT\tx\n", "line 1: expected word<TAB>tag"),
         ("new york\tNN\n", "line 1: expected word<TAB>tag"),
-        ("\n\n", "expected lines word<TAB>tag; got only empty lines; try another file"),
+        ("\n\n", "expected lines word<TAB>tag; got only empty lines; try creating it again"),
     ],
 )
 def test_invalid_tagged_words_are_named_by_their_line(tmp_path, text, message):
@@ -338,7 +338,7 @@ def test_results_do_not_depend_on_the_batch(runs, monkeypatch):
     lines = [SENTENCES[0], "the cat", "likes", *SENTENCES[5:8]]
     together = list(label_lines(model, tokenizer, lines, "tagging"))
     vectors = list(embed_lines(model, tokenizer, lines))
-    monkeypatch.setattr(labeling, "BATCH_TOKENS", 1)
+    monkeypatch.setattr(line_predictions, "BATCH_TOKENS", 1)
     alone = list(label_lines(model, tokenizer, lines, "tagging"))
     for a, b in zip(together, alone, strict=True):
         assert a.labels == b.labels and np.allclose(a.probabilities, b.probabilities, atol=1e-5)
@@ -349,7 +349,11 @@ def test_results_do_not_depend_on_the_batch(runs, monkeypatch):
     "task, command, message",
     [
         ("tagging", "classify --top 2", "--top applies only to classifiers; for a tagger, try --json"),
-        ("masking", "classify", "expected a model of the task classification or tagging; got one of masking; try"),
+        (
+            "masking",
+            "classify",
+            "expected a model of the task classification or tagging; got one of masking; try npx-transformer embed",
+        ),
         ("masking", "embed --pooling max", '--pooling: expected one of "mean", "first"; got max; try mean'),
         ("tagging", "classify", "line 2: expected text; got an empty line; try removing the line"),
         ("masking", "embed", "line 2: expected text; got an empty line; try removing the line"),

@@ -202,7 +202,7 @@ def test_the_heads_of_a_language_model_are_drawn(trained_run, tmp_path, capsys):
     "options, message",
     [
         (("--prompt", "Être"), "prompt: expected only characters of the training text; got 'Ê'; try"),
-        (("--top-p", "1.5"), "--top-p: expected a number above 0 to 1; got 1.5"),
+        (("--top-p", "1.5"), "--top-p: expected a number above 0 and at most 1; got 1.5"),
         (("--temperature", "-1"), "--temperature: expected a number from 0 to 1e6; got -1.0"),
         (("--tokens", "0"), "--tokens: expected a whole number from 1 to 10000000; got 0"),
     ],
@@ -215,7 +215,10 @@ def test_invalid_options_are_reported_on_one_line(trained_run, capsys, options, 
 
 def test_a_model_of_another_task_is_rejected(trained_run, capfd):
     assert main(["translate", "--model", str(trained_run)]) == 2
-    assert "expected a model of the task translation; got one of language" in capfd.readouterr().err
+    assert (
+        "expected a model of the task translation; got one of language; try npx-transformer generate"
+        in capfd.readouterr().err
+    )
     assert main(["generate", "--model", str(BEFORE)]) == 2
     assert "expected a model of the task language; got one of translation" in capfd.readouterr().err
     assert main(["draw", str(trained_run), "beam", "--input", "to", "--out", "a.svg"]) == 2

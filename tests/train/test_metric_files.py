@@ -42,7 +42,7 @@ def entries(out):
     return RunFolder(out).metrics()
 
 
-def test_the_csv_file_has_all_training_and_validation_entries_also_after_a_resume(text, tmp_path):
+def test_the_csv_file_has_all_training_and_validation_entries_even_after_a_resume(text, tmp_path):
     out = tmp_path / "run"
     run(text, out, max_steps=7, csv=True)
     assert csv_rows(out) == entries(out) and len(entries(out)) == 4
@@ -53,7 +53,7 @@ def test_the_csv_file_has_all_training_and_validation_entries_also_after_a_resum
 
 
 @needs_tensorboard
-def test_event_files_have_all_numbers_also_after_a_resume(text, tmp_path):
+def test_event_files_have_all_numbers_even_after_a_resume(text, tmp_path):
     out = tmp_path / "run"
     for steps in (7, 12):
         run(text, out, resume=steps > 7, max_steps=steps, tensorboard=True)

@@ -1,9 +1,12 @@
 """The outputs that a user names: never an input, another output or a file of the model; links and pipes are kept."""
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
+import time
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -11,6 +14,9 @@ import pytest
 from tests.helpers.command_line import command, run, texts  # noqa: F401, fixtures
 from train.cli import main
 from train.cli.app import open_output
+from train.errors import UserError
+from train.files import REPLACES, WriteError, open_for_reading
+from train.run.replace import new_folder
 
 REPLACED = "this output would replace an input or another output; try another path"
 
@@ -49,6 +55,110 @@ def test_an_output_is_not_inside_the_run(run, texts, tmp_path, capfd, name, mode
             assert main([program, *options]) == 2
             assert capfd.readouterr().err == f"npx-transformer: {output}: {got}\n"
             assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+@pytest.mark.parametrize("link", ["tokenizer.json", "config.toml", "checkpoints"])
+def test_an_output_does_not_replace_a_file_that_the_run_links_to(run, texts, tmp_path, capfd, link):
+    copied, target = shutil.copytree(run, tmp_path / "run"), tmp_path / "target"
+    (copied / link).rename(target)
+    (copied / link).symlink_to(target)
+    output = target / "averaged/model.safetensors" if link == "checkpoints" else target
+    before = output.read_bytes()
+    options = ["--input", str(texts / "valid.src"), "--output", str(output)]
+    assert main(["translate", "--model", str(copied), *options]) == 2
+    assert capfd.readouterr().err.endswith(f"npx-transformer: {output}: {REPLACED}\n")
+    assert output.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["config.toml", "metrics.jsonl", "checkpoints/step-6/model.safetensors", "new.svg"])
+def test_a_picture_is_not_inside_a_run_that_it_shows(run, tmp_path, capfd, name):
+    pytest.importorskip("matplotlib", reason="draws pictures")
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    other, link, text = shutil.copytree(run, tmp_path / "other"), tmp_path / "link.svg", tmp_path / "text.svg"
+    link.symlink_to(run / name)
+    for options in ([str(run), "curves"], [str(other), "curves", "--also", str(run)]):
+        assert main(["draw", *options, "--out", str(link)]) == 2
+        got = f"expected a file outside the run; got one in {run}; try another path"
+        assert capfd.readouterr().err == f"npx-transformer: {link}: {got}\n"
+    assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    assert main(["draw", str(other), "curves", "--out", str(text)]) == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["translate --output {}", "parse --output={}", "classify --output {}", "embed --output {}", "parse --svg {}"],
+)
+def test_the_name_of_a_folder_is_not_an_output(tmp_path, capfd, command):
+    path = f"{tmp_path}/o.svg/"
+    assert main([*command.format(path).split(), "--model", "nowhere"]) == 2
+    error = f"{path}: expected a file to write; got the name of a folder; try another path"
+    assert capfd.readouterr().err == f"npx-transformer: {error}\n"
+
+
+@pytest.mark.parametrize("is_named", [False, True], ids=["O_TMPFILE", "without O_TMPFILE"])
+def test_an_output_touches_no_other_file(tmp_path, monkeypatch, is_named):
+    if is_named:
+        monkeypatch.setattr(os, "O_TMPFILE", 0)
+    others = {".o.partial": "mine", "o2": "mine"}
+    for name, content in others.items():
+        (tmp_path / name).write_text(content)
+    os.link(tmp_path / "o2", tmp_path / ".o2.partial")
+
+    def contents():
+        return {path.name: path.read_text() for path in tmp_path.iterdir()}
+
+    with pytest.raises(ZeroDivisionError), open_output(tmp_path / "o") as file:
+        assert len(contents()) == 3 + is_named
+        file.write(str(1 / 0))
+    assert contents() == others | {".o2.partial": "mine"}
+    for name in ("o", "o2"):
+        with open_output(tmp_path / name) as file:
+            file.write("new")
+    assert contents() == {".o.partial": "mine", ".o2.partial": "mine", "o": "new", "o2": "new"}
+    assert (tmp_path / "o").stat().st_mode & 0o777 == (tmp_path / ".o.partial").stat().st_mode & 0o777
+    if is_named:
+        monkeypatch.setattr("secrets.token_hex", lambda size: "same")
+        (tmp_path / ".npx-transformer-same.partial").write_text("mine")
+        with pytest.raises(WriteError, match="File exists"), open_output(tmp_path / "o"):
+            pass
+        assert (tmp_path / ".npx-transformer-same.partial").read_text() == "mine"
+
+
+def test_an_exported_folder_touches_no_other_folder(tmp_path):
+    for name in (".o.partial", ".o.replaced", "o"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine").touch(exist_ok=name != "o")
+    (tmp_path / "o/mine").unlink()
+    for is_empty in (True, False):
+        with ExitStack() as stack:
+            if not is_empty:
+                stack.enter_context(pytest.raises(OSError, match="not empty"))
+            with new_folder(tmp_path / "o", replaces=False) as partial:
+                (tmp_path / partial / "x").touch()
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == [
+        *(".o.partial", ".o.partial/mine", ".o.replaced", ".o.replaced/mine", "o", "o/x")
+    ]
+
+
+def test_an_output_does_not_replace_a_file_that_was_read(tmp_path):
+    text, link = tmp_path / "text", tmp_path / "link"
+    text.write_text("one")
+    os.link(text, link)
+
+    def read():
+        with open_for_reading(text) as file:
+            return file.read()
+
+    with pytest.raises(UserError, match=REPLACES), open_output(link) as file:
+        file.write(str(read()))  # read after the output was opened
+    with pytest.raises(UserError, match=REPLACES), open_output(text):
+        pass
+    assert read() == link.read_bytes() == b"one" and len([*tmp_path.iterdir()]) == 2
+    time.sleep(0.02)  # the time of a change may have a resolution of 10 ms
+    text.write_text("two")  # the file of another command, for example in a notebook
+    with open_output(text) as file:
+        file.write("three")
+    assert text.read_text() == "three"
 
 
 def test_a_picture_does_not_replace_an_input_or_an_output(run, tmp_path, capfd):

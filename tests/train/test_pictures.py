@@ -101,13 +101,20 @@ def test_curves_of_two_runs_tell_them_apart(tmp_path, uninterrupted):
     assert "other, validation perplexity, valid: first" in alt and f"at update {last['step']}" in alt
 
 
+def test_curves_leave_out_values_that_no_axis_can_show(tmp_path):
+    entries = [{"kind": "train", "step": step, "loss": x, "lr": x / 1e200} for step, x in ((1, -1e308), (2, 1e308))]
+    alt = draw_curves({"run": series(entries)}, tmp_path / "a.svg", "metrics").read_text()
+    assert "learning rate" in alt and "loss" not in alt
+
+
 @pytest.mark.parametrize("kind", ["a pipe", "an empty folder"])
 def test_curves_of_something_else_name_it(tmp_path, capsys, kind):
-    (tmp_path / "config.toml").touch()
-    os.mkfifo(tmp_path / "metrics.jsonl") if kind == "a pipe" else (tmp_path / "metrics.jsonl").mkdir()
-    assert main(["draw", str(tmp_path), "curves", "--out", str(tmp_path / "a.svg")]) == 2
+    (run := tmp_path / "run").mkdir()
+    (run / "config.toml").touch()
+    os.mkfifo(run / "metrics.jsonl") if kind == "a pipe" else (run / "metrics.jsonl").mkdir()
+    assert main(["draw", str(run), "curves", "--out", str(tmp_path / "a.svg")]) == 2
     got = kind.replace("an empty", "a")
-    assert capsys.readouterr().err.endswith(f"{tmp_path}/metrics.jsonl: expected a file; got {got}; try removing it\n")
+    assert capsys.readouterr().err.endswith(f"{run}/metrics.jsonl: expected a file; got {got}; try removing it\n")
 
 
 def test_the_papers_figures(tmp_path, uninterrupted, capsys):
@@ -152,14 +159,14 @@ def test_a_users_file_is_not_overwritten_by_alternative_text(tmp_path, uninterru
             ["hedas", "--out", "a.svg"],
             "expected RUN and one of heads, beam, curves, memory, roles, confusion; got 'hedas'; try heads",
         ),
-        (["heads", "--out", "a.svg"], "missing sentence for heads"),
+        (["heads", "--out", "a.svg"], "expected a sentence for heads"),
         (["heads", "--input", "one", "--out", "a.jpg"], "expected a file name ending in .png or .svg; got '.jpg'"),
         (["heads", "--input", "one", "--out", "none/a.svg"], "got no folder none"),
         (["heads", "--input", "one " * 300, "--out", "a.svg"], "expected 1 to 255 tokens; got"),
         (["heads", "--input", "one", "--kind", "corss", "--out", "a.svg"], "got 'corss'; try cross"),
         (
             ["memory", "--input", "one", "--out", "a.svg"],
-            "--input is only for heads and beam; got memory",
+            "--input applies only to heads and beam; got memory; try without --input",
         ),
         (["beam", "--input", "\u200b\ud800", "--out", "a.svg"], "expected UTF-8"),
     ],

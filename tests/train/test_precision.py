@@ -41,7 +41,7 @@ def dtype(name):
 @pytest.mark.parametrize("low", LOW)
 def test_references_preserve_the_dtype(low):
     """NumPy's matmuls and means of bfloat16 are float32, which fast versions need not imitate."""
-    rng, low, drop = np.random.default_rng(0), dtype(low), npx.Drop(0.5, npx.Key(1, 1, 1))
+    rng, low, drop = np.random.default_rng(0), dtype(low), npx.DropoutSpec(0.5, npx.Key(1, 1, 1))
     numbers = lambda *shape: rng.normal(size=shape).astype(low)  # noqa: E731
     with npx.kernel_mode("reference"):
         for kernel, args in (

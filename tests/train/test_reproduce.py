@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import assume, given
@@ -353,7 +354,7 @@ def test_table_2_counts_the_updates_after_the_last_log_line(trained, texts, tmp_
         name: state[name] for name in ("step", "tokens", "seconds")
     }
     shutil.rmtree(RunFolder(out).steps()[-1])
-    with pytest.raises(UserError, match="expected a run with a checkpoint of a step"):
+    with pytest.raises(UserError, match="expected a run with a step-N checkpoint"):
         table2.training_cost(out)
 
 
@@ -391,10 +392,10 @@ def test_training_time_from_a_given_speed(capfd):
 
 def test_measure_speed_takes_the_fastest_update(texts, monkeypatch):
     clock = iter([0.0, 9.0, 10.0, 10.5, 20.0, 20.25, 30.0, 31.0])
-    monkeypatch.setattr(speed.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(speed, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     config = RunConfig.from_dict({}, [*SMALL, "train.batch_tokens=100"])
     tokens_per_second = speed.measure_speed(config.transformer_config(300), config)
-    assert tokens_per_second == 3 * 2 * 30 / 0.25  # 3 pairs of 30 tokens per side; the fastest step after the warm-up
+    assert tokens_per_second == 3 * 2 * 30 / 0.25  # 3 pairs of 30 tokens per side; the fastest step after the warmup
     language = RunConfig.from_dict({"model": {"architecture": "decoder"}, "data": {"task": "language"}})
     with pytest.raises(UserError, match="expected a model of the task translation; got language"):
         speed.measure_speed(language.transformer_config(300), language)

@@ -498,6 +498,12 @@ def test_a_kill_before_pruning_leaves_the_same_checkpoints_after_resuming(text, 
     assert sorted(os.listdir(out / "checkpoints")) == sorted(os.listdir(uninterrupted / "checkpoints"))
 
 
+def test_a_link_without_a_target_is_named(text, tmp_path):
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(UserError, match="link: expected a new run folder, or --resume; got a broken link; try"):
+        run(text, tmp_path / "link")
+
+
 # ---- writing files
 
 
@@ -561,6 +567,6 @@ def test_a_damaged_sealed_file_is_never_read(tmp_path, content, at, bit):
     raw = bytearray(note.read_bytes())
     raw[int(at * len(raw))] ^= 1 << bit
     note.write_bytes(raw)
-    assert read_sealed(note) in (None, content)  # white space may change
+    assert read_sealed(note) in (None, content)  # whitespace may change
     note.write_bytes(raw[: int(at * len(raw))])
     assert read_sealed(note) in (None, content) and read_sealed(tmp_path / "none") is None

@@ -236,7 +236,7 @@ def test_every_validation_measures_bleu_and_chrf_and_either_selects(text, uninte
 
 @pytest.mark.parametrize("is_earlier_version", [False, True])
 def test_a_resumed_run_may_select_by_another_metric(text, tmp_path, monkeypatch, is_earlier_version):
-    """The best weights stay until a validation is better by the new metric, also in a run of an earlier version."""
+    """The best weights are kept until a validation is better by the new metric, even in a run of an earlier version."""
     out, keys = tmp_path / "run", {"validate_every": 1, "keep_best": 2, "patience": 2}
     scripted(monkeypatch, [(5.0, 10.0), (4.0, 30.0), (3.0, 20.0), (3.5, 25.0), (3.2, 5.0), (2.5, 1.0)])
     assert run(text, out, **keys, max_steps=6, best_metric="bleu").step == 4  # early stopping
@@ -248,7 +248,7 @@ def test_a_resumed_run_may_select_by_another_metric(text, tmp_path, monkeypatch,
     assert run(text, out, resume=True, **keys, max_steps=6, best_metric="loss").best_step == 6
     change = (
         "warning: train.best_metric is now loss instead of bleu: checkpoints/best keeps step 2, loss 4, until a "
-        "validation is better; train.patience counts from here"
+        "validation is better; the count for train.patience restarts here"
     )
     assert change in (out / "log.txt").read_text(encoding="utf-8")
     assert load_checkpoint(RunFolder(out).best).state["step"] == 6
@@ -288,7 +288,7 @@ def test_patience_needs_validations(text, tmp_path):
     values["data"] |= {"valid_src": "", "valid_tgt": ""}
     with pytest.raises(UserError) as error:
         train(RunConfig.from_dict(values), tmp_path / "a", progress=False)
-    assert "train.patience: expected a validation text, to measure loss on; it is missing" in one_line(error)
+    assert "train.patience: expected a validation text on which to measure the loss; got no file" in one_line(error)
     assert str(error.value).endswith("try --valid-src F, or train.patience = 0") and not (tmp_path / "a").exists()
     values["train"]["patience"] = 0
     assert train(RunConfig.from_dict(values), tmp_path / "a", progress=False).step == 12

@@ -53,7 +53,7 @@ def test_gradients_reach_as_far_as_the_layer():
     assert gradient_by_distance(CONVOLUTION, (1, 2))["2"] == 0
 
 
-def test_a_table_resumes_and_belongs_to_one_scale(tmp_path, monkeypatch, capsys):
+def test_an_interrupted_table_resumes_only_at_the_same_scale(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(table1, "MIN_SECONDS", 0.0)
     monkeypatch.setattr(table1, "KINDS", {"convolutional": CONVOLUTION, "self-attention": ATTENTION})
     monkeypatch.setitem(table1.SCALES, "small", Scale((2, 4, 8), (4, 8), (1, 2), 2))

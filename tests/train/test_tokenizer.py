@@ -64,7 +64,7 @@ def test_decode_inverts_encode_up_to_white_space(tokenizers, key, texts):
     assert tokenizer.decode_batch(ids) == [single_spaced(text) for text in texts] == [normalize(text) for text in texts]
     assert all(len(SPECIALS) <= i < tokenizer.vocab_size for row in ids for i in row)
     assert ids == [tokenizer.encode(text) for text in texts]  # independent of the other texts in the batch
-    assert ids == tokenizer.encode_batch([single_spaced(text) for text in texts])  # all white space is equal
+    assert ids == tokenizer.encode_batch([single_spaced(text) for text in texts])  # all whitespace is equal
 
 
 @settings(max_examples=60, deadline=None)
@@ -122,7 +122,7 @@ def train_plain_loop(words: Counter[str], size: int) -> list[list[str]]:
         st.text("ab", min_size=1, max_size=10) | st.text("abcd", min_size=1, max_size=6), min_size=1, max_size=30
     )
 )
-def test_merges_equal_a_plain_loop_also_for_tied_frequencies(tmp_path_factory, words):
+def test_merges_equal_a_plain_loop_even_for_tied_frequencies(tmp_path_factory, words):
     path = tmp_path_factory.mktemp("tie") / "text"
     path.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
     Tokenizer.train([path], "bpe", MIN_VOCAB_SIZE + 60, "whitespace").save(path)
@@ -154,7 +154,7 @@ def test_subwords_do_not_mix_letters_digits_and_symbols(tokenizers):
 
 
 @pytest.mark.parametrize("key", BOTH)
-def test_save_and_load_round_trip_also_in_the_library(tmp_path, tokenizers, key):
+def test_save_and_load_round_trip_even_in_the_library(tmp_path, tokenizers, key):
     tokenizer, path = tokenizers[key], tmp_path / "tokenizer.json"
     tokenizer.save(path)
     loaded = Tokenizer.load(path)

@@ -50,7 +50,7 @@ def test_a_nonfinite_loss_stops_training_and_is_never_saved(text, tmp_path, monk
         run(text, out, resume=True)
 
 
-def test_a_poisoned_line_is_reported_and_skipped_also_after_resuming(text, tmp_path, monkeypatch):
+def test_a_poisoned_line_is_reported_and_skipped_even_after_resuming(text, tmp_path, monkeypatch):
     """Line 8 of the text always gives NaN. The empty line 4 is left out, but counts for line numbers."""
     for side in ("en", "de"):
         lines = (text / f"train.{side}").read_text(encoding="utf-8").splitlines()

@@ -83,7 +83,7 @@ def test_a_lossy_network_changes_no_bit_and_a_cut_one_ends_the_run(text, tmp_pat
     errors = (tmp_path / "stderr").read_text()
     messages = re.findall(r"npx-transformer: (.*), step \d+: (.*)", errors)  # among mpirun's messages
     assert status == 1, errors
-    reason = "no sign of life for 5 s (train.rank_timeout); the run ends; try --resume"
+    reason = "no heartbeat for 5 s (train.rank_timeout); the run ends; try --resume"
     assert messages == [("rank 1 of 2 (host-b)", reason)], errors
     wire = json.loads(errors[errors.rindex("{") :])
     assert wire["left"] == [] and 0 < wire["lost"] < wire["frames"], wire

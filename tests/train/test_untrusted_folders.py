@@ -204,7 +204,7 @@ def test_numbers_that_no_float_can_hold_are_damage(copied, number):
 )
 def test_numbers_and_text_that_no_copy_can_hold_are_damage(copied, text, step, bleu):
     assert_damage(copied, f'{{"kind": "valid", "step": {step}, "loss": 1, "bleu": {bleu}}}')
-    assert main(["draw", str(copied), "curves", "--out", str(copied / "curves.svg")]) == 0
+    assert main(["draw", str(copied), "curves", "--out", str(copied.parent / "curves.svg")]) == 0
     run(text, copied, resume=True, max_steps=13, csv=True)
 
 
@@ -250,7 +250,7 @@ def test_a_command_on_a_full_disk_names_the_file(copied, text, command, monkeypa
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(os, "fsync", full)
-    picture, out = copied / "curves.svg", copied.parent / "out"
+    picture, out = copied.parent / "curves.svg", copied.parent / "out"
     own = ["data", "own", "--quiet", "--out", str(out), f"--train-src={text}/train.en", f"--train-tgt={text}/train.de"]
     draw = ["draw", str(copied), "curves", "--out", str(picture)]
     assert main(draw if command == "draw" else own) == 2

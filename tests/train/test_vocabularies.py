@@ -84,7 +84,7 @@ def test_prefixes_scores_and_alignments_use_the_vocabulary_of_their_side(out, tm
         assert o["tokens"] == [*tokenizer.target.subwords(tokenizer.target.encode(line)), "</s>"]
 
 
-def test_combinations_that_do_not_fit_raise_one_line(text, out, tmp_path):
+def test_incompatible_options_raise_a_one_line_error(text, out, tmp_path):
     other = tmp_path / "other.json"
     Tokenizer.train(text / "train.en", vocab_size=290).save(other)
     broken = tmp_path / "broken.json"

@@ -1,4 +1,4 @@
-"""Correct functions of first-time users, composed of operations or with a handwritten gradient."""
+"""Correct functions of first-time users, composed of operations or with a hand-written gradient."""
 
 import math
 
@@ -27,7 +27,7 @@ def log_softmax(x):
 @right()
 @differentiable
 def softmax(x):
-    """Softmax with a handwritten gradient [softmax]."""
+    """Softmax with a hand-written gradient [softmax]."""
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     y = e / e.sum(axis=-1, keepdims=True)
     return y, lambda g: (y * (g - (g * y).sum(axis=-1, keepdims=True)),)
@@ -45,7 +45,7 @@ def cold_softmax(x):
 @right()
 @differentiable
 def leaky_relu(x):
-    """Leaky ReLU with a handwritten gradient [activation]."""
+    """Leaky ReLU with a hand-written gradient [activation]."""
     slope = np.where(x > 0, 1, 0.1).astype(x.dtype)
     return x * slope, lambda g: (g * slope,)
 
@@ -71,7 +71,7 @@ def gelu(x):
 @right()
 @differentiable
 def gelu_erf(x):
-    """GELU with the error function and a handwritten gradient [activation]."""
+    """GELU with the error function and a hand-written gradient [activation]."""
     cdf = (0.5 * (1 + np.vectorize(math.erf, otypes=[float])(x / math.sqrt(2)))).astype(x.dtype)
     return x * cdf, lambda g: (g * (cdf + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)),)
 
@@ -110,7 +110,7 @@ def hard_tanh(x):
 @right()
 @differentiable
 def clip(x):
-    """Clipping with a handwritten gradient, 0 outside [activation]."""
+    """Clipping with a hand-written gradient, 0 outside [activation]."""
     return np.clip(x, -1, 1), lambda g: (g * ((x >= -1) & (x <= 1)),)
 
 
@@ -174,7 +174,7 @@ def powers(x):
 @right()
 @differentiable
 def arcsine(x):
-    """arcsin of x clipped to (-1, 1), with a handwritten gradient [elementary]."""
+    """arcsin of x clipped to (-1, 1), with a hand-written gradient [elementary]."""
     inside = np.clip(x, -1 + 1e-3, 1 - 1e-3)
     return np.arcsin(inside), lambda g: (g * (x == inside) / np.sqrt(1 - inside * inside),)
 
@@ -198,7 +198,7 @@ def logarithm_of_one_and_square(x):
 @right()
 @differentiable
 def signed_logarithm(x):
-    """sign(x) log(1 + |x|) with a handwritten gradient [elementary]."""
+    """sign(x) log(1 + |x|) with a hand-written gradient [elementary]."""
     return np.sign(x) * np.log1p(np.abs(x)), lambda g: (g / (1 + np.abs(x)),)
 
 

@@ -153,7 +153,7 @@ def gram(x):
 
 @right()
 def inverse_of_gram(x):
-    """(x^T x / n + 1)^-1 with a handwritten gradient of the inverse [product]."""
+    """(x^T x / n + 1)^-1 with a hand-written gradient of the inverse [product]."""
     return inverse(x.transpose() @ x * (1 / x.shape[0]) + np.eye(x.shape[1], dtype=x.dtype))
 
 
@@ -231,7 +231,7 @@ def hinge(x, signs):
 @right()
 @differentiable
 def huber(x):
-    """Huber loss with a handwritten gradient [loss]."""
+    """Huber loss with a hand-written gradient [loss]."""
     a = np.abs(x)
     return np.where(a < 1, x * x / 2, a - 0.5), lambda g: (g * np.clip(x, -1, 1),)
 

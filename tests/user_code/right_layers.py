@@ -51,7 +51,7 @@ def batch_norm(x, gain, bias, eps=1e-5):
 
 @right()
 class BatchNormByHand(Module):
-    """Batch norm with a handwritten gradient; running statistics updated in place [normalization]."""
+    """Batch norm with a hand-written gradient; running statistics updated in place [normalization]."""
 
     def __init__(self, n):
         self.gain, self.bias = Parameter(np.ones(n)), Parameter(np.zeros(n))

@@ -98,7 +98,7 @@ def strided_convolution(x, w):
 
 @right((2, 7, 3))
 class StridedConvolution(Module):
-    """Convolution along the steps with stride 2 and a handwritten gradient [convolution]."""
+    """Convolution along the steps with stride 2 and a hand-written gradient [convolution]."""
 
     def __init__(self, n):
         self.w = weights(3, n, 4)
@@ -126,7 +126,7 @@ def convolution_2d(x, w):
 
 @right((2, 2, 4, 5), build=lambda x: Convolution2D(x.shape[1]))
 class Convolution2D(Module):
-    """3 x 3 convolution by im2col with a handwritten gradient [convolution]."""
+    """3 x 3 convolution by im2col with a hand-written gradient [convolution]."""
 
     def __init__(self, n):
         self.w, self.b = weights(3, n, 3, 3), Parameter(np.zeros((3, 1, 1)))
@@ -158,7 +158,7 @@ def max_pool(x):
 @right((2, 2, 4, 6), fixed=True)
 @differentiable
 def max_pool_2d(x):
-    """2 x 2 max pooling by argmax with a handwritten gradient [pooling]."""
+    """2 x 2 max pooling by argmax with a hand-written gradient [pooling]."""
     b, c, h, w = x.shape
     tiles = x.reshape(b, c, h // 2, 2, w // 2, 2).swapaxes(3, 4).reshape(b, c, h // 2, w // 2, 4)
     where = tiles.argmax(axis=-1)[..., None]

@@ -16,7 +16,7 @@ from npx.ranges import Range
 from train.cli.options import checked_option
 from train.cli.streams import GuardedStream, raise_broken_output, stream_lines
 from train.errors import UserError
-from train.files import atomic_write, open_for_reading
+from train.files import REPLACES, atomic_write, open_for_reading
 from train.run.config import OTHER_UNITS, resolve_name
 from train.text.lines import MAX_LINE_BYTES, count_lines
 
@@ -61,6 +61,9 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
             value = "VALUE" if option[2:].replace("-", "_") in OTHER_UNITS else value or "VALUE"
             setting = shlex.quote(f"{key}={value}")
             raise UserError(f"{option}: expected an option of this command; got a key; try --set {setting}")
+        path = value or next(iter(args[i + 1 : i + 2]), "")
+        if option in ("--output", "--svg") and path.endswith("/"):  # Path would remove the slash
+            raise UserError(f"{path}: expected a file to write; got the name of a folder; try another path")
         if name not in options or options[name].is_flag:
             continue
         n, following = options[name].nargs, [*args[i + 1 :]]
@@ -155,7 +158,7 @@ def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) 
     for other in filter(None, (Path("/dev/stdin"), *others)):
         is_same_new_file = not path.exists() and str(real) == os.path.realpath(other)
         if is_same_new_file or path.is_file() and other.exists() and path.samefile(other):
-            raise UserError(f"{path}: this output would replace an input or another output; try another path")
+            raise UserError(f"{path}: {REPLACES}")
     for model in models:
         if real.is_relative_to(run_of(model)):
             raise UserError(f"{path}: expected a file outside the run; got one in {model}; try another path")

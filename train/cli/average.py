@@ -10,7 +10,10 @@ from train.cli.options import number_option
 from train.errors import UserError
 
 
-@app.command(epilog="The paper averages the last 5 checkpoints of base and the last 20 of big (train.keep_last).")
+@app.command(
+    epilog="The paper averages the last 5 checkpoints of base and the last 20 of big; train.keep_last sets how many are"
+    " kept."
+)
 def average(
     run: RunPath,
     last: Annotated[

@@ -55,16 +55,15 @@ def classify(
 ) -> None:
     """Print the label of each line of text with its probability, or the tags of its words."""
     from train.run.checkpoint import find_checkpoint, load_with_origin, read_state, task_of
-    from train.tasks.labeling import label_lines, score_labels, text_of
-    from train.text.labeled import check_tag_lines, label_names
+    from train.tasks.line_predictions import label_lines, score_labels, text_of
+    from train.tasks.task import task_error
+    from train.text.labeled_text import check_tag_lines, label_names
 
     use_device(device)
     check_single_input(input, gold)
     task: Any = task_of(read_state(find_checkpoint(model)))
     if task.name not in TASKS:
-        raise UserError(
-            f"{model}: expected a model of the task {' or '.join(TASKS)}; got one of {task.name}; try another run"
-        )
+        raise task_error(model, " or ".join(TASKS), task)
     if top is not None and task.name == "tagging":
         raise UserError("--top applies only to classifiers; for a tagger, try --json, which prints probabilities")
     if gold_tags is not None and task.name != "tagging":
@@ -85,7 +84,7 @@ def classify(
         with line_progress("labeled", gold or input, output, not quiet and gold is None) as work:
             results = label_lines(network, tokenizer, lines, task.name, on_progress=work.advance)
             for index, result in enumerate(results):
-                file.write(format_labeling(index, result, names, top or 1, as_json) + "\n")
+                file.write(format_prediction(index, result, names, top or 1, as_json) + "\n")
                 file.flush()
                 if gold is not None:
                     predicted.append(result.labels)
@@ -96,7 +95,7 @@ def classify(
         warn(f"labeled {work.result()}, with {origin.path}")
 
 
-def format_labeling(index: int, result: Any, names: list[str], top: int, as_json: bool) -> str:
+def format_prediction(index: int, result: Any, names: list[str], top: int, as_json: bool) -> str:
     """Return the output for a line: tags, or `top` labels with their probabilities."""
     if result.words:
         if not as_json:

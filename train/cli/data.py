@@ -25,7 +25,9 @@ def data(
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.", show_default=False)],
     mirror: Annotated[str, typer.Option(metavar="URL|DIR", help="Fetch the files from this URL or folder.")] = "",
-    train_src: Annotated[str, typer.Option(metavar="F", help="own: source training text, may be .gz.")] = "",
+    train_src: Annotated[
+        str, typer.Option(metavar="F", help="own: source training text; may be gzip-compressed (.gz).")
+    ] = "",
     train_tgt: Annotated[str, typer.Option(metavar="F", help="own: target training text.")] = "",
     valid_src: Annotated[str, typer.Option(metavar="F", help="own: source validation text.")] = "",
     valid_tgt: Annotated[str, typer.Option(metavar="F", help="own: target validation text.")] = "",
@@ -39,7 +41,7 @@ def data(
         ),
     ] = 0,
     tokenizer: Annotated[
-        str | None, typer.Option(metavar="bpe|wordpiece", help="Subword algorithm; default: the paper's.")
+        str | None, typer.Option(metavar="bpe|wordpiece", help="Subword algorithm; default: as in the paper.")
     ] = None,
     vocab_size: Annotated[
         int | None,

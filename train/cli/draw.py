@@ -1,11 +1,12 @@
 """`draw`: a picture of a run as PNG or SVG, with its alternative text in a second file."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from train.cli.app import Device, RunPath, app, use_device
+from train.cli.app import Device, RunPath, app, check_output, use_device
 from train.cli.options import number_option, search_option, text_option, warn
 from train.errors import UserError, nearest
 
@@ -48,9 +49,9 @@ def draw(
             int, "[1, 1000000]", help=f"roles: number of validation sentences; default: {DEFAULT_SENTENCES}."
         ),
     ] = None,
-    beam: Annotated[int | None, search_option("beam", help="heads, beam: beam size; default: the run's.")] = None,
+    beam: Annotated[int | None, search_option("beam", help="heads, beam: beam size; default: as in the run.")] = None,
     alpha: Annotated[
-        float | None, search_option("alpha", help="heads, beam: length penalty exponent; default: the run's.")
+        float | None, search_option("alpha", help="heads, beam: length penalty exponent; default: as in the run.")
     ] = None,
     device: Device = "cpu",
 ) -> None:
@@ -64,12 +65,16 @@ def draw(
         raise UserError(f"draw: expected RUN and one of {', '.join(PICTURES)}; got '{what}'; try {attempt}")
     picture.check(out)
     picture.check_alt_text(out)
+    for path in (out, picture.alt_text_path(out)):
+        check_output(path, models=[run, *(also or ())])
     for name, (value, pictures) in {
         "input": (input, ("heads", "beam")), "kind": (kind, ("heads",)), "also": (also, ("curves",)),
         "beam": (beam, ("heads", "beam")), "alpha": (alpha, ("heads", "beam")), "sentences": (sentences, ("roles",)),
     }.items():  # fmt: skip
         if value not in (None, "") and what not in pictures:
-            raise UserError(f"draw: --{name} is only for {' and '.join(pictures)}; got {what}; try without --{name}")
+            raise UserError(
+                f"draw: --{name} applies only to {' and '.join(pictures)}; got {what}; try without --{name}"
+            )
     if what not in ("heads", "beam"):
         if what != "curves":
             use_device(device)
@@ -85,7 +90,7 @@ def draw(
         return
     use_device(device)
     if not input.strip():
-        raise UserError(f'draw: missing sentence for {what}; try --input "A dog runs ."')
+        raise UserError(f'draw: expected a sentence for {what}; got no --input; try --input "A dog runs ."')
     overrides = {name: value for name, value in {"beam": beam, "alpha": alpha}.items() if value is not None}
     if what == "beam":
         return draw_beam_of(run, out, input, overrides)
@@ -97,9 +102,7 @@ def load_for_search(run: Path, overrides: dict[str, Any]) -> tuple[Any, Any, str
     from train.run.checkpoint import load_with_origin
 
     model, tokenizer, config, origin = load_with_origin(run, "", warn)
-    s = config.search
-    search = {"beam": s.beam, "alpha": s.alpha, "penalty": s.penalty, "max_extra": s.max_extra}
-    search |= {name: getattr(s, name) for name in ("full_beam", "finish_in_beam", "stop_at_beam")}
+    search = {name: value for name, value in asdict(config.search).items() if name != "batch_tokens"}
     return model, tokenizer, origin.caption, search | overrides
 
 
@@ -183,7 +186,7 @@ def pairs_task(run: Path, config: Any) -> Any:
 
     task = TASKS[config.data.task]
     if task.examples != "pairs":
-        raise UserError(f"{run}: expected a run trained on pairs; got the task {task.name}; try another run")
+        raise UserError(f"{run}: expected a run trained on pairs; got the task {task.name}")
     return task
 
 
@@ -204,14 +207,14 @@ def draw_confusion_of(run: Path, out: Path) -> None:
     """Draw the confusion matrix of a classifier or tagger on its validation text."""
     from train.run.checkpoint import load_with_origin
     from train.tasks import TASKS
-    from train.tasks.labels import LabeledTask, LabelEvaluation
-    from train.text.labeled import LabeledText, label_names
+    from train.tasks.encoder_tasks import LabeledTask, LabelEvaluation
+    from train.text.labeled_text import LabeledText, label_names
     from train.viewer.confusion import draw_confusion
 
     model, tokenizer, config, origin = load_with_origin(run, "", warn)
     task = TASKS[config.data.task]
     if not isinstance(task, LabeledTask):
-        raise UserError(f"{run}: expected a classifier or a tagger; got the task {task.name}; try another run")
+        raise UserError(f"{run}: expected a classifier or a tagger; got the task {task.name}")
     text, evaluation = open_corpus(run, "valid", config, tokenizer), LabelEvaluation(label_names(tokenizer))
     for examples, batch in task.in_order(LabeledText(text, task.one_label_per_text), config.train.batch_tokens):
         evaluation.add(model, examples, batch)

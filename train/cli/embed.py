@@ -42,14 +42,12 @@ def embed(
 ) -> None:
     """Print a vector for each line of text, computed by a masked language model, classifier or tagger."""
     from train.run.checkpoint import load_with_origin
-    from train.tasks.labeling import embed_lines
+    from train.tasks.line_predictions import embed_lines
 
     use_device(device)
     network, tokenizer, _, origin = load_with_origin(model, "", warn)
     if network.examples != "labels":
-        raise UserError(
-            f"{model}: expected a model of the architecture encoder; got {network.config.architecture}; try another run"
-        )
+        raise UserError(f"{model}: expected a model of the architecture encoder; got {network.config.architecture}")
     as_array = output is not None and output.suffix == ".npy"
     with (
         open_input(input) as lines,

@@ -13,7 +13,9 @@ from train.cli.options import SEEDS, Model, number_option, text_option, warn
 )
 def generate(
     model: Model,
-    prompt: Annotated[str, text_option(metavar="TEXT", help="Beginning of the text; empty: start at a new line.")] = "",
+    prompt: Annotated[
+        str, text_option(metavar="TEXT", help="Beginning of the text; if empty, generation starts on a new line.")
+    ] = "",
     tokens: Annotated[
         int, number_option(int, "[1, 10000000]", metavar="N", help="Number of tokens to generate.")
     ] = 200,

@@ -48,7 +48,7 @@ def info(
     ] = None,
     device: Device = "cpu",
 ) -> None:
-    """Print a model's parameters, FLOP and memory next to the paper's; for a run, also its validation curve."""
+    """Print a model's parameters, FLOPs and memory next to the paper's; for a run, also its validation curve."""
     from train.run.checkpoint import check_tokenizer, find_checkpoint, read_state, task_of, warn_of_old_average
 
     run, run_config, shape = resolve_model(what, vocab_size, settings or (), data)
@@ -90,10 +90,10 @@ def info(
 
 
 def describe(shape: Any, config: Any, updates: int | None = None, activations: float | None = None) -> Iterator[str]:
-    """Yield lines about a model's parameters, FLOP and memory, with the paper's figures for its unchanged presets.
+    """Yield lines about a model's parameters, FLOPs and memory, with the paper's figures for its unchanged presets.
 
-    `updates` is the number of updates that a run has made; None stands for train.max_steps. `activations` is the memory
-    that an update takes besides, in bytes, if it has been measured.
+    `updates` is the number of updates that a run has made; None stands for train.max_steps. `activations` is the
+    additional memory that an update takes, in bytes, if it has been measured.
     """
     import npx
     from train.experiments.paper import FIGURES, TESTED
@@ -121,12 +121,12 @@ def describe(shape: Any, config: Any, updates: int | None = None, activations: f
     yield f"architecture {describe_architecture(shape)}, for {task.name}"
     yield f"vocabulary   {describe_vocabulary(shape, sides)}"
     yield f"parameters   {n:,}{frozen}{paper_size}"
-    yield f"operations   {update / tokens / len(sides):.3g} FLOP per training token"
-    yield f"update       {update:.3g} FLOP for {' and '.join(f'{tokens:,} {side}' for side in sides)} tokens"
+    yield f"operations   {update / tokens / len(sides):.3g} FLOPs per training token"
+    yield f"update       {update:.3g} FLOPs for {' and '.join(f'{tokens:,} {side}' for side in sides)} tokens"
     done = t.max_steps if updates is None else updates
     all_updates = plural(t.max_steps, "update")
     in_updates = f"{done:,} of {all_updates}" if done < t.max_steps else plural(done, "update")
-    yield f"training     {update * done:.2g} FLOP in {in_updates}{paper_cost}"
+    yield f"training     {update * done:.2g} FLOPs in {in_updates}{paper_cost}"
     yield f"memory       {sum(memory.values()) / 2**20:,.0f} MiB: {parts}; activations not included"
     if activations is not None:
         batch = " and ".join(f"{t.batch_tokens:,} {side}" for side in sides)

@@ -19,7 +19,7 @@ import npx
 from train.cli.app import app
 from train.cli.streams import BrokenOutput, guard_standard_streams
 from train.errors import UserError, one_line
-from train.files import CANNOT_WRITE
+from train.files import CANNOT_WRITE, files_read
 
 # isort: off
 # Each import registers its command; --help lists the commands in this order.
@@ -44,7 +44,8 @@ from train.cli import reproduce  # noqa: F401
 # isort: on
 
 OUT_OF_MEMORY = "out of memory; try shorter lines, or a smaller train.batch_tokens or search.batch_tokens"
-# Parts of the messages of NumPy, the dynamic linker and the tokenizers library (a Rust panic) without memory.
+# Fragments of the messages that NumPy, the dynamic linker and the tokenizers library (a Rust panic) print when memory
+# runs out.
 ALLOCATION_FAILED = (
     "without exception set", "without setting an exception", "failed to map segment", "ThreadPoolBuildError",
 )  # fmt: skip
@@ -54,6 +55,7 @@ CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # click's ClickException, or i
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; `argv` defaults to the process's arguments."""
     os.environ["MPLBACKEND"] = "agg"  # pictures are written to files; a notebook's backend may not be installed
+    files_read.clear()
     try:
         with guard_standard_streams():
             return run_command(argv)

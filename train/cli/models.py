@@ -8,10 +8,10 @@ from typing import Any
 from train.errors import UserError
 
 
-def load_models(runs: Sequence[Path], on_warning: Callable[[str], object]) -> tuple[Any, Any, Any, str]:
-    """Return (model, tokenizer, configuration, checkpoints) of one run, or of the ensemble of several runs.
+def load_models(runs: Sequence[Path], on_warning: Callable[[str], object]) -> tuple[Any, Any, Any, tuple[Any, ...]]:
+    """Return (model, tokenizer, configuration, origins) of one run, or of the ensemble of several runs.
 
-    The configuration is the first run's; `checkpoints` names what was loaded; `on_warning` is that of `load_model`.
+    The configuration is the first run's; `origins` has the `Origin` of each run; `on_warning` is that of `load_model`.
     Raises UserError if the runs have different tokenizers.
     """
     from models.search import Ensemble
@@ -26,7 +26,7 @@ def load_models(runs: Sequence[Path], on_warning: Callable[[str], object]) -> tu
                 f"training the model with --set data.tokenizer={runs[0] / 'tokenizer.json'}"
             )
     model = members[0] if len(members) == 1 else Ensemble(members)
-    return model, tokenizers[0], configs[0], ", ".join(origin.path for origin in origins)
+    return model, tokenizers[0], configs[0], origins
 
 
 def resolve_model(
@@ -36,7 +36,7 @@ def resolve_model(
 
     Args:
         what: a run folder, a configuration file or the name of a preset.
-        vocab_size: --vocab-size, not for a run; None means that of the configuration.
+        vocab_size: the value of --vocab-size, which a run does not accept; None means as in the configuration.
         settings: changes to the configuration, as for --set.
         data: a folder written by `data`, as for `train --data`; ignored for a run.
 

@@ -29,16 +29,26 @@ def plan(
     tokens_per_second: Annotated[
         float | None,
         number_option(
-            float, "(0, 1e12]", metavar="X", help="Source + target tokens per second of one GPU; default: the run's."
+            float,
+            "(0, 1e12]",
+            metavar="X",
+            help="Source + target tokens per second of one GPU; default: as in the run.",
         ),
     ] = None,
     bandwidth: Annotated[
         float | None,
-        number_option(float, "(0, 1e6]", metavar="GB/s", help="Bandwidth per GPU and direction; default: the link's."),
+        number_option(
+            float,
+            "(0, 1e6]",
+            metavar="GB/s",
+            help="Bandwidth per GPU and direction; default: nominal value of the link.",
+        ),
     ] = None,
     latency: Annotated[
         float | None,
-        number_option(float, "[0, 1e9]", metavar="US", help="Latency in microseconds; default: the link's."),
+        number_option(
+            float, "[0, 1e9]", metavar="US", help="Latency in microseconds; default: nominal value of the link."
+        ),
     ] = None,
     price: Annotated[
         float | None,

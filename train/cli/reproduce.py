@@ -129,8 +129,8 @@ def check_scale(scale: str, scales: Any) -> None:
 
 
 @tables.command(
-    epilog="With --tflops, the training cost is also computed as in the paper: time x devices x sustained FLOP/s. Give"
-    " a number, or one of the paper's devices: K80, K40, M40, P100."
+    epilog="With --tflops, the training cost is also computed as in the paper: time x devices x sustained FLOP/s. Pass"
+    " a number, or the name of one of the paper's devices: K80, K40, M40 or P100."
 )
 def table2(
     out: Out,

@@ -24,7 +24,7 @@ def score(
     hyp: Annotated[Path | None, typer.Option(metavar="F", help="Translations to score.", show_default=False)] = None,
     baseline: Annotated[
         Path | None,
-        typer.Option(metavar="F", help="Another system's translations: run a paired significance test against them."),
+        typer.Option(metavar="F", help="Another system's translations, for a paired significance test."),
     ] = None,
     bootstrap: Annotated[
         int,
@@ -39,7 +39,8 @@ def score(
         list[Path] | None,
         typer.Option(
             metavar="RUN",
-            help="Also print this model's perplexity of the references. With --pairs: repeatable, for an ensemble.",
+            help="Also print this model's perplexity of the references. With --pairs, may be repeated to form an"
+            " ensemble.",
         ),
     ] = None,
     metric: Annotated[
@@ -51,7 +52,7 @@ def score(
     src: Annotated[Path | None, typer.Option(metavar="F", help="Source text of --ref, with --model.")] = None,
     pairs: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(metavar="SRC TGT", help="Instead, print the log-probability of each target line under --model."),
+        typer.Option(metavar="SRC TGT", help="Print each target line's log-probability under --model, not scores."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, or one per line with --pairs.")
@@ -102,7 +103,8 @@ def score(
     wanted = metric or SCORES
     metrics = [key for key in wanted if key in WITHOUT_TER or not reason]
     if not metrics:
-        raise UserError(f"--metric: expected scores of shorter lines; got only ter, and {reason}; try --metric chrf")
+        expected = "a score that can be computed for these lines"
+        raise UserError(f"--metric: expected {expected}; got only ter, but {reason}; try --metric chrf")
     if len(metrics) < len(wanted):
         print(reason, file=sys.stderr)
     with Display() as display, display.work("scoring"):

@@ -82,7 +82,7 @@ def load_page(runs: list[Path]) -> Any:
         if config.data.task == "masking":
             raise UserError(
                 f"{runs[0]}: expected a translation model, a language model, a parser, a classifier or a tagger; got "
-                "the task masking; try another run"
+                "the task masking"
             )
         if model.examples == "pairs":
             check_heads(model)

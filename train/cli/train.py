@@ -204,7 +204,7 @@ def use_data_folder(
     config = read(keys)
     notes = []
     if init is not None and "tokenizer" in unused and config.data.tokenizer == str(run_files(find_checkpoint(init))[0]):
-        notes.append(f"{folder}: the tokenizer of --init {init} is used instead of the one of this folder")
+        notes.append(f"{folder}: the tokenizer of --init {init} is used instead of the one in this folder")
     for name in ("vocab_size", "max_length"):
         value, given = getattr(config.data, name), getattr(original, name)
         if given not in (value, defaults.get(name, keys_of("data")[name].default)):
@@ -236,10 +236,9 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
     changed = {change.partition("=")[0].strip() for change in changes}
     run_file = RunFolder(out).config_file
     if resume and config is None and not run_file.exists():
-        if RunFolder(out).is_new() or not out.is_dir():
-            raise UserError(f"{out}: expected a run folder to resume; got {describe_path(out)}; try without --resume")
         if not RunFolder(out).has_run_files():
-            raise not_a_run_error(out, "a run folder to resume", "a folder with other files", "another --out")
+            attempt = "without --resume" if RunFolder(out).is_new() else "another --out"
+            raise not_a_run_error(out, "a run folder to resume", describe_path(out), attempt)
         raise UserError(f"{out}: missing config.toml; try giving CONFIG.toml as well")
     config_is_of_run = init is not None and config is None
     if init is not None:

@@ -1,5 +1,6 @@
 """`translate`: translate text, one sentence per line, with a trained model or an ensemble of models."""
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +47,7 @@ def translate(
         bool, typer.Option("--scores", help="Add the log-probability (nats) of the translation and of each token.")
     ] = False,
     alignments: Annotated[
-        bool, typer.Option("--alignments", help="Add aligned words as pairs source-target, counted from 0.")
+        bool, typer.Option("--alignments", help="Add the aligned words as source-target pairs, counted from 0.")
     ] = False,
     as_json: Annotated[
         bool,
@@ -84,7 +85,7 @@ def translate(
     from dataclasses import asdict
 
     from train.cli.models import load_models
-    from train.learn.parallel.join import join_ranks
+    from train.learn.parallel.join import check_equal, join_ranks
     from train.tasks import decoding
     from train.tasks.pairs import format_hypotheses, trained_length
     from train.text.lines import read_all_lines
@@ -110,7 +111,7 @@ def translate(
                 lines = stack.enter_context(open_input(input))
                 file = stack.enter_context(open_output(output, input, constrain, models=model))
                 on_warning = warn
-        network, tokenizer, config, checkpoints = load_models(model, on_warning)
+        network, tokenizer, config, origins = load_models(model, on_warning)
         world.start_heartbeat(config.train.rank_timeout)
         if sampling:
             options: dict[str, Any] = {"sampling": sampling, "max_extra": max_extra or config.search.max_extra}
@@ -118,6 +119,9 @@ def translate(
         else:
             overrides = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra}
             options = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)
+        text = hashlib.sha256(repr(prefixes).encode(errors="replace")).hexdigest()
+        values = {"--model": [origin.caption for origin in origins], "--constrain": f"a text with SHA-256 {text}"}
+        check_equal(lambda: values | options | {"--alignments": alignments})
         options |= {"prefixes": prefixes, "alignments": alignments, "on_warning": on_warning, "world": world}
         options["trained_length"] = trained_length(config)
         work = stack.enter_context(line_progress("translated", input, output, not quiet and world.rank == 0))
@@ -140,7 +144,7 @@ def translate(
             file.flush()
         work.done = index + 1
     if world.rank == 0 and not quiet:
-        warn(f"translated {work.result()}, with {checkpoints}")
+        warn(f"translated {work.result()}, with {', '.join(origin.path for origin in origins)}")
 
 
 def check_sampling_options(sampling: dict[str, Any], search: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ CLAIMS = {
     "wider feed-forward networks are better": ("C-ff4096", "base", "C-ff1024"),
     "the big model is better": ("big", "base"),
     "dropout helps": ("base", "D-drop0.0"),
-    "label smoothing helps BLEU, and costs perplexity": ("base", "D-ls0.0"),
+    "label smoothing improves BLEU but worsens perplexity": ("base", "D-ls0.0"),
 }
 # key -> (name, +1 if higher is better, key of the difference)
 MEASURES = {"ppl": ("perplexity", -1, "nats"), "bleu": ("BLEU", 1, "bleu")}

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 import npx
-from autograd import Memory, observing
+from autograd import MemoryProfiler, observing
 from models import TransformerConfig
 from train.errors import UserError
 from train.learn.update import Update
@@ -22,7 +22,7 @@ MAX_BATCH_TOKENS = 2048  # tokens per side; larger micro-batches take about the 
 
 
 def measure_speed(shape: TransformerConfig, config: RunConfig, updates: int = 3) -> float:
-    """Return the source + target tokens per second of the fastest of `updates` updates, after a warm-up update.
+    """Return the source + target tokens per second of the fastest of `updates` updates, after a warmup update.
 
     An update has one micro-batch of at most MAX_BATCH_TOKENS tokens per side. Raises UserError for a task other than
     translation.
@@ -37,7 +37,7 @@ def measure_speed(shape: TransformerConfig, config: RunConfig, updates: int = 3)
 
 
 def measure_activations(shape: TransformerConfig, config: RunConfig) -> float:
-    """Return an estimate of the memory, in bytes, that an update takes besides weights, gradients and Adam's moments.
+    """Return an estimate of the memory in bytes that an update takes in addition to weights, gradients and moments.
 
     This is the peak during a micro-batch of `measure_speed`. A larger train.batch_tokens is extrapolated from it and
     its first half, because some of the memory does not depend on the batch; it may take less, because a large batch
@@ -47,7 +47,7 @@ def measure_activations(shape: TransformerConfig, config: RunConfig) -> float:
     update, batch = first_update(shape, config)
 
     def peak(batch: Batch) -> int:
-        with observing(Memory()) as memory:
+        with observing(MemoryProfiler()) as memory:
             update.gradient([batch], 1)
         return memory.peak.live
 

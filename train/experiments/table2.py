@@ -71,15 +71,15 @@ def score_run(out: Path, pair: str, run: TrainedRun) -> dict[str, Any]:
 
 
 def training_cost(path: Path) -> dict[str, Any]:
-    """Return the updates, tokens, seconds and FLOP of a run, from the state of its newest checkpoint.
+    """Return the updates, tokens, seconds and FLOPs of a run, from the state of its newest checkpoint.
 
     The ratio of source to target tokens comes from the prepared text, or is 1 if that text is missing. Only the time
     spent in updates counts.
     """
     run = RunFolder(path)
     if (totals := newest_totals(run)) is None:
-        got = "got one with averaged weights only; try another run"
-        raise UserError(f"{path}: expected a run with a checkpoint of a step, which counts its tokens; {got}")
+        expected = "a run with a step-N checkpoint, which records the number of tokens"
+        raise UserError(f"{path}: expected {expected}; got one with averaged weights only")
     config = run.load_config()
     shape = model_config(read_state(find_checkpoint(path)))
     meta, source_fraction = run.data("train", config.data.prepared) / "meta.json", 0.5

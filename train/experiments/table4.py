@@ -152,13 +152,15 @@ def test_run(
         average_checkpoints(run.path, min(10, len(run.steps())))
     candidates = {folder.name: folder for folder in (run.averaged, run.best) if folder.is_dir()}
     if not candidates:
-        raise UserError(f"{run.path}: expected a trained parser; got no checkpoints; try another --run")
+        raise UserError(
+            f"{run.path}: expected a trained parser; got no checkpoints; try train --resume --out {run.path}"
+        )
     valid_f1: dict[str, float] = {}
     for name, folder in candidates.items():
         model, tokenizer, _ = load_model(folder, "parsing")
         if tokenizer.tags and not tokenizer.lexicon and "lexicon" not in search:
             search = search | {"lexicon": Lexicon.from_trees(read_clean_trees(train_trees))}
-        valid_f1[name] = parse_gold(model, tokenizer, gold["valid"], **search)[1].all.f1
+        valid_f1[name] = parse_gold(model, tokenizer, gold["valid"], **search)[1].total.f1
     best = max(valid_f1, key=valid_f1.__getitem__)
     model, tokenizer, _ = load_model(candidates[best], "parsing")
     result: dict[str, Any] = {"checkpoint": best, "valid_f1": valid_f1, "parameters": model.n_parameters()}

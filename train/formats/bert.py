@@ -17,7 +17,7 @@ from models import TransformerConfig
 from train.errors import UserError
 from train.formats.huggingface import CONFIG, READERS, TOKENIZER, TOKENIZER_CONFIG, Imported, make_shape, read_object
 from train.formats.marian import Mapped, linear, norm
-from train.formats.settings import check_settings, check_vocab_size, read_activation, read_value
+from train.formats.settings import UNSUPPORTED, check_settings, check_vocab_size, read_activation, read_value
 from train.formats.weights import Tensors, read_weights
 from train.json_files import read_json
 from train.text.affixes import AffixTokenizer
@@ -96,7 +96,7 @@ def read_bert(
         "output_bias": has_head, "output_transform": has_head, "tying": "output" if is_tied else "none",
     }  # fmt: skip
     if keys["token_types"] < 1:
-        raise UserError(f"{path}: type_vocab_size: expected at least 1; got {keys['token_types']}; try another model")
+        raise UserError(f"{path}: type_vocab_size: expected at least 1; got {keys['token_types']}; {UNSUPPORTED}")
     tokenizer, order = read_wordpiece_tokenizer(folder)
     check_vocab_size(folder, "vocab_size", config.get("vocab_size"), len(order))
     shape = make_shape(path, tokenizer, keys, {}, NAMES)
@@ -171,7 +171,7 @@ def read_wordpiece_spec(folder: Path) -> dict[str, Any]:
             or not isinstance(added, list)
             or not all(isinstance(token, dict) and token.get("content") in model["vocab"] for token in added)
         ):
-            raise UserError(f"{folder / TOKENIZER}: expected a WordPiece tokenizer; got another kind; try {REMEDY}")
+            raise UserError(f"{folder / TOKENIZER}: expected a WordPiece tokenizer; got another kind; {UNSUPPORTED}")
         return dict(spec)
     settings = read_object(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
     names = [line.rstrip("\n") for line in read_all_lines(folder / VOCABULARY)]

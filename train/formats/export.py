@@ -47,17 +47,16 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
 
     Raises UserError for a folder that exists, and for a model or dtype that the format does not support.
     """
-    if os.path.islink(out):
-        raise UserError(f"{out}: expected a new folder; got a link; try another --out")
-    if os.path.lexists(out) and not (out.is_dir() and not os.listdir(out)):
-        raise UserError(f"{out}: expected a new folder; got {describe_path(out)}; try another --out")
+    got = "a link" if os.path.islink(out) else describe_path(out)
+    if got not in ("nothing", "an empty folder"):
+        raise UserError(f"{out}: expected a new folder; got {got}; try another --out")
     model, tokenizer, config = load_model(run, "", on_warning)
     if Path(os.path.realpath(out)).is_relative_to(run_of(run)):
         raise UserError(f"{out}: expected a folder outside the run; got one in {run}; try another --out")
     if target == "ctranslate2" and model.config.suppressed_ids:
         on_warning(f"{out}: forbidden tokens are not part of CTranslate2's format; try its option suppress_sequences")
     out = Path(os.path.abspath(out))
-    with disk_errors(str(out), "or another --out"), new_folder(out) as partial:
+    with disk_errors(str(out), "or another --out"), new_folder(out, replaces=False) as partial:
         TARGETS[target](model, tokenizer, config, Path(partial), dtype)
 
 

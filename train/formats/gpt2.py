@@ -26,7 +26,14 @@ from train.formats.huggingface import (
     read_object,
     warn_of_settings,
 )
-from train.formats.settings import ACTIVATIONS, check_settings, check_vocab_size, read_activation, read_value
+from train.formats.settings import (
+    ACTIVATIONS,
+    UNSUPPORTED,
+    check_settings,
+    check_vocab_size,
+    read_activation,
+    read_value,
+)
 from train.formats.weights import SAFETENSORS, Tensors, read_weights
 from train.json_files import read_json
 from train.text.lines import read_all_lines
@@ -121,7 +128,7 @@ def read_byte_level_tokenizer(folder: Path, config: Mapping[str, Any]) -> PlainT
         vocabulary, eos = spec["model"]["vocab"], config.get("eos_token_id")
         ids = [vocabulary.get(byte) for byte in UNUSED_BYTES]
         if type(eos) is not int:
-            raise UserError(f"{folder / CONFIG}: eos_token_id: expected a whole number; got {eos!r}; try another model")
+            raise UserError(f"{folder / CONFIG}: eos_token_id: expected a whole number; got {eos!r}; {UNSUPPORTED}")
         if None in ids:
             raise UserError(f"{folder}: the tokenizer does not contain all bytes; try a model with a byte-level one")
         spec = {**spec, SPECIAL_IDS: [*ids[:2], eos, ids[2]]}
@@ -140,7 +147,7 @@ def read_byte_level_spec(folder: Path) -> dict[str, Any]:
             or not all(isinstance(token, dict) and isinstance(token.get("content"), str) for token in added)
         ):
             raise UserError(
-                f"{folder / TOKENIZER}: expected a byte-level BPE tokenizer; got another kind; try {REMEDY}"
+                f"{folder / TOKENIZER}: expected a byte-level BPE tokenizer; got another kind; {UNSUPPORTED}"
             )
         return dict(spec)
     vocabulary = read_object(folder / VOCABULARY)

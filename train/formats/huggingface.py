@@ -10,7 +10,7 @@ from npx.registry import Registry
 from train.errors import UserError, one_line
 from train.files import open_for_reading
 from train.formats import marian
-from train.formats.settings import check_vocab_size
+from train.formats.settings import UNSUPPORTED, check_vocab_size
 from train.formats.weights import read_weights
 from train.json_files import read_json
 from train.run.checkpoint import MODEL
@@ -67,7 +67,7 @@ def make_shape(
         return TransformerConfig(vocab_size=tokenizer.vocab_size, **special, **keys)
     except ValueError as error:
         key, _, problem = one_line(error).partition(": ")
-        attempt = "" if "; try " in problem else "; try another model"
+        attempt = "" if "; try " in problem else f"; {UNSUPPORTED}"
         raise UserError(f"{path}: {names.get(key, key)}: {problem}{attempt}") from None
 
 
@@ -107,7 +107,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file. Raises UserError for any other content."""
     content = read_json(path, "settings of a model")
     if not isinstance(content, dict):
-        raise UserError(f"{path}: expected a JSON object; got a {type(content).__name__}; try the original file")
+        raise UserError(f"{path}: expected a JSON object; got a {type(content).__name__}; try downloading it again")
     return content
 
 
@@ -116,7 +116,7 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> PairTokenizer | T
     pad, eos = (special_id(config, name, folder) for name in ("pad_token_id", "eos_token_id"))
     if (start := config.get("decoder_start_token_id", pad)) != pad:
         raise UserError(
-            f"{folder / CONFIG}: decoder_start_token_id: expected pad_token_id, {pad}; got {start!r}; try another model"
+            f"{folder / CONFIG}: decoder_start_token_id: expected pad_token_id, {pad}; got {start!r}; {UNSUPPORTED}"
         )
     if (folder / SENTENCEPIECE[0]).exists() or not (folder / TOKENIZER).exists():
         tokenizer: PairTokenizer | Tokenizer = read_sentencepiece(folder, pad, eos)
@@ -150,7 +150,7 @@ def read_sentencepiece(folder: Path, pad: int, eos: int) -> PairTokenizer:
         vocabulary = read_object(folder / file)
         if UNKNOWN not in vocabulary:
             raise UserError(
-                f"{folder / file}: expected a vocabulary with {UNKNOWN}; got one without it; try the original file"
+                f"{folder / file}: expected a vocabulary with {UNKNOWN}; got one without it; try downloading it again"
             )
         special = SpecialIds(pad, pad, eos, vocabulary[UNKNOWN])
         sides.append(SentencePieceTokenizer(content, vocabulary, special, str(folder / model)))
@@ -162,7 +162,9 @@ def special_id(config: Mapping[str, Any], name: str, folder: Path) -> int:
     """Return the id of a special token. Raises UserError if it is missing."""
     value = config.get(name)
     if type(value) is not int:
-        raise UserError(f"{folder / CONFIG}: {name}: expected a single token id; got {value!r}; try the original file")
+        raise UserError(
+            f"{folder / CONFIG}: {name}: expected a single token id; got {value!r}; try downloading it again"
+        )
     return value
 
 

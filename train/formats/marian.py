@@ -14,7 +14,7 @@ import npx
 from models import TransformerConfig, sinusoids
 from train.errors import UserError
 from train.formats.export import sinusoids_of
-from train.formats.settings import read_activation, read_value
+from train.formats.settings import UNSUPPORTED, read_activation, read_value
 from train.formats.weights import Tensors
 
 EPSILON = 1e-5  # epsilon of the layer norms in transformers' Marian
@@ -86,14 +86,12 @@ def read_config(c: Mapping[str, Any], name: str) -> dict[str, Any]:
     }.items():
         if (encoder := value(sides[0])) != (decoder := value(sides[1])):
             raise UserError(
-                f"{name}: {sides[1]}: expected {encoder}, as {sides[0]}, because model.{ours} applies to both; got"
-                f" {decoder}; try another model"
+                f"{name}: {sides[1]}: expected {encoder}, the same as {sides[0]}, because model.{ours} applies to"
+                f" both; got {decoder}; {UNSUPPORTED}"
             )
     for key in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
         if value(key, bool, False):
-            raise UserError(
-                f"{name}: {key}: expected false, as transformers' Marian computes; got true; try another model"
-            )
+            raise UserError(f"{name}: {key}: expected false, as transformers' Marian computes; got true; {UNSUPPORTED}")
     is_shared, is_tied = (value(key, bool, True) for key in ("share_encoder_decoder_embeddings", "tie_word_embeddings"))
     return {
         "d_model": value("d_model"), "d_ff": value("encoder_ffn_dim"), "n_heads": value("encoder_attention_heads"),
@@ -127,7 +125,7 @@ def read_positions(weights: Mapping[str, Any]) -> dict[str, Any]:
             return {"position_rates": rates}
     if len(tables) < len(POSITIONS) or len({table.shape for table in tables}) > 1:
         got = ", ".join(f"{name} {weights[name].shape}" for name in POSITIONS.values() if name in weights)
-        raise UserError(f"positions: expected sinusoids, or two tables of one shape; got {got}; try another model")
+        raise UserError(f"positions: expected sinusoids, or two tables of one shape; got {got}; {UNSUPPORTED}")
     return {"positions": "learned", "position_rates": None, "max_positions": len(tables[0])}
 
 

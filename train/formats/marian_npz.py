@@ -19,6 +19,7 @@ from train.files import open_for_reading
 from train.formats import marian
 from train.formats.huggingface import SENTENCEPIECE, UNKNOWN, Imported, make_shape
 from train.formats.marian_folder import NEVER
+from train.formats.settings import UNSUPPORTED
 from train.text.pair_tokenizer import PairTokenizer
 from train.text.sentencepiece_tokenizer import SentencePieceTokenizer, load_engine
 from train.text.tokenizer import SpecialIds
@@ -100,9 +101,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
             with np.load(file, allow_pickle=False) as arrays:
                 content = {name: arrays[name] for name in arrays.files}
     except (BadZipFile, ValueError, EOFError, KeyError, OverflowError) as error:
-        raise UserError(
-            f"{path}: expected a Marian model; got '{one_line(error)}'; try another copy of the file"
-        ) from None
+        raise UserError(f"{path}: expected a Marian model; got '{one_line(error)}'; try downloading it again") from None
     for name, array in content.items():
         if name != SETTINGS and array.dtype.kind != "f":
             raise UserError(f"{path}: {name}: expected floats; got {array.dtype}; try the model before quantization")
@@ -113,10 +112,10 @@ def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
     """Return the keys of [model] except `tying`. Raises UserError, naming the setting, for unsupported features."""
     for key, value in config.items():
         if key in TEXT_SETTINGS and not isinstance(value, str):
-            raise UserError(f"{name}: {key}: expected one value; got {value}; try the original file")
+            raise UserError(f"{name}: {key}: expected one value; got {value}; try downloading it again")
     for key, values in SUPPORTED_VALUES.items():
         if config.get(key, values[0]) not in values:
-            raise UserError(f"{name}: {key}: expected {values[0]}; got {config[key]}; try another model")
+            raise UserError(f"{name}: {key}: expected {values[0]}; got {config[key]}; {UNSUPPORTED}")
     placement = tuple(
         config.get(f"transformer-{key}", default)
         for key, default in (("preprocess", ""), ("postprocess", "dan"), ("postprocess-top", ""))
@@ -124,18 +123,16 @@ def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
     if placement not in PLACEMENTS:
         raise UserError(
             f"{name}: transformer-preprocess: expected norms after each sub-layer ('', dan, '') or before it (n, da, "
-            f"n); got {placement}; try another model"
+            f"n); got {placement}; {UNSUPPORTED}"
         )
     activation = config.get("transformer-ffn-activation", "swish")
     if activation not in ACTIVATIONS:  # Marian's gelu is not supported: it is x sigmoid(1.702 x)
-        raise UserError(
-            f"{name}: transformer-ffn-activation: expected {' or '.join(ACTIVATIONS)}; got {activation}; try another "
-            "model"
-        )
+        expected = " or ".join(ACTIVATIONS)
+        raise UserError(f"{name}: transformer-ffn-activation: expected {expected}; got {activation}; {UNSUPPORTED}")
     if config.get("enc-depth") != config.get("dec-depth"):
         raise UserError(
-            f"{name}: dec-depth: expected {config.get('enc-depth')}, as enc-depth; got {config.get('dec-depth')}; try "
-            "another model"
+            f"{name}: dec-depth: expected {config.get('enc-depth')}, the same as enc-depth; got "
+            f"{config.get('dec-depth')}; {UNSUPPORTED}"
         )
     keys: dict[str, Any] = {
         ours: number(config, theirs, float if "dropout" in ours else int, 0.0 if "dropout" in ours else None, name)
@@ -154,7 +151,7 @@ def number(config: Mapping[str, str], key: str, kind: type, default: Any, name: 
     try:
         return kind(text) if text is not None or default is None else default
     except (TypeError, ValueError):
-        raise UserError(f"{name}: {key}: expected a number; got {text!r}; try the original file") from None
+        raise UserError(f"{name}: {key}: expected a number; got {text!r}; try downloading it again") from None
 
 
 def renamed(name: str, array: Any) -> tuple[str, Any]:
@@ -215,9 +212,9 @@ def read_yaml(text: str, name: str) -> dict[str, Any]:
     try:
         content = yaml.load(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise UserError(f"{name}: expected YAML; got '{one_line(error)}'; try the original file") from None
+        raise UserError(f"{name}: expected YAML; got '{one_line(error)}'; try downloading it again") from None
     if not isinstance(content, dict):
-        raise UserError(f"{name}: expected keys with values; got {type(content).__name__}; try the original file")
+        raise UserError(f"{name}: expected keys with values; got {type(content).__name__}; try downloading it again")
     return content
 
 
@@ -255,10 +252,10 @@ def read_marian_tokenizer(
         for token in (EOS, UNKNOWN):
             if token not in vocabulary:
                 raise UserError(
-                    f"{file}: expected a vocabulary with {token}; got one without it; try the original file"
+                    f"{file}: expected a vocabulary with {token}; got one without it; try downloading it again"
                 )
         if PAD in vocabulary:
-            raise UserError(f"{file}: expected a vocabulary of Marian, without {PAD}; got {PAD}; try another model")
+            raise UserError(f"{file}: expected a vocabulary of Marian, without {PAD}; got {PAD}; {UNSUPPORTED}")
         sides.append((content, vocabulary, file))
     n_tokens = len(sides[0][1]), len(sides[1][1])
     pad = max(n_tokens)

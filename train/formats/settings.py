@@ -10,6 +10,7 @@ ACTIVATIONS = {  # maps transformers' names to ours; an export writes the last n
     "swish": "silu", "silu": "silu", "relu": "relu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu",
     "gelu": "gelu_erf",
 }  # fmt: skip
+UNSUPPORTED = "try a model that docs/formats.md describes"
 WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
@@ -17,7 +18,7 @@ def read_value(config: Mapping[str, Any], name: str, key: str, kind: type = int,
     """Return the value of a key in the file `name`. Raises UserError for a value that is not of type `kind`."""
     value = config.get(key, default)
     if type(value) is not kind and not (kind is float and type(value) is int):
-        raise UserError(f"{name}: {key}: expected {WORDS[kind]}; got {value!r}; try the original file")
+        raise UserError(f"{name}: {key}: expected {WORDS[kind]}; got {value!r}; try downloading it again")
     return value
 
 
@@ -25,7 +26,7 @@ def check_settings(config: Mapping[str, Any], expected: Mapping[str, Any], name:
     """Raise UserError for a key of the file `name` whose value is given and differs from the expected one."""
     for key, value in expected.items():
         if config.get(key, value) != value:
-            raise UserError(f"{name}: {key}: expected {value}; got {config[key]!r}; try another model")
+            raise UserError(f"{name}: {key}: expected {value}; got {config[key]!r}; {UNSUPPORTED}")
 
 
 def check_vocab_size(folder: Path, key: str, size: Any, n_subwords: int) -> None:

@@ -179,13 +179,13 @@ def read_torch_file(path: Path) -> dict[str, Any]:
         return {str(name): tensor.array() for name, tensor in tensors.items() if isinstance(tensor, StoredTensor)}
     except pickle.UnpicklingError as error:
         raise UserError(
-            f"{path}: expected a pickle of tensors only; got {one_line(error)}; try a copy in safetensors"
+            f"{path}: expected a pickle of tensors only; got {one_line(error)}; try converting it to safetensors"
         ) from None
     except (
         ValueError, TypeError, LookupError, AttributeError, EOFError, OverflowError, RuntimeError, zipfile.BadZipFile,
     ) as error:  # fmt: skip
         raise UserError(
-            f"{path}: expected PyTorch weights; got '{one_line(error) or type(error).__name__}'; try another copy"
+            f"{path}: expected PyTorch weights; got '{one_line(error) or type(error).__name__}'; try a new download"
         ) from None
 
 

@@ -9,6 +9,7 @@ from safetensors import SafetensorError, deserialize
 
 from train.errors import UserError, one_line
 from train.files import open_for_reading
+from train.formats.settings import UNSUPPORTED
 from train.formats.torch_file import bfloat16_values, read_torch_file
 from train.json_files import read_json
 
@@ -41,7 +42,7 @@ class Tensors:
             array = self.weights[key].astype(np.float32)
         if not np.isfinite(array).all():
             raise UserError(
-                f"{self.name}: {key}: expected finite float32 values; got NaN or infinity; try another copy of it"
+                f"{self.name}: {key}: expected finite float32 values; got NaN or infinity; try downloading it again"
             )
         self.remaining.discard(key)
         return array
@@ -49,9 +50,7 @@ class Tensors:
     def check_empty(self, architecture: str, ignored: Callable[[str], bool]) -> None:
         """Raise UserError for a tensor that was not taken, unless it is `ignored`."""
         if others := [key for key in sorted(self.remaining) if not ignored(key)]:
-            raise UserError(
-                f"{self.name}: expected the tensors of {architecture}; got {others[0]} too; try another model"
-            )
+            raise UserError(f"{self.name}: expected the tensors of {architecture}; got {others[0]} too; {UNSUPPORTED}")
 
 
 def read_weights(folder: Path) -> dict[str, Any]:
@@ -68,7 +67,7 @@ def read_weights(folder: Path) -> dict[str, Any]:
             isinstance(name, str) and Path(name).name == name for name in files.values()
         ):
             raise UserError(
-                f"{folder / INDEX}: expected a weight_map of file names; got something else; try the original file"
+                f"{folder / INDEX}: expected a weight_map of file names; got something else; try downloading it again"
             )
         parts = [read_safetensors(folder / name) for name in sorted({*files.values()})]
         return {name: array for part in parts for name, array in part.items()}
@@ -85,7 +84,7 @@ def read_safetensors(path: Path) -> dict[str, Any]:
         return {name: decode(tensor) for name, tensor in deserialize(content)}
     except (SafetensorError, ValueError, KeyError) as error:
         raise UserError(
-            f"{path}: expected weights in safetensors; got '{one_line(error)}'; try another copy of the file"
+            f"{path}: expected weights in safetensors; got '{one_line(error)}'; try downloading it again"
         ) from None
 
 

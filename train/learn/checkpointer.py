@@ -264,8 +264,8 @@ class Checkpointer:
         if best is not None:
             effect = f"checkpoints/best keeps step {state.best_step:,}, {name} {best:.4g}, until a validation is better"
         self.warnings.append(
-            f"warning: train.best_metric is now {name} instead of {previous or 'unset'}: {effect}; train.patience "
-            "counts from here"
+            f"warning: train.best_metric is now {name} instead of {previous or 'unset'}: {effect}; the count for "
+            "train.patience restarts here"
         )
 
     def check_position(self, state: RunState, stream: Stream) -> None:

@@ -1,7 +1,7 @@
-"""Gradients of micro-batches, computed by CUDA graphs (`train.graphs`), for batches so small that the GPU waits for the
-host.
+"""Gradients of micro-batches, computed by CUDA graphs (`train.graphs`), for batches so small that the GPU would
+otherwise wait for the host.
 
-The forward and backward passes of a base model consist of about 410 kernels and GEMMs, which Python launches in about
+The forward and backward passes of a base model consist of about 410 kernels and matmuls, which Python launches in about
 10 ms; a graph is a single launch. Each graph serves one batch shape. There are few shapes, because batches are cut from
 sorted sentences (docs/gpu.md). Packing (npx/kernels/packing.py) would make nearly every shape unique, so batches stay
 padded.
@@ -47,7 +47,7 @@ class Graphs:
         """Return the loss () / `normalizer` of a batch, on the device; accumulate `scale` times its gradient."""
         model, dtype = self.model, self.flat_gradient.dtype.type
         weight = dtype(1 / float(normalizer))
-        if not self.graphs:  # the GEMMs of the first batch must use the graphs' handle too
+        if not self.graphs:  # the matmuls of the first batch must use the graphs' handle too
             self.try_capture(lambda: blas.use_own_handle(npx.array_module(model.embedding.weight.data)))
         inputs = [np.asarray(dtype(scale) * weight), *model.loss_inputs(*sequences)]
         shapes = tuple((x.shape, x.dtype.name) for x in inputs)

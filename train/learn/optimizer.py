@@ -1,7 +1,7 @@
 """Adam over one flat buffer, the learning-rate schedule, loss scaling, and clipping by the global norm.
 
 All parameters of a model are views of one flat array, and so are its gradients (models.FlatParameters). An update is
-therefore one call of the kernel `npx.adam` per contiguous part of the gradient, which also unscales and clips, and the
+therefore one call to the kernel `npx.adam` per contiguous part of the gradient, which also unscales and clips, and the
 norm is a sum of dot products.
 """
 

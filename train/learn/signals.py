@@ -19,18 +19,14 @@ class Signals:
     """Records requests to stop.
 
     Args:
-        single_process: whether a signal to this process stops it. If not, the ranks exchange `received`, and all of
-            them call `request_stop`, so that they stop together.
+        single_process: whether a signal to this process stops it. If not, the ranks exchange `received` and set
+            `stop_requested` together.
     """
 
     def __init__(self, single_process: bool = True) -> None:
         self.single_process = single_process
         self.received = False  # whether this process has received a signal
         self.stop_requested = False
-
-    def request_stop(self, stop: bool) -> None:
-        """Request a stop if `stop` is true. All ranks call it with the same value."""
-        self.stop_requested = self.stop_requested or stop
 
     @contextmanager
     def handling(self) -> Iterator[None]:

@@ -102,7 +102,7 @@ class Trainer:
 
         Raises:
             UserError: A loss or gradient was not finite in more than train.max_skipped consecutive updates, memory ran
-                out, the last checkpoint cannot be written, or another program has locked the folder.
+                out, the last checkpoint cannot be written, or another program holds the lock on the folder.
         """
         npx.configure_process()
         with self.world.rank_zero_first():
@@ -256,13 +256,11 @@ class Trainer:
     def _measure(self) -> dict[str, float] | None:
         """Return the result of a validation, or None after a signal. Raises UserError for a non-finite loss."""
         assert self.validation is not None
-        origin = ""
         with self.update.averaged_weights():
             result = self.validation.measure(self.signals)
             if result is not None and not math.isfinite(result["loss"]):
                 origin = nonfinite_origin(*self.validation.locate_nonfinite(bool(self.debug)))
-        if result is not None and origin:
-            raise self._nonfinite_error(self.state.step, "validation loss", result["loss"], origin)
+                raise self._nonfinite_error(self.state.step, "validation loss", result["loss"], origin)
         return result
 
     # ---- start and end

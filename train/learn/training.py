@@ -20,7 +20,7 @@ from train.json_files import open_own_folder, reject_links
 from train.learn.checkpointer import check_resumable
 from train.learn.initial import initialize, select
 from train.learn.memory import check_memory
-from train.learn.parallel.join import check_equal_inputs, join_ranks
+from train.learn.parallel.join import check_equal, check_equal_inputs, check_equal_run, join_ranks
 from train.learn.signals import reraise_lost_interrupts
 from train.learn.trainer import Trainer
 from train.progress import Display, Work
@@ -66,7 +66,7 @@ def train(
 
     Raises:
         UserError: The configuration, a file or the folder is invalid. A folder is invalid if it has checkpoints and
-            `resume` is False, if it has no run and `resume` is True, or if another program has locked it.
+            `resume` is False, if it has no run and `resume` is True, or if another program holds its lock.
     """
     start, world = time.monotonic(), join_ranks()
     run, t, task = RunFolder(run_dir), config.train, TASKS[config.data.task]
@@ -82,7 +82,7 @@ def train(
         raise UserError(f"train.{error}") from None
     check_model(config, task)
     texts = task.texts(config.data)
-    check_equal_inputs(config, chain(*texts.values()), resume=resume, debug=debug)
+    check_equal_inputs(config, chain(*texts.values()), resume=resume, debug=debug, max_hours=max_hours)
     kind = config.data.tokenizer
     check_best_metric(config, task, texts)
     if t.tensorboard and world.rank == 0:
@@ -92,14 +92,16 @@ def train(
 
     config = config.with_absolute_paths(resume)
     with ExitStack() as stack:
-        with world.rank_zero_first(), Display(progress and world.rank == 0) as display:
+        with world.rank_zero_first():
             if world.rank == 0:
                 stack.enter_context(run.creating(resume))
+                if not resume:
+                    run.write_config(config)
+        check_equal_run("--out", run.path)
+        with world.rank_zero_first(), Display(progress and world.rank == 0) as display:
             reuse = resume or world.rank > 0  # the other ranks read what rank 0 has written
             if reuse:
                 config = resumed_config(run, config)
-            else:
-                run.write_config(config)
             tokenizer = prepare_tokenizer(run, config, texts, existing, reuse, display)
             for part in texts if config.data.prepared else ():
                 check_shared_arrays(run.data(part, config.data.prepared), tokenizer, texts[part], bool(run.steps()))
@@ -114,10 +116,12 @@ def train(
         check_memory(shape, t, precision)
         model = shape.build(t.seed, precision.weight_dtype)
         if t.init and not (resume and run.steps()):
+            check_equal_run("--init", Path(t.init))
             display.write(initialize(model, t.init, t.init_only, tokenizer, warnings.append))
         deadline = start + 3600 * max_hours if max_hours else None
         trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress, deadline, debug)
         trainer.checkpoints.warnings += warnings
+        check_equal(lambda: {"--out, tokenizer": tokenizer.digest, "--out, step": trainer.state.step})
         run.commit()
         return trainer.run()
 
@@ -249,7 +253,7 @@ def check_best_metric(config: RunConfig, task: Task, texts: Texts) -> None:
     option = f"--{task.files['valid'][0].replace('_', '-')} F"
     if config.train.patience and "valid" not in texts:
         raise UserError(
-            f"train.patience: expected a validation text, to measure {metric or 'loss'} on; it is missing; "
+            f"train.patience: expected a validation text on which to measure {metric or 'the loss'}; got no file; "
             f"try {option}, or train.patience = 0"
         )
     if config.train.best_metric is None:
@@ -258,7 +262,8 @@ def check_best_metric(config: RunConfig, task: Task, texts: Texts) -> None:
         expected = f"{' or '.join(metrics)} for the task {task.name}"
         raise UserError(f"train.best_metric: expected {expected}; got {metric}; try {nearest(metric, metrics)}")
     if "valid" not in texts:
-        raise UserError(f"train.best_metric: expected a validation text for {metric}; it is missing; try {option}")
+        expected = f"a validation text on which to measure {metric}"
+        raise UserError(f"train.best_metric: expected {expected}; got no file; try {option}")
     if metric != "loss" and not config.train.validate_bleu:
         raise UserError(f"train.validate_bleu: expected true, to measure {metric}; got false; try best_metric = loss")
 
@@ -315,7 +320,8 @@ def check_regularization(config: RunConfig, task: Task, shape: TransformerConfig
     rates = shape.dropout, shape.attention_dropout, shape.activation_dropout, shape.word_dropout, shape.stochastic_depth
     if t.rdrop and not any(rates):
         raise UserError(
-            "train.rdrop: expected a model with dropout, so that two passes differ; got 0; try --set model.dropout=0.1"
+            "train.rdrop: expected a model with dropout, so that the two passes differ; got a model in which every "
+            "dropout rate is 0; try --set model.dropout=0.1"
         )
     if t.bpe_dropout and task.examples != "pairs":
         raise UserError(f"train.bpe_dropout: expected a task on pairs; got {task.name}; try --set train.bpe_dropout=0")

@@ -57,7 +57,7 @@ SHORT_NAMES = {"bleu": "bleu_13a"}  # names of train.best_metric
 WITHOUT_TER = tuple(key for key in SCORES if key != "ter")
 
 WIDTH = 200  # characters
-# re.ASCII, as in Perl, which reads bytes: only ASCII white space separates words.
+# re.ASCII, as in Perl, which reads bytes: only ASCII whitespace separates words.
 _COMPOUND = re.compile(r"(\S)-(\S)", re.ASCII)
 
 
@@ -240,7 +240,8 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
     if any("confidence" in row for row in scores):
         console.print("± half width of the 95% confidence interval (bootstrap)", highlight=False)
     if "p-value" in columns:
-        console.print("p-value: probability of so large a difference between systems of equal quality", highlight=False)
+        about = "probability of a difference at least this large between systems of equal quality"
+        console.print(f"p-value: {about}", highlight=False)
     console.print()
     for row in scores:
         console.print(f"{row['name']}: {row['use']}", soft_wrap=True, highlight=False, markup=False)

@@ -37,6 +37,7 @@ from train.run.storage import (
 )
 from train.tasks import TASKS, Task
 from train.tasks.protocols import TextTokenizer
+from train.tasks.task import task_error
 
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 
@@ -308,7 +309,7 @@ def load_with_origin(
     tokenizer_file, config_file = run_files(folder)
     model_task = task_of(checkpoint.state)
     if task not in ("", model_task.name):
-        raise UserError(f"{path}: expected a model of the task {task}; got one of {model_task.name}; try another run")
+        raise task_error(path, task, model_task)
     tokenizer = model_task.load_tokenizer(tokenizer_file)
     check_tokenizer(tokenizer, checkpoint.state, tokenizer_file)
     if not config_file.exists() and owner_of(folder).metrics_file.exists():
@@ -354,7 +355,7 @@ def check_same_run(
 
 
 def check_peer(folder: Path, state: Mapping[str, Any]) -> None:
-    """Raise UserError if the newest other readable checkpoint next to `folder` belongs to a different run."""
+    """Raise UserError if the newest of the readable checkpoints next to `folder` belongs to a different run."""
     run = owner_of(folder)
     others = (path for path in reversed((run.averaged, run.best, *run.steps())) if path.name != folder.name)
     for path, peer in readable(others):

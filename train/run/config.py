@@ -221,7 +221,7 @@ class RunConfig:
         A resumed run keeps the paths that it must not change, and the paths of missing files.
         """
         paths: dict[str, dict[str, str]] = {table: {} for table in SECTIONS}
-        kinds = {kind for task in TASKS.values() for kind in task.tokenizers}  # values of data.tokenizer besides paths
+        kinds = {kind for task in TASKS.values() for kind in task.tokenizers}  # values of data.tokenizer but no paths
         for table, f, value in self.keys():
             if f.metadata["is_path"] and value and value not in kinds:
                 exists = os.path.exists(value) or f.name == "prepared"  # a folder to be written
@@ -272,7 +272,7 @@ def default_of(table: str, f: Field[Any]) -> Any:
 
 
 def complete_frozen(frozen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `frozen()` of a run with the keys that the run's version did not have.
+    """Return a run's `frozen()`, completed with the keys that did not exist in the version that wrote it.
 
     These get the values that correspond to that version. Keys of [model] that the run did not set get the values of its
     preset and variant.
@@ -302,7 +302,7 @@ def resolve_name(name: str) -> str | None:
     name = name.lower().replace("-", "_")
     if name in ("optimizer", "optim"):
         keys = "train.peak_lr, train.beta1, train.beta2, train.adam_eps or train.weight_decay"
-        raise UserError(f"{name}: unknown key, because the optimizer is always Adam; try {keys}")
+        raise UserError(f"{name}: unknown key; the optimizer is always Adam; try {keys}")
     owner = owner_of(name)
     return f"{owner}.{name}" if owner else KEY_SYNONYMS.get(name)
 

@@ -158,7 +158,8 @@ class RunFolder:
         elif self.weights():
             got, attempt = "an existing run folder that has lost its checkpoints step-N", "a new --out"
         else:
-            got, attempt = "a folder with other files" if self.path.is_dir() else "a file", "a new --out"
+            got = "a folder with other files" if self.path.is_dir() else describe_path(self.path)
+            attempt = "a new --out"
         return UserError(f"{self.path}: expected a new run folder, or --resume; got {got}; try {attempt}")
 
     # ---- writing

@@ -95,7 +95,7 @@ class CommonKeys:
     )
     pretokenizer: str = key(
         "words",
-        "Boundaries that a subword never crosses: words and punctuation (words; for plain text) or only white space"
+        "Boundaries that a subword never crosses: words and punctuation (words; for plain text) or only whitespace"
         " (whitespace; for tokenized text).",
         choices=PRETOKENIZERS,
     )
@@ -211,8 +211,8 @@ class TrainSection:
     )
     smoothing_over: str = key(
         "all",
-        "Classes that label smoothing distributes over: all V, the V - 1 incorrect ones, or the V - 2 incorrect ones"
-        " without padding.",
+        "Classes among which label smoothing distributes the probability: all V, the V - 1 incorrect ones, or the V - 2"
+        " incorrect ones without padding.",
         choices=SMOOTHING_CLASSES,
     )
     bpe_dropout: float = key(
@@ -232,8 +232,8 @@ class TrainSection:
     )
     precision: str = key(
         "float32",
-        "Dtype of the computation. On a GPU also tf32 (faster float32 GEMMs) and, with float32 master weights, bf16 or"
-        " fp16 (with loss scaling); float64 is for checks.",
+        "Dtype of the computation. On a GPU also tf32 (faster float32 matmuls) and, with float32 master weights, bf16"
+        " or fp16 (with loss scaling); float64 is for checks.",
         choices=PRECISIONS,
     )
     graphs: bool = key(

@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from train.files import WriteError, fsync
+from train.files import WriteError, fsync, unique_name
 
 CHECKPOINT = r"(step|best)-[0-9]+|best|averaged"  # names of the folders in `checkpoints`
-REPLACED = ".{}.replaced"  # the name of an old folder until its replacement is in place
 
 
 def hidden_name(path: Path, suffix: str) -> str:
@@ -29,9 +28,12 @@ def hidden_name(path: Path, suffix: str) -> str:
 
 
 @contextmanager
-def new_folder(target: Path) -> Iterator[str]:
-    """Create a hidden folder, yield its path, and rename it to `target`, which it replaces, after the block."""
-    partial = hidden_name(target, "partial")
+def new_folder(target: Path, replaces: bool = True) -> Iterator[str]:
+    """Create a hidden folder, yield its path, and rename it to `target`, which it replaces, after the block.
+
+    Without `replaces`, for a folder that the user named, `target` must be missing or empty.
+    """
+    partial = hidden_name(target, "partial") if replaces else unique_name(target.parent)
     try:
         if os.path.lexists(partial):
             try:
@@ -42,7 +44,7 @@ def new_folder(target: Path) -> Iterator[str]:
         os.makedirs(partial)
         yield partial
         fsync(partial)
-        replace_folder(partial, target)
+        (replace_folder if replaces else os.rename)(partial, target)
     finally:
         remove_partial(partial)
 
@@ -104,7 +106,7 @@ def original_name(path: Path) -> str:
 
 def finish_replacements(parent: Path) -> None:
     """Complete or undo every replacement of a checkpoint that a killed process left unfinished. Requires the lock."""
-    for old in parent.glob(REPLACED.format("*")):
+    for old in parent.glob(".*.replaced"):
         target = parent / original_name(old)
         with suppress(OSError):
             if not re.fullmatch(CHECKPOINT, target.name):

@@ -21,7 +21,7 @@ class RunReport:
     Args:
         run: the run folder.
         max_steps: the last step, for the remaining time.
-        progress: whether to show anything besides the files.
+        progress: whether to show anything other than the files.
         csv: whether to write metrics.csv too.
         tensorboard: whether to write tensorboard/ too.
     """
@@ -97,13 +97,6 @@ class RunReport:
         self._steps.done = state.step
         self._steps.details = f"loss {state.loss:.3f}  {state.speed:,.0f} tokens/s"
 
-    def time_left(self) -> str:
-        """Return the remaining time to max_steps as text: "1:02:03 left".
-
-        The estimate uses the pace of this process, including validation and writing.
-        """
-        return self._steps.time_left()
-
     def sync(self) -> None:
         """Force the metrics to disk, so no checkpoint is newer than the metrics. Report a file that was removed.
 
@@ -145,7 +138,7 @@ class RunReport:
         network = network_percentage(s.window_network, s.window_seconds) if ranks > 1 else ""
         self.write_line(
             f"step {s.step:,}/{self.max_steps:,}  epoch {s.in_epoch}  loss {s.loss:.4f}  lr {lr:.3g}  "
-            f"{s.speed:,.0f} tokens/s{network}  {self.time_left()}",
+            f"{s.speed:,.0f} tokens/s{network}  {self._steps.time_left()}",
             shown=2,
         )
 

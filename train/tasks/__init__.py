@@ -4,9 +4,9 @@
 from train.tasks import translation
 from train.tasks import language
 from train.tasks import parsing
-from train.tasks import labels
+from train.tasks import encoder_tasks
 
 # isort: on
 from train.tasks.task import TASKS, Task
 
-__all__ = ["TASKS", "Task", "labels", "language", "parsing", "translation"]
+__all__ = ["TASKS", "Task", "encoder_tasks", "language", "parsing", "translation"]

@@ -237,7 +237,7 @@ def format_links(links: Iterable[tuple[int, int]]) -> str:
 
 
 def word_links(tokenizer: TranslationTokenizer, t: ScoredTranslation) -> set[tuple[int, int]]:
-    """Return the links between words separated by white space: two words are aligned if any of their tokens are."""
+    """Return the links between words separated by whitespace: two words are aligned if any of their tokens are."""
     source = word_indices(tokenizer.source, t.source_ids)
     target = word_indices(tokenizer.target, t.hypothesis.tokens)
     return {(source[i], target[j]) for j, i in enumerate(t.links or ())}

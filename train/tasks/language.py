@@ -22,10 +22,11 @@ class LanguageKeys:
 
 
 @task
-class Language(Task[PlainTokenizer, PlainText, Windows]):
+class LanguageModeling(Task[PlainTokenizer, PlainText, Windows]):
     """Predict each token of a text from at most data.max_length tokens before it."""
 
     name = "language"
+    command = "generate"
     keys = LanguageKeys
     files = {"train": ("text",), "valid": ("valid_text",)}
     examples = "text"
@@ -74,6 +75,6 @@ def continue_text(
     if unknown := [c for c in dict.fromkeys(prompt) if tokenizer.special.unk_id in tokenizer.encode(c)]:
         raise UserError(
             f"prompt: expected only characters of the training text; got {', '.join(map(repr, unknown[:5]))}; "
-            "try another prompt"
+            "try leaving them out"
         )
     return tokenizer.decode(sample(model, [ids], n_tokens, window=window, **options)[0])

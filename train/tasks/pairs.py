@@ -36,7 +36,7 @@ class Line(NamedTuple):
     ids: list[int]  # its tokens, without EOS, truncated to the maximum length
 
 
-class Pairs(Task[T, Corpus, Batch], Generic[T]):
+class PairTask(Task[T, Corpus, Batch], Generic[T]):
     """Predict the second sequence of a pair from the first."""
 
     examples = "pairs"

@@ -43,6 +43,7 @@ class Task(Generic[T, C, B]):
     """
 
     name: ClassVar[str]
+    command: ClassVar[str] = ""  # the command that applies a trained model
     # A dataclass with the task's own keys of [data] (see models/fields.py). `train` gets an option for each of them.
     keys: ClassVar[type]
     files: ClassVar[Mapping[str, tuple[str, ...]]]  # maps "train" and "valid" to the keys that name their files
@@ -166,6 +167,12 @@ def missing_texts_error(files: Mapping[str, str], prepared: str) -> UserError:
         attempt = f"--data with the new path of {os.path.dirname(prepared)}"  # the texts are in a folder of `data`
     expected = "text files; got no such files" if others else "a text file; got no such file"
     return UserError(f"{', '.join(files.values())}: expected {expected}; try {attempt}")
+
+
+def task_error(path: object, expected: str, task: Task[Any, Any, Any]) -> UserError:
+    """Return the error for a model of another task than the expected one."""
+    attempt = f"; try npx-transformer {task.command}" if task.command else ""
+    return UserError(f"{path}: expected a model of the task {expected}; got one of {task.name}{attempt}")
 
 
 def option(name: str) -> str:

@@ -13,7 +13,7 @@ import npx
 from models.fields import key
 from models.search import SearchModel, greedy_search
 from train.tasks.decoding import decode_stream
-from train.tasks.pairs import Pairs
+from train.tasks.pairs import PairTask
 from train.tasks.protocols import Configuration, SourceModel
 from train.tasks.task import file_key, task
 from train.text.batches import Batch
@@ -40,10 +40,11 @@ class TranslationKeys:
 
 
 @task
-class Translation(Pairs[TranslationTokenizer]):
+class Translation(PairTask[TranslationTokenizer]):
     """Predict the second sentence of a pair from the first."""
 
     name = "translation"
+    command = "translate"
     keys = TranslationKeys
     files = {"train": ("train_src", "train_tgt"), "valid": ("valid_src", "valid_tgt")}
     scores = {"bleu": "BLEU", "chrf": "chrF"}

@@ -18,7 +18,7 @@ KIND = "affixes"
 ENDING = 3  # number of characters of an ending
 ENDING_MARK = "~"
 MIN_AFFIXES = 100
-# White space as in C's isspace, like EVALB: U+00A0 is part of a word.
+# Whitespace as in C's isspace, like EVALB: U+00A0 is part of a word.
 _SPACES = re.compile(r"[ \t\n\v\f\r]+")
 
 
@@ -27,7 +27,9 @@ class AffixTokenizer(Tokenizer):
 
     def __init__(self, spec: dict[str, Any], name: str = "tokenizer.json") -> None:
         super().__init__(spec, name)
-        is_affixes = spec["model"]["type"] == "WordLevel" and _splits_at_spaces(spec)
+        pretokenizer = spec.get("pre_tokenizer")
+        splits_at_spaces = isinstance(pretokenizer, dict) and pretokenizer.get("type") == "WhitespaceSplit"
+        is_affixes = spec["model"]["type"] == "WordLevel" and splits_at_spaces
         self._affixes = spec["model"]["vocab"] if is_affixes else {}
 
     def word_starts(self) -> list[bool]:
@@ -45,11 +47,6 @@ class AffixTokenizer(Tokenizer):
             return super().encode_batch(texts)
         ids, unknown = self._affixes, self.special.unk_id
         return [[ids.get(affix, unknown) for affix in affixes(split_words(text), ids)] for text in texts]
-
-
-def _splits_at_spaces(spec: dict[str, Any]) -> bool:
-    pretokenizer = spec.get("pre_tokenizer")
-    return isinstance(pretokenizer, dict) and pretokenizer.get("type") == "WhitespaceSplit"
 
 
 def affix_spec(sentences: Iterable[Sequence[str]], symbols: Sequence[str], vocab_size: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from train.errors import UserError
 from train.text.corpus import Corpus, IntArray
 
 ORDER = 2  # version of the batch order (see `Batches`); a resumed run keeps the version that it started with
-HALVED = range(80, 160)  # numbers of batches for which an epoch is sorted in two random halves
+TWO_POOL_BATCHES = range(80, 160)  # an epoch of this many batches is split at random into two pools
 POOL_BATCHES = 32  # version 1: size of the smallest pool in batches; the largest is 8 times as large
 
 
@@ -63,11 +63,12 @@ class Batches:
     batches of all pools are shuffled. The result depends only on (seed, epoch). The versions of `order` differ in the
     pools and in the sorting:
 
-        2   One pool, or two if the number of batches is in HALVED: for these sizes few pairs have equal lengths, and
-            the padding of two pools is still small. Pairs are sorted by the length L of the longer side, which limits
-            the batch. Pairs of equal L are sorted by |source| - |target|, ascending for even L and descending for odd
-            L, so that both lengths change little from each pair to the next. If the text fills at least two batches,
-            the first batch of a pool has a random fraction of the token budget, which shifts all later boundaries.
+        2   One pool, or two if TWO_POOL_BATCHES contains the number of batches: for these sizes few pairs have equal
+            lengths, and the padding of two pools is small. Pairs are sorted by the length L of the longer side, which
+            limits the batch. Pairs of equal L are sorted by |source| - |target|, ascending for even L and descending
+            for odd L, so that both lengths change little from each pair to the next. If the text fills at least two
+            batches, the first batch of a pool has a random fraction of the token budget, which shifts all later
+            boundaries.
         1   Many small pools, sorted by the length of the longer side, then by that of the source.
 
     benchmarks/padding.py measures the padding, and how often two pairs that share a batch do so in the next epoch.
@@ -92,7 +93,7 @@ class Batches:
             pool_batches = min(max(POOL_BATCHES, n_batches / 16), 8 * POOL_BATCHES)
             n_pools = max(1, round(n_batches / pool_batches), min(2, int(n_batches / 8)))
         else:
-            n_pools = 2 if int(n_batches) in HALVED else 1
+            n_pools = 2 if int(n_batches) in TWO_POOL_BATCHES else 1
         self._pool_size = -(-len(corpus) // n_pools)  # pairs
         self._shifts = n_batches >= 2  # a text that fits in one batch is not divided
 

@@ -63,7 +63,7 @@ class Merges:
         return np.where(self._keys[positions] == keys, self._rank_of[positions], NO_MERGE)
 
     def spell(self, tokens: IntArray) -> NDArray[np.int64]:
-        """Return the symbols that were merged into the tokens (n,), concatenated."""
+        """Return the concatenated symbols from which each of the tokens (n,) was merged."""
         lengths = self.spelling_lengths[tokens]
         ends = np.cumsum(lengths)
         positions = np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)

@@ -44,9 +44,8 @@ def prepare(
     """Encode two files whose lines translate each other into the folder `out_dir`, and open the result.
 
     A pair is skipped (and counted) if a side is empty or longer than `max_length` tokens, end token included. A folder
-    that already holds the result for the same text, tokenizer and `max_length` is reused. `meta.json` is written last,
-    so an interrupted preparation is never mistaken for a complete one. `on_progress` receives the number of pairs read
-    so far.
+    that already holds the result for the same text, tokenizer and `max_length` is reused. `on_progress` receives the
+    number of pairs read so far.
 
     Raises `UserError` for unreadable files, for different numbers of lines, if no pair remains, and if `out_dir` cannot
     be written.

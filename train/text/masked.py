@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from train.text.batches import ORDER, Batches
 from train.text.bpe_dropout import EpochExamples
 from train.text.corpus import Corpus
-from train.text.labeled import LabeledBatch, PreparedText, describe_texts
+from train.text.labeled_text import LabeledBatch, PreparedText, describe_texts
 from train.text.tokenizer import SPECIALS
 
 MASK_RATE = 0.15

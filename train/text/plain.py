@@ -1,6 +1,6 @@
 """Plain text for language models: a lossless tokenizer, and a text as one sequence of tokens.
 
-White space is preserved: `decode(encode(text))` is the text. Lines are read as in lines.py (a carriage return before
+Whitespace is preserved: `decode(encode(text))` is the text. Lines are read as in lines.py (a carriage return before
 the line feed and a byte order mark are dropped) and each is encoded with its line feed, so the tokens do not depend on
 how the text is divided into chunks.
 """
@@ -33,12 +33,12 @@ from train.text.tokenizer import (
 
 KINDS = ("characters", "bpe")
 FORMAT, TOKENS = 2, "text.tokens"  # version and name of the prepared file
-# Words with the space before them, digits, symbols, line feeds, other white space; no subword spans two of these.
+# Words with the space before them, digits, symbols, line feeds, other whitespace; no subword spans two of these.
 WORDS = r" ?[\p{L}\p{M}]{1,100}| ?\p{N}{1,100}| ?[^\s\p{L}\p{M}\p{N}]{1,100}|\n|[^\S\n]{1,100}|[\s\S]"
 
 
 class PlainTokenizer(Tokenizer):
-    """A vocabulary of characters, or of subwords of UTF-8 bytes, that preserves white space."""
+    """A vocabulary of characters, or of subwords of UTF-8 bytes, that preserves whitespace."""
 
     @classmethod
     def from_files(cls, paths: Sequence[str | PathLike[str]], kind: str, vocab_size: int) -> Self:
@@ -65,7 +65,7 @@ class PlainTokenizer(Tokenizer):
         return cls(tokenizer_spec(model, None, pretokenizer, decoders.ByteLevel()))
 
     def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        """Return the text of each sequence of ids, white space included; special ids are dropped."""
+        """Return the text of each sequence of ids, whitespace included; special ids are dropped."""
         ids = [[int(i) for i in sequence] for sequence in sequences]
         return self._call(self._engine.decode_batch, ids, skip_special_tokens=True)
 

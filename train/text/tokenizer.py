@@ -1,6 +1,6 @@
 r"""Text to token ids and back: a joint subword vocabulary trained on the training text (section 5.1 of the paper).
 
-Each run of white space becomes one space. The text is split into words, each with the space before it; a word is
+Each run of whitespace becomes one space. The text is split into words, each with the space before it; a word is
 spelled in UTF-8 bytes (one printable character per byte, "Ġ" for a space) and segmented into subwords:
 
     bpe        byte-pair encoding: apply the earliest learned merge repeatedly                     (EN-DE in the paper)
@@ -51,9 +51,9 @@ BYTES = dict(zip(map(chr, _PRINTABLE), _PRINTABLE, strict=True)) | {
 MIN_VOCAB_SIZE = len(SPECIALS) + len(ALPHABET)
 # Unicode's White_Space, spelled out because Python's \s also matches U+001C to U+001F.
 SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-SPACE = "\u2581"  # the sign for a space in a subword, as SentencePiece writes it
+SPACE = "\u2581"  # the symbol for a space in a subword, as SentencePiece writes it
 SPECIAL_IDS = "special_ids"  # key in a tokenizer of another program, which has no tokens named as in SPECIALS
-REMEDY = "a copy of the file, or training the tokenizer again"  # for a damaged file
+REMEDY = "copying the file again, or training the tokenizer again"  # for a damaged file
 _SPACE_RUN = re.compile(f"[{SPACES}]+")
 
 
@@ -174,7 +174,7 @@ class Tokenizer:
         spec = read_json(path, "a Hugging Face tokenizer.json", REMEDY)
         if not isinstance(spec, dict) or not isinstance(spec.get("model"), dict):
             raise UserError(
-                f"{path}: expected a Hugging Face tokenizer.json; got JSON without a 'model'; try another file"
+                f"{path}: expected a Hugging Face tokenizer.json; got JSON without 'model'; try that of a run"
             )
         return cls(spec, str(path))
 
@@ -230,7 +230,10 @@ class Tokenizer:
         return [x if x in SPECIALS else decoders.ByteLevel().decode([x]).replace(" ", SPACE) for x in spellings]
 
     def spelling(self, token_id: int) -> str:
-        """Return one token as the vocabulary spells it, with a space as a sign and non-text bytes as in <0xC3>."""
+        """Return one token as the vocabulary spells it.
+
+        A space is a visible symbol, and bytes that are not text are written as in <0xC3>.
+        """
         token = self._engine.id_to_token(int(token_id)) or ""
         data = bytes(BYTES[x] for x in token) if BYTES.keys() >= {*token} else token.encode()
         return "".join(
@@ -258,7 +261,7 @@ def check_surrogates(texts: Iterable[str]) -> None:
 
 
 def normalize(text: str) -> str:
-    """Return the text with each run of white space replaced by one space and none at the ends, as from decoding."""
+    """Return the text as decoding would: each run of whitespace becomes one space, with none at the ends."""
     return _SPACE_RUN.sub(" ", text).strip(" ")
 
 

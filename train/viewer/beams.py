@@ -27,7 +27,7 @@ def draw_beam(tree: Tree, best: Any, tokenizer: Any, sentence: str, path: Path, 
     """Draw the search tree.
 
     Args:
-        best: the final hypotheses, best first; the path to the first one is drawn thick.
+        best: the final hypotheses, best first; the path to the first one is drawn as a thick line.
     """
     from matplotlib.patches import Rectangle
 

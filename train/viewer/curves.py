@@ -1,7 +1,6 @@
 """Plot the curves of one or more runs from metrics.jsonl: loss, scores, learning rate, gradient norm, throughput."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ PANELS: dict[str, tuple[str, str, Sequence[tuple[str, str]], bool]] = {
         False,
     ),
 }
+LARGEST = 1e150  # the ticks of matplotlib overflow near the largest double; excludes NaN and infinity
 HUES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
 DASHES = {"train": "-", "valid": "--"}
 
@@ -55,7 +55,7 @@ def series(metrics: Sequence[Mapping[str, Any]]) -> Series:
             points = [
                 (entry["step"], float(entry[key]))
                 for entry in metrics
-                if entry["kind"] == kind and isinstance(entry.get(key), (int, float)) and isfinite(entry[key])
+                if entry["kind"] == kind and isinstance(entry.get(key), (int, float)) and abs(entry[key]) < LARGEST
             ]
             if points:
                 panels.setdefault(name, {})[kind] = points

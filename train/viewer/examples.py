@@ -8,7 +8,7 @@ from typing import Any
 from train.errors import UserError
 from train.run.folder import RunFolder
 from train.tasks import TASKS
-from train.tasks.labeling import text_of
+from train.tasks.line_predictions import text_of
 from train.tasks.parsing.task import read_clean_trees
 from train.tasks.parsing.trees import escape_brackets
 from train.text.corpus import Corpus

@@ -113,15 +113,15 @@ BLOCKS = {
         ),
     ),
     "residual.post": Explanation(
-        "The output of the sub-layer is added to its input, so that each sub-layer only learns a change; each row is "
-        "then scaled to a common size.",
+        "The output of the sub-layer is added to its input, so each sub-layer needs to learn only a change; each row "
+        "is then scaled to a common size.",
         ("y = norm(s),  s = {x} + f(x){alpha}",),
         f"{NORM_BACKWARD}The sum then passes its gradient to both inputs: through the sub-layer, and around it.",
         ("∂f(x) = ∂s,  ∂x = {factor}∂s + what returns through f",),
     ),
     "residual.pre": Explanation(
         "Each row is scaled to a common size before the sub-layer, whose output is added to the unscaled input, so "
-        "that each sub-layer only learns a change.",
+        "that each sub-layer needs to learn only a change.",
         ("y = x + f(norm(x))",),
         "The sum passes its gradient to both inputs: unchanged around the sub-layer, and through it. The gradient that "
         f"returns from the sub-layer passes through the norm. {NORM_BACKWARD}",
@@ -129,7 +129,7 @@ BLOCKS = {
     ),
     "residual.sandwich": Explanation(
         "Each row is scaled to a common size before the sub-layer and again after it; the result is added to the "
-        "unscaled input, so that each sub-layer only learns a change.",
+        "unscaled input, so that each sub-layer needs to learn only a change.",
         ("y = x + norm′(f(norm(x)))",),
         "The sum passes its gradient to both inputs: unchanged around the sub-layer, and through its two norms. "
         f"{NORM_BACKWARD}",
@@ -169,11 +169,11 @@ FIXED = "fixed, no gradient"
 
 # What the loss compares the predictions with, for a model that translates or parses, and for a language model.
 OWN_OUTPUT = (
-    "The loss compares each prediction with the model's own output, because the page knows no reference: it is the "
-    "mean of −log p of the output's tokens, and small if the model is sure."
+    "The loss compares each prediction with the model's own output, because no reference translation is available: it "
+    "is the mean of −log p of the output's tokens, and small if the model is sure."
 )
 OWN_LABELS = (
-    "The loss compares each prediction with the model's own label, because the page knows no reference: it is the mean "
+    "The loss compares each prediction with the model's own label, because no gold label is available: it is the mean "
     "of −log p of the predicted labels, and small if the model is sure."
 )
 NEXT_TOKEN = (
@@ -201,7 +201,7 @@ TEXT_SIGNS = {"␣": "a space", "⏎": "a line break"}
 
 
 def notation(task: str, is_shared: bool, size: int) -> dict[str, Any]:
-    """Return a text about the vocabulary, and the signs of tokens with their meanings."""
+    """Return a text about the vocabulary, and the symbols used in tokens with their meanings."""
     text, signs = {
         "text": (TEXT_TOKENS, TEXT_SIGNS),
         "classification": (SUBWORDS + LABELED, LABELED_SIGNS),

@@ -21,7 +21,7 @@ from train.tasks.parsing.linearize import tree_from_tokens
 from train.tasks.parsing.tokenizer import TreeTokenizer
 from train.tasks.parsing.trees import escape_brackets, write_tree
 from train.text.affixes import split_words
-from train.text.labeled import is_label_tokenizer
+from train.text.labeled_text import is_label_tokenizer
 from train.text.plain import PlainTokenizer
 
 MAX_TOKENS = 256  # maximum tokens of an inspected sentence, end of sentence included
@@ -34,7 +34,7 @@ TEXT_AXES = {"text": ("token", "attended token")}  # the attention of a language
 
 
 BEGIN = "<s>"  # label of the position before the first token
-WHITE_SPACE = str.maketrans({" ": "\u2423", "\n": "\u23ce", "\t": "\u21e5"})
+WHITESPACE = str.maketrans({" ": "\u2423", "\n": "\u23ce", "\t": "\u21e5"})
 
 
 class Head(NamedTuple):
@@ -86,12 +86,12 @@ def is_parser(tokenizer: Any) -> bool:
 def labels(tokenizer: Any, ids: Sequence[int], side: str = "target") -> list[str]:
     """Return each token of the source or the target as text; different tokens have different texts.
 
-    A token that continues a word begins with a dot. White space is shown as signs, a special token by its name, and the
-    bytes of an incomplete character in hexadecimal, as in <0xC3>. In a language model's text, which keeps its white
-    space, no token begins with a dot.
+    A token that continues a word begins with a dot. Whitespace is shown as visible symbols, a special token by its
+    name, and the bytes of an incomplete character in hexadecimal, as in <0xC3>. In a language model's text, which keeps
+    its whitespace, no token begins with a dot.
     """
     if isinstance(tokenizer, PlainTokenizer):
-        texts = [text.translate(WHITE_SPACE) for text in tokenizer.decode_batch([[i] for i in ids])]
+        texts = [text.translate(WHITESPACE) for text in tokenizer.decode_batch([[i] for i in ids])]
         return [text if is_readable(text) else tokenizer.spelling(i) for i, text in zip(ids, texts, strict=True)]
     if tokenizer.src_vocab_size is not None:
         tokenizer = getattr(tokenizer, side)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import npx
-from autograd import Memory, observing
+from autograd import MemoryProfiler, observing
 from models import FlatParameters
 from train.tasks import Task
 from train.viewer.picture import new_figure, plain_text, write
@@ -13,18 +13,18 @@ MIB = 2**20
 LARGEST = 5  # number of layers listed by name
 
 
-def measure_memory(task: Task, model: Any, batch: Any, settings: Any) -> Memory:
+def measure_memory(task: Task, model: Any, batch: Any, settings: Any) -> MemoryProfiler:
     """Measure one forward and backward pass of a batch with the [train] settings; excludes weights and gradients."""
     FlatParameters(model)  # as in training: the flat buffers exist before the pass
     model.train()
     how = {"label_smoothing": settings.label_smoothing, "smoothing_classes": settings.smoothing_over}
-    with npx.keyed(settings.seed, 1), observing(Memory()) as memory:
+    with npx.keyed(settings.seed, 1), observing(MemoryProfiler()) as memory:
         model.loss(*task.sequences(batch), **how, loss_normalizer=batch.n_target_tokens).backward()
     model.eval()
     return memory
 
 
-def draw_memory(memory: Memory, batch: str, path: Path, source: str) -> Path:
+def draw_memory(memory: MemoryProfiler, batch: str, path: Path, source: str) -> Path:
     """Plot live memory, its peak and the layers that add the most; `batch` describes the batch in words."""
     live = [sample.live / MIB for sample in memory.samples]
     turn = sum(sample.phase == "forward" for sample in memory.samples)

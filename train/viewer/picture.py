@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError, pip_install
-from train.files import atomic_write, write_text
+from train.files import atomic_write
 from train.text.xml import xml_safe
 
 KINDS = (".png", ".svg")
@@ -85,7 +85,8 @@ def write(figure: Any, path: Path, title: str, alt: str, source: str, write_thro
         figure.savefig(drawn, format=path.suffix[1:], dpi=DPI, metadata=about)
     with atomic_write(path, write_through=write_through) as file:
         file.write(xml_safe(drawn.getvalue().decode()).encode() if svg else drawn.getvalue())
-    write_text(text := alt_text_path(path), f"{title}\n\n{alt}\n\n{SOURCE_LINE.decode()}{source}.\n")
+    with atomic_write(text := alt_text_path(path), "t", write_through) as file:
+        file.write(f"{title}\n\n{alt}\n\n{SOURCE_LINE.decode()}{source}.\n")
     return text
 
 

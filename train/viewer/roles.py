@@ -94,7 +94,7 @@ class EvaluationText:
 def measure_roles(
     model: Any, text: EvaluationText, progress: Callable[[int, int], object] = lambda done, of: None
 ) -> tuple[tuple[float, float], list[Role]]:
-    """Return the loss (nats per token) and the score of the unablated model, and the role of every head.
+    """Return the loss (nats per token) and the score of the model without ablation, and the role of every head.
 
     `progress(done, total)` is called before each head.
     """
@@ -152,9 +152,9 @@ def draw_roles(
     below = (
         "at ...: fraction of maximum weights; loss increase in nats per token; colors: from the least (dark) to the "
     )
-    below += f"greatest (light) value of a column.\nUnablated model: {baseline[0]:.3f} nats per token{score}."
+    below += f"greatest (light) value of a column.\nModel without ablation: {baseline[0]:.3f} nats per token{score}."
     axis.text(-0.5, len(roles) - 0.1, below, fontsize=7.5, va="top", color="0.3")
-    alt = [f"{title}. Unablated model: {baseline[0]:.4f} nats per token{score}."]
+    alt = [f"{title}. Model without ablation: {baseline[0]:.4f} nats per token{score}."]
     for role in roles:
         numbers = ", ".join(f"{about} {role.measures[name]:.3f}" for name, about in columns.items())
         alt.append(f"{role.head}{f' ({role.name})' if role.name else ''}: {numbers}.")

@@ -1,4 +1,4 @@
-"""Answers to the page's questions about sentences. Each takes {"text": ...} or the id of a recent sentence.
+"""Answers to the page's requests about sentences. Each takes {"text": ...} or the id of a recent sentence.
 
 translate     the output with its search, the alternatives, all heads and each layer's prediction; a language model
               reads the text instead, and a classifier or tagger labels it. Sends {"so_far"} during the search.
@@ -39,20 +39,22 @@ from train.viewer.inspection import (
     summary,
     translate,
 )
-from train.viewer.labeled import read_labels
+from train.viewer.label_inspection import read_labels
 from train.viewer.step import to_json
 from train.viewer.trace import Trace
 
-# Beam size, alternatives per token, and recent sentences whose parts can be opened.
+# Maximum beam size, number of alternatives shown per token, and number of recent sentences kept in memory so that their
+# parts can be opened.
 MAX_BEAM, ALTERNATIVES, RECENT = 8, 5, 8
 TRACED = 2  # number of traces kept in memory: they are large, but pages in two tabs need one each
-NEXT_TOKENS, MAX_CONTINUATION = 40, 400  # number of tokens shown of a distribution, and of a continuation
+# Number of tokens shown for a distribution, and maximum number of tokens in a continuation.
+NEXT_TOKENS, MAX_CONTINUATION = 40, 400
 Send = Callable[[Mapping[str, Any]], None]
-EXPIRED = "this sentence is no longer in memory, or the part is unknown; try translating again"
+EXPIRED = "this sentence is no longer in memory, or it has no such part; try translating it again"
 
 
 class Sentences:
-    """A model and the sentences of recent questions."""
+    """A model and the sentences of recent requests."""
 
     def __init__(self, model: Any, tokenizer: Any, config: Any) -> None:
         self.model, self.tokenizer, self.config = model, tokenizer, config
@@ -151,7 +153,10 @@ class Sentences:
         }  # fmt: skip
 
     def label(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
-        """Predict the label of a text, or the tags of its words; `positions` are the tokens they are predicted from."""
+        """Predict the label of a text, or the tags of its words.
+
+        `positions` holds the index of the token from which each label is predicted.
+        """
         model, tokenizer = self.model, self.tokenizer
         text, ablated = text_of(query), self.ablated_heads(query)
         with ablate_heads(model, ablated):
@@ -236,7 +241,9 @@ class Sentences:
         limit = max_source_tokens(self.model)
         fits = isinstance(ids, list) and all(type(i) is int and 0 <= i < self.tokenizer.n_outputs for i in ids)
         if not fits or len(ids) > limit or any(i in (c.pad_id, c.bos_id) for i in ids) or c.eos_id in ids[:-1]:
-            raise UserError(f"prefix: expected a list of at most {limit} valid token ids; try translating again")
+            raise UserError(
+                f"prefix: expected a list of at most {limit} valid token ids; try translating the sentence again"
+            )
         return ids
 
     def ablated_heads(self, query: Mapping[str, Any]) -> list[Head]:

@@ -111,7 +111,7 @@ class Page:
     """The page: the metrics of runs by name, and the model of the first run, if it could be loaded.
 
     Args:
-        examples: sentences with which the page opens; it analyzes the first one without being asked.
+        examples: sentences that the page offers; the first one is analyzed automatically.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Page:
         self.model, self.tokenizer, self.config, self.source = model, tokenizer, config, source
         self.examples = list(examples)
         self.blocks = []
-        self.unavailable_reason = "" if model else "no run was given; start with npx-transformer serve RUN"
+        self.unavailable_reason = "" if model else "no run was given; start the server with npx-transformer serve RUN"
         self.inference = Inference()
         self.sentences = Sentences(model, tokenizer, config) if model else None
         if model:

@@ -22,6 +22,7 @@ KNOWN = {
     "absolute", "concatenate", "exp", "log", "matmul", "max", "maximum", "mean", "min", "minimum", "power", "relu",
     "reshape", "sigmoid", "softmax", "sqrt", "stack", "sum", "swapaxes", "tanh", "transpose",
 }  # fmt: skip
+ROW = 88  # between the centers of the graph's rows, whose boxes are 52 high
 # Limits: characters of an expression, nodes, numbers per node and per variable.
 MAX_CHARACTERS, MAX_NODES, MAX_SIZE, MAX_VALUES = 400, 60, 64, 64
 
@@ -183,14 +184,8 @@ def describe(recorder: StepRecorder, names: Mapping[int, str], titles: Mapping[i
             "source": recorder.source[step.number], "gradient": to_json(step.g),
             "returned": [to_json(g) for g in step.gradients], "accumulation": step.handling,
         })  # fmt: skip
-    graph = [
-        Box(node["key"], [node["name"], f"{format_array(np.array(node['value'], float))}"], node["leaf"],
-            [(i, "") for i in node["inputs"]])
-        for node in nodes
-    ]  # fmt: skip
-    for box in graph:
-        box.lines[1] = box.lines[1][:24].ljust(16)  # leave room for the gradient
-    layout = Layout(graph)
+    graph = [Box(node["key"], box_lines(node), node["leaf"], [(i, "") for i in node["inputs"]]) for node in nodes]
+    layout = Layout(graph, ROW)
     edges = iter(layout.lines)  # in the order of boxes and their inputs
     for node in nodes:
         node["x"], node["y"], node["width"] = (at[node["key"]] for at in (layout.x, layout.y, layout.width))
@@ -201,6 +196,12 @@ def describe(recorder: StepRecorder, names: Mapping[int, str], titles: Mapping[i
     visited = sorted((step for step in steps if step.visit is not None), key=lambda step: step.visit or 0)
     backward_order = [key[step.number] for step in visited]
     return {"nodes": nodes, "backward_order": backward_order, "sums": so_far, "width": width, "height": height}
+
+
+def box_lines(node: Mapping[str, Any]) -> list[str]:
+    """Return lines as wide as those in the box of a node: its name, and its value or the shape of a matrix."""
+    value = np.array(node["value"], float)
+    return [node["name"], (format_array(value)[:24] if value.ndim < 2 else "").ljust(16)]  # room for the gradient
 
 
 def to_json(array: Any) -> Any:

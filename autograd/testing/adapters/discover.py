@@ -113,7 +113,7 @@ def custom_gradients(module: ModuleType) -> Iterator[CustomGradient]:
     """
     names = {name: value for name, value in vars(module).items() if is_defined_in(module, value)}
     for name, value in names.items():
-        backward = partner(name, names)
+        backward = matching_backward(name, names)
         if name.startswith("_") and backward is None:
             continue
         gradient = adapt(value, backward)
@@ -121,7 +121,7 @@ def custom_gradients(module: ModuleType) -> Iterator[CustomGradient]:
             yield gradient._replace(name=name)
 
 
-def partner(name: str, names: dict[str, Any]) -> Any:
+def matching_backward(name: str, names: dict[str, Any]) -> Any:
     """Return the backward function whose name matches that of a forward function; None if there is none."""
     if not is_plain(names[name]):
         return None

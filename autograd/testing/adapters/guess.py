@@ -8,7 +8,7 @@ from typing import Any
 
 import npx
 from autograd.engine import Tensor
-from autograd.testing.problem import is_float, quiet
+from autograd.testing.problem import floating_point_warnings_ignored, is_float
 
 np = npx.host
 SHAPES = ((4, 6), (6, 5), (5,), (6,), (4,), (2, 3, 6), (2, 3, 6, 6), (3, 3, 3, 3), (3,), (6, 6), (2, 3, 3), ())
@@ -26,8 +26,8 @@ def guess_inputs(operation: Any, seed: int = 0) -> list[Any]:
     names = required_names(operation)
     accepted_forward: list[Any] | None = None
     for positive in (False, True):
-        candidates = [[*choices(name, seed + i, positive)] for i, name in enumerate(names)]
-        for inputs in islice(by_rank(candidates), MAX_TRIED):
+        candidates = [[*candidate_values(name, seed + i, positive)] for i, name in enumerate(names)]
+        for inputs in islice(combinations_by_rank(candidates), MAX_TRIED):
             if not any(map(is_float, inputs)):
                 continue
             result = accepts(operation, inputs)
@@ -63,7 +63,7 @@ def required_names(operation: Any) -> list[str]:
     return names or ["x"]
 
 
-def choices(name: str, seed: int, positive: bool) -> Iterator[Any]:
+def candidate_values(name: str, seed: int, positive: bool) -> Iterator[Any]:
     """Yield values for an argument, the most likely first."""
     rng = np.random.default_rng(seed)
     integers = [rng.integers(0, 3, size=shape) for shape in ((4,), (2, 3), (4, 6))]
@@ -81,7 +81,7 @@ def choices(name: str, seed: int, positive: bool) -> Iterator[Any]:
         yield from (*floats, *integers, *NUMBERS, *masks)
 
 
-def by_rank(candidates: list[list[Any]]) -> Iterator[list[Any]]:
+def combinations_by_rank(candidates: list[list[Any]]) -> Iterator[list[Any]]:
     """Yield combinations of one candidate per argument, in the order of the sum of the candidates' positions."""
 
     def with_sum(position: int, total: int) -> Iterator[list[Any]]:
@@ -102,7 +102,7 @@ def accepts(operation: Callable[..., Tensor], inputs: list[Any]) -> str:
     arguments = [Tensor(x.copy(), requires_grad=True) if is_float(x) else x for x in inputs]
     reached = ""
     try:
-        with quiet():
+        with floating_point_warnings_ignored():
             y = operation(*arguments)
             if not isinstance(y, Tensor):
                 return ""

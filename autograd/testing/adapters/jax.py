@@ -6,7 +6,7 @@ from typing import Any
 import npx
 from autograd.testing.adapters import jaxpr
 from autograd.testing.adapters.base import Backward, Call, ForeignOperation, convert_rejections, import_framework
-from autograd.testing.problem import is_array, quiet
+from autograd.testing.problem import floating_point_warnings_ignored, is_array
 from npx import Array
 
 
@@ -83,7 +83,11 @@ class JaxOperation(ForeignOperation):
 
     def run(self, function: Callable[..., Any], arrays: list[Array], key: str) -> list[Any]:
         """Return the results of a function of arrays. The key, shapes and dtypes identify the computation."""
-        with self.x64(any(x.dtype == "float64" for x in arrays)), quiet(), convert_rejections():
+        with (
+            self.x64(any(x.dtype == "float64" for x in arrays)),
+            floating_point_warnings_ignored(),
+            convert_rejections(),
+        ):
             if self.numpy:
                 signature = key, *((x.shape, x.dtype.name) for x in arrays)
                 try:

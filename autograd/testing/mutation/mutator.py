@@ -185,7 +185,7 @@ class Mutator:
                     for i in range(last + 1):
                         self.mutate_gradient(backward, gx, i)
                     for i in range(last):
-                        other = template(f"planted.exchanged(them, {i})", them=gx)
+                        other = template(f"planted.swapped(them, {i})", them=gx)
                         self.add(backward, "swapped operands", gx, other, i + 1)
             return
         for gx in self.gradients(result.elts):
@@ -211,10 +211,10 @@ class Mutator:
         helper = self.code.resolve(gx.func) if isinstance(gx, ast.Call) else None
         may_be_none = helper is not None and any(getattr(v, "value", v) is None for v in returned(helper))
         for kind, change in ON_A_GRADIENT:
-            over = g if kind == "gradient written over" else None
+            over = g if kind == "gradient overwritten" else None
             if kind == "sign" and isinstance(gx, ast.UnaryOp):
                 continue  # the rule for signs does the same
-            if kind == "gradient written over" and over in (None, ast.unparse(gx)):
+            if kind == "gradient overwritten" and over in (None, ast.unparse(gx)):
                 continue  # the result is the incoming gradient
             change = change.replace("(g,", f"({over},")
             if i is not None:

@@ -25,7 +25,7 @@ KINDS = {
     "changed comparison": ">= for >, an inverted mask, swapped branches, min for max",
     "changed power": "an exponent decreased by one, a root or a square removed",
     "rounded": "an intermediate value rounded to float32 or float16",
-    "gradient written over": "the incoming gradient used as a workspace",
+    "gradient overwritten": "the incoming gradient used as a workspace",
 }
 # Mutations of any returned gradient gx of a function with incoming gradient g.
 ON_A_GRADIENT = [
@@ -35,7 +35,7 @@ ON_A_GRADIENT = [
     ("detached input", "None"),
     ("rounded", "planted.rounded(gx, 'float32')"),
     ("rounded", "planted.rounded(gx, 'float16')"),
-    ("gradient written over", "planted.written_over(g, gx)"),
+    ("gradient overwritten", "planted.overwritten(g, gx)"),
 ]
 # Calls without numbers in their arguments, and calls with numbers only in the first argument; the other arguments are
 # shapes.

@@ -40,7 +40,7 @@ class planted:
         return tuple(planted.changed(gx, change) if k == i else gx for k, gx in enumerate(gradients))
 
     @staticmethod
-    def exchanged(gradients: Any, i: int) -> Any:
+    def swapped(gradients: Any, i: int) -> Any:
         """Return the gradients with the i-th and the next one swapped."""
         if not isinstance(gradients, (tuple, list)):
             return gradients
@@ -56,7 +56,7 @@ class planted:
         return gx.astype(dtype).astype(gx.dtype) if hasattr(gx, "astype") else gx
 
     @staticmethod
-    def written_over(g: Any, gx: Any) -> Any:
+    def overwritten(g: Any, gx: Any) -> Any:
         """Store the result in the incoming gradient g if their shapes and dtypes agree."""
         if not fits(gx, g):
             return gx
@@ -65,7 +65,7 @@ class planted:
 
     @staticmethod
     def vjp_of_last_call(vjp: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a vjp that uses the values saved by the latest call of the operation."""
+        """Return a vjp that uses the values saved by the latest call to the operation."""
         planted.last_vjp = vjp
         return wraps(vjp)(lambda *args: planted.last_vjp(*args))
 

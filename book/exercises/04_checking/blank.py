@@ -6,7 +6,7 @@ import numpy as np
 def inputs():
     """Return a list of pairs x (rows, columns), g (rows,) on which a gradient check exposes three bugs.
 
-    The operation is y = max(x) - mean(x) of each row. Here are its right gradient and three wrong ones:
+    The operation is y = max(x) - mean(x) of each row. Here are its correct gradient and three wrong ones:
 
         top = x == x.max(axis=1, keepdims=True)
         right   g[:, None] * (top / top.sum(axis=1, keepdims=True) - 1 / x.shape[1])
@@ -14,6 +14,6 @@ def inputs():
         second  g[:, None] * (top / top.sum(axis=1, keepdims=True) - 1 / x.shape[0])
         third   (top / top.sum(axis=1, keepdims=True) - 1 / x.shape[1])
 
-    The check moves all equal numbers of a row together and compares slopes. The right gradient must pass it.
+    The check moves all equal numbers of a row together and compares slopes. The correct gradient must pass it.
     """
     return [(..., ...)]  # yours

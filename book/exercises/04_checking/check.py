@@ -15,7 +15,7 @@ def max_gradient(x):
 
 
 VJPS = {
-    "the right gradient": lambda x, g: g[:, None] * (max_gradient(x) - 1 / x.shape[1]),
+    "the correct gradient": lambda x, g: g[:, None] * (max_gradient(x) - 1 / x.shape[1]),
     "the first bug": lambda x, g: g[:, None] * ((x == x.max(axis=1, keepdims=True)) - 1 / x.shape[1]),
     "the second bug": lambda x, g: g[:, None] * (max_gradient(x) - 1 / x.shape[0]),
     "the third bug": lambda x, g: max_gradient(x) - 1 / x.shape[1],
@@ -50,11 +50,11 @@ def yours(module, _):
     if any(g.size for g in ties) and not any(g.any() for g in ties):
         condition = " with g = 0 at each tie"
     message = {True: "{} passes" + condition, False: "{} does not pass"}
-    return [message[ok].format(name) for name, ok in passed.items() if ok != (name == "the right gradient")]
+    return [message[ok].format(name) for name, ok in passed.items() if ok != (name == "the correct gradient")]
 
 
 STAGES = [
-    Stage("a bug passes on these inputs, or the right gradient fails", lambda seed: [(0,)], yours,
+    Stage("a bug passes on these inputs, or the correct gradient fails", lambda seed: [(0,)], yours,
           lambda _: [], lambda _: "inputs()"),
 ]  # fmt: skip
 AFTER = """\

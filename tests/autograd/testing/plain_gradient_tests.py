@@ -10,7 +10,7 @@ import pytest
 from autograd import Tensor
 from autograd import neural as nn
 from autograd import operations as ops
-from npx import Drop, Key
+from npx import DropoutSpec, Key
 from tests.user_layer import RMSNorm, rms_norm
 
 
@@ -69,7 +69,7 @@ UNARY = {
     "getitem": lambda x: ops.getitem(x, (slice(1, 3), [0, 2])),
     "astype": lambda x: ops.astype(x, "float64"),
     "softmax": nn.softmax,
-    "dropout": lambda x: nn.dropout(x, Drop(0.3, Key(0, 0, 0))),
+    "dropout": lambda x: nn.dropout(x, DropoutSpec(0.3, Key(0, 0, 0))),
     "embedding": lambda x: nn.embedding(x, np.array([[0, 2], [1, 1]]), 2.0),
     "self_attention": lambda x: nn.self_attention(ops.reshape(x, (1, 2, 6)), 1, 2),
     "cross_entropy": lambda x: nn.cross_entropy(x, np.array([1, 0, 3])),
@@ -103,7 +103,7 @@ def test_layer_norm():
 
 
 def test_dropout_residual_norm():
-    drop = Drop(0.3, Key(0, 0, 0))
+    drop = DropoutSpec(0.3, Key(0, 0, 0))
     norm = lambda x, r, gamma, beta: nn.dropout_residual_norm(x, r, gamma, beta, drop)  # noqa: E731
     compare(norm, signed(3, 4), signed(3, 4, seed=2), signed(4, seed=3), signed(4, seed=4))
 

@@ -76,7 +76,7 @@ def test_one_function_with_given_inputs_as_json(run):
     [
         (["courses"], "expected an importable module; got 'courses' (ModuleNotFoundError"),
         (["courses.py"], "expected an existing Python file; got courses.py"),
-        (["calendar.py:affine_forward"], "expected a file whose name no imported module has; got calendar.py"),
+        (["calendar.py:affine_forward"], "expected a file name that no imported module uses; got calendar.py"),
         (["empty"], "expected custom gradients in empty"),
         (["course:affine"], "expected a name in course; got 'affine'; it has affine_forward, scale"),
         (["course:plain"], "expected a function with a gradient; got plain, without a backward function"),

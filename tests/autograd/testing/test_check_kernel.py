@@ -255,7 +255,7 @@ def test_inputs_that_the_reference_rejects_are_skipped(product):
     assert check_kernel(product, 1 + abs(X[:3]), 1 + abs(W[:3]))
 
 
-def test_a_bug_of_the_reference_is_not_taken_for_a_rejection(product):
+def test_a_bug_in_the_reference_is_not_mistaken_for_a_rejection(product):
     right = product.reference
     product.reference = lambda x, w: right(x, w if len(x) == 3 else w.missing)
     with pytest.raises(AttributeError, match="missing"):

@@ -107,7 +107,7 @@ def test_line_that_reproduces_an_operation_fails_the_same_way(monkeypatch):
     q = np.arange(8.0).reshape(1, 2, 2, 2) / 4
     scores = npx.AttentionSpec(bias=npx.mask_bias(np.array([[True, False], [True, True]])))
     with pytest.raises(GradientError) as first:
-        check_operation(neural.attention, q, q + 1, q, scores, drop=npx.Drop(0.5, npx.Key(1, 2, 3)))
+        check_operation(neural.attention, q, q + 1, q, scores, drop=npx.DropoutSpec(0.5, npx.Key(1, 2, 3)))
     with pytest.raises(GradientError) as second:
         run_line(str(first.value))
     assert str(first.value) == str(second.value)
@@ -203,7 +203,7 @@ def test_elementwise_formula_that_reads_other_values_is_found(where, x):
 def test_saved_bytes_and_counts_are_reported():
     x = np.ones((3, 4)) * np.arange(4)
     assert check_operation(neural.softmax, x).saved_bytes == 0
-    assert check_operation(neural.dropout, x, npx.Drop(0.5, npx.Key(0, 0, 0))).saved_bytes == x.size
+    assert check_operation(neural.dropout, x, npx.DropoutSpec(0.5, npx.Key(0, 0, 0))).saved_bytes == x.size
     report = check_operation(neural.layer_norm, x, x[0], x[1], derive=False)
     assert (
         report.saved_bytes == 3 * 8 + 3 * 8 + 8
@@ -239,9 +239,7 @@ def test_arguments_that_a_kernel_writes_are_compared(monkeypatch):
         out += x
         return x * 2
 
-    with pytest.raises(
-        ValueError, match="doubled: expected a fast version for float64; got no fast version; try another"
-    ):
+    with pytest.raises(ValueError, match="doubled: expected a fast version for float64; got no fast version"):
         check_kernel(doubled, X, X * 0)
 
     @doubled.fast("numpy", "float64")
@@ -305,7 +303,7 @@ def test_two_calls_may_differ_by_rounding():
 def test_random_numbers_in_evaluation_mode_raise():
     class AlwaysRandom(Dropout):
         def forward(self, x):
-            return neural.dropout(x, npx.Drop(self.rate, npx.next_key()))
+            return neural.dropout(x, npx.DropoutSpec(self.rate, npx.next_key()))
 
     with pytest.raises(RuntimeError, match="no key"):
         check_layer(AlwaysRandom(0.5), X)

@@ -5,7 +5,7 @@ import pytest
 
 from autograd import differentiable
 from autograd.testing import GradientError, check_operation, gradcheck
-from autograd.testing.numerical import on_a_stair
+from autograd.testing.numerical import is_on_staircase
 
 X = np.random.default_rng(0).normal(size=(4, 6))
 AT_TIES = np.array([[0.0, 0.0, 0.0, 0.0], [1.0, 2.0, 1.0, 2.0], [-1.0, 3.0, 3.0, -1.0]])
@@ -225,7 +225,7 @@ def test_stairs_are_flat_and_quotients_are_not(divisor):
         def quotient(t, rounding=rounding):
             return rounding(np.array([0.7 / (divisor + 3e-14 + t)]))
 
-        assert on_a_stair(quotient, np.ones(1), 0.0, -0.7 / divisor**2, quotient(0.0)) == is_flat
+        assert is_on_staircase(quotient, np.ones(1), 0.0, -0.7 / divisor**2, quotient(0.0)) == is_flat
 
 
 # Gradients that are not finite

@@ -135,11 +135,11 @@ def test_every_kind_has_a_mutant():
         ("(g * x**3,)", "changed power", "x**3", "x ** 2"),
         ("(g / np.sqrt(x),)", "changed power", "np.sqrt(x)", "x"),
         ("(g,)", "rounded", "g", "planted.rounded(g, 'float16')"),
-        ("(g * x,)", "gradient written over", "g * x", "planted.written_over(g, g * x)"),
+        ("(g * x,)", "gradient overwritten", "g * x", "planted.overwritten(g, g * x)"),
         ("(g * x,)", "stale workspace", "(g * x,)", "planted.of_call_before((g * x,))"),
         ("(g * x,)", "stale workspace", "vjp", "planted.vjp_of_last_call(vjp)"),
         ("kernel(g)", "factor", "kernel(g)", "planted.changed(kernel(g), lambda gx: 2 * gx, 1)"),
-        ("kernel(g)", "swapped operands", "kernel(g)", "planted.exchanged(kernel(g), 0)"),
+        ("kernel(g)", "swapped operands", "kernel(g)", "planted.swapped(kernel(g), 0)"),
     ],
 )
 def test_a_mutation_of_an_expression(gradient, kind, old, new):
@@ -243,9 +243,9 @@ def test_backward_code_of_other_frameworks():
     changes = {(m.function, m.old, m.new) for m in mutants(FOREIGN)}
     assert changes >= {
         ("Scale", "(g * x).sum(dim=0, keepdim=True)", "(g * x).narrow(0, 0, 1)"),
-        ("Scale", "g * w", "planted.written_over(g, g * w)"),
-        ("square", "2 * x * g", "planted.written_over(g, 2 * x * g)"),
-        ("affine", "dout @ w.T", "planted.written_over(dout, dout @ w.T)"),
+        ("Scale", "g * w", "planted.overwritten(g, g * w)"),
+        ("square", "2 * x * g", "planted.overwritten(g, 2 * x * g)"),
+        ("affine", "dout @ w.T", "planted.overwritten(dout, dout @ w.T)"),
         ("scaled", "x - mean(x)", "x"),
     }
     assert not any("forward" in m.before or "x * w" in m.old for m in mutants(FOREIGN))
@@ -303,11 +303,11 @@ def test_mutations_across_calls():
 def test_mutations_of_one_gradient():
     g, x = np.ones(2), np.array([1 / 3, 2.0])
     assert planted.rounded(x, "float16")[0] == np.float16(1 / 3) and planted.rounded(x, "float16").dtype == "float64"
-    assert planted.written_over(g, x) is g and g.tolist() == x.tolist()
-    assert planted.written_over(g, x[:1]).tolist() == [1 / 3] and g[1] == 2
+    assert planted.overwritten(g, x) is g and g.tolist() == x.tolist()
+    assert planted.overwritten(g, x[:1]).tolist() == [1 / 3] and g[1] == 2
     assert planted.changed((1, None, 3), lambda gx: -gx, 2) == (1, None, -3)
     assert planted.changed((1, None, 3), lambda gx: -gx, 1) == (1, None, 3) and planted.changed(2, lambda gx: -gx) == -2
-    assert planted.exchanged((1, 2, 3), 1) == (1, 3, 2)
+    assert planted.swapped((1, 2, 3), 1) == (1, 3, 2)
 
 
 def test_the_first_run_finds_mutants_without_effect():
@@ -374,7 +374,7 @@ WRONG_USAGE = [
     (["./smal.py"], "expected the path of a .py file; ./smal.py does not exist"),
     (["plain.py"], "expected operations .* or layers with parameters in plain.py; got neither"),
     (["broken.py"], "expected Python in broken.py; got .* in line 1"),
-    (["small", "--only", "cube"], "expected an operation of small.py; got 'cube'; try doubled, square, twice"),
+    (["small", "--only", "cube"], "expected an operation defined in small.py; got 'cube'; try doubled, square, twice"),
     (["small", "--jobs", "0"], "expected at least 1 for --jobs; got 0"),
     (["small", "--json", "nowhere/all.json"], "a file in an existing folder for --json; got nowhere/all.json"),
     (["small", "--jobs", "many"], "argument --jobs: invalid int value: 'many'; try --help"),

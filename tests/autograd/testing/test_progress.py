@@ -58,7 +58,7 @@ def test_the_caller_of_a_check_can_show_its_progress(monkeypatch):
 
 
 def count_calls(monkeypatch):
-    """Return a list that receives an item for each call of the checked function."""
+    """Return a list that receives an item for each call to the checked function."""
     calls, run = [], Problem.run
     monkeypatch.setattr(Problem, "run", lambda self, *args, **options: calls.append(1) or run(self, *args, **options))
     return calls

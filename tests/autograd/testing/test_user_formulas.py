@@ -1,4 +1,4 @@
-"""Functions with a hand-written gradient, as users of NumPy, PyTorch and JAX write it: only right ones pass.
+"""Functions with a hand-written gradient, as users of NumPy, PyTorch and JAX write it: only correct ones pass.
 
 The fast tests check a few of them, and the slow tests a third of the others. `python -m tests.user_code.foreign pair`
 checks them all, with many seeds.

@@ -208,7 +208,7 @@ BAD = {
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "source.spm: expected a SentencePiece model; got no"),
     "unknown": (
         lambda f: change(f, model_type="t5"),
-        "model_type: expected marian or bert or gpt2; got 't5'; try another model",
+        "model_type: expected marian or bert or gpt2; got 't5'; try a model that docs/formats.md describes",
     ),
     "sizes": (lambda f: change(f, d_model=16), "model.shared.weight: expected shape"),
     "type": (lambda f: change(f, model_type=["marian"]), "model_type: expected marian or bert or gpt2; got ['marian']"),
@@ -216,7 +216,7 @@ BAD = {
     "flag": (lambda f: change(f, scale_embedding="false"), "scale_embedding: expected true or false; got 'false'"),
     "tied": (lambda f: change(f, tie_word_embeddings="no"), "tie_word_embeddings: expected true or false; got 'no'"),
     "infinite": (infinite_tensor, "final_logits_bias: expected finite float32 values; got NaN or infinity"),
-    "layers": (lambda f: change(f, decoder_layers=3), "decoder_layers: expected 1, as encoder_layers"),
+    "layers": (lambda f: change(f, decoder_layers=3), "decoder_layers: expected 1, the same as encoder_layers"),
     "text": (lambda f: change(f, d_model="8"), "d_model: expected a whole number; got '8'"),
     "activation": (lambda f: change(f, activation_function="tanh"), "activation_function: expected one of swish"),
     "pre-norm": (lambda f: change(f, normalize_before=True), "normalize_before: expected false"),

@@ -130,7 +130,7 @@ BAD = {
 LACKS = {
     "transformer-ffn-activation": ("gelu", "transformer-ffn-activation: expected swish or relu; got gelu"),
     "type": ("s2s", "type: expected transformer; got s2s"),
-    "dec-depth": (1, "dec-depth: expected 2, as enc-depth; got 1"),
+    "dec-depth": (1, "dec-depth: expected 2, the same as enc-depth; got 1"),
     "transformer-preprocess": ("d", "transformer-preprocess: expected norms after each sub-layer"),
     "dim-emb": (None, "dim-emb: expected a number; got None"),
     "transformer-heads": (3, "dim-emb: expected a multiple of n_heads"),

@@ -251,7 +251,10 @@ def test_invalid_options_are_reported_on_one_line(run, folder, tmp_path, capfd):
         ([*model, "--gold", good, "--lexicon", good, "--free"], "--lexicon constrains the search, but --free"),
         ([*model, "--input", str(tmp_path / "none")], "expected a text file; got no such file"),
         ([*model, "--n-best", "9"], "--n-best: expected at most the beam size, 3; got 9"),
-        (["translate", "--model", str(run)], "expected a model of the task translation; got one of parsing"),
+        (
+            ["translate", "--model", str(run)],
+            "expected a model of the task translation; got one of parsing; try npx-transformer parse",
+        ),
     ):
         assert main(options) == 2, options
         err = capfd.readouterr().err

@@ -4,6 +4,7 @@ import pytest
 
 from tests.helpers.pages import SENTENCE, translate, turn_to, until, view
 from train.viewer.blocks import structure
+from train.viewer.inspection import AXES
 
 # Whether an element is visible without scrolling: in the window, and not behind controls that a phone pins to its end.
 SEEN = """(selector) => {
@@ -38,9 +39,10 @@ def test_the_first_matrix_of_every_block_is_on_the_first_screen(tab, address, pa
 def test_the_heads_are_on_the_first_screen(tab, address):
     tab.set_viewport_size({"width": 1280, "height": 800})
     translate(tab, address)
-    for kind in ("encoder", "decoder"):
+    for kind in AXES:
         assert tab.evaluate(f"({SEEN})('.grid[data-kind={kind}]')")
         assert tab.evaluate(f"document.querySelector('.grid[data-kind={kind}]').getBoundingClientRect().top") < 400
+    assert tab.get_attribute(".grid >> nth=0", "data-kind") == "cross"
     tops = tab.locator("#result .tokens").evaluate_all("all => all.map((one) => one.offsetTop)")
     assert len(tops) == 2 and tops[0] == tops[1]  # the input and the output are next to each other
 

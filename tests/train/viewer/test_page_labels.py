@@ -13,9 +13,9 @@ from tests.helpers.pages import served, turn_to, until, view
 from train import RunConfig, UserError
 from train.cli.serve import load_page
 from train.run import checkpoint
-from train.tasks.labeling import label_lines
+from train.tasks.line_predictions import label_lines
 from train.text.affixes import AffixTokenizer, affix_spec
-from train.text.labeled import make_label_tokenizer
+from train.text.labeled_text import make_label_tokenizer
 from train.text.pair_tokenizer import PairTokenizer
 from train.text.tokenizer import SPECIALS, Tokenizer
 from train.viewer.inspection import labels

@@ -113,7 +113,7 @@ def test_the_distribution_is_redrawn_as_the_sliders_move(tab, reader):
         canvas = "document.querySelector('[data-kind=text] canvas:not(.hatched)')"
         pixels = f"{canvas}.getContext('2d').getImageData(1, 0, 1, 2).data"
         masked, weight = np.reshape(tab.evaluate(f"[...{pixels}]"), (2, 4)).tolist()
-        assert masked == [0, 0, 0, 0] != weight and "masked" in tab.inner_text(".kind h4")
+        assert masked == [0, 0, 0, 0] != weight and "masked" in tab.inner_text("#result h3 .legend")
         tab.hover("[data-head='text.1.0']", position={"x": 30, "y": 1})
         assert "with weight 0 (masked)" in tab.inner_text(".kind .read")
         tab.click("[data-head='text.1.0']")

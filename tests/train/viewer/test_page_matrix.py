@@ -24,6 +24,7 @@ SHOW = """async ([values, most]) => {
         ([0.95, 0.94, 1, 0.9996, 0.004], 1, [".95", ".94", "1", ".99", "0"]),
         ([0.99996, 0.5] * 9, 1, [".99", ".50"] * 9),
         ([float("inf"), 0, float("-inf")], None, ["∞", "0", "−∞"]),
+        ([-0.1189, 3e-3, 2e-5, 0.02], None, ["−.12", "0", "0", ".02"]),
     ],
 )
 def test_the_numbers_in_the_cells(tab, address, values, most, shown):

@@ -37,7 +37,7 @@ def raw(port, request, body=b""):
     return int(answer.split()[1]) if answer else 0
 
 
-def test_what_is_not_from_our_own_page_is_refused(address):
+def test_requests_from_other_pages_are_rejected(address):
     _, guard, port = address
     own, cookie = f"Host: 127.0.0.1:{port}", f"Cookie: {guard.cookie}={guard.token}"
     end = "\nConnection: close"
@@ -88,7 +88,7 @@ def test_only_files_of_the_page_folder_are_served():
     assert set(FILES) == {name for name in files if not name.endswith((".LICENSE", ".json"))} and "passwd" not in FILES
 
 
-def test_every_answer_says_that_nothing_foreign_may_be_loaded(address):
+def test_every_response_has_the_content_security_policy(address):
     async def sent_messages():
         sent = []
         guard = Guard(None, 1)

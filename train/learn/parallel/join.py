@@ -1,11 +1,12 @@
 """Joining the ranks that were started together, without importing the trainer."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import npx
 from train.errors import UserError
-from train.files import text_digest
+from train.files import digest, text_digest
 from train.run.config import RunConfig, format_value
 
 
@@ -22,15 +23,29 @@ def check_equal_inputs(config: RunConfig, texts: Iterable[str], **options: Any) 
 
     These are the configuration and `options`, with the content of the files `texts` instead of their paths.
     """
+
+    def collect() -> dict[str, Any]:
+        files, values = [*texts], {f"{table}.{f.name}": value for table, f, value in config.keys()} | options
+        return values | {key: f"a text with SHA-256 {text_digest(v)}" for key, v in values.items() if v in files}
+
+    check_equal(collect)
+
+
+def check_equal_run(option: str, folder: Path) -> None:
+    """Raise UserError on every rank, naming `option`, unless all ranks have the same run in a folder."""
+    names = "config.toml", "tokenizer.json", "state.json", "checkpoints/*/state.json"  # which has checksums of weights
+    files = (file for name in names for file in folder.glob(name))
+    check_equal(lambda: {f"{option}, {file.relative_to(folder)}": f"SHA-256 {digest(file)}" for file in files})
+
+
+def check_equal(collect: Callable[[], Mapping[str, Any]]) -> None:
+    """Raise UserError on every rank, naming a rank and a key, unless `collect` returns equal values on all ranks."""
     if (world := npx.distributed.world()).size == 1:
         return
-    files = [*texts]
-    values = {f"{table}.{f.name}": value for table, f, value in config.keys()} | options
-    values |= {key: f"a text with SHA-256 {text_digest(v)}" for key, v in values.items() if v in files}
-    first, *others = world.gather(values)
+    first, *others = world.gather({**collect()})
     for rank, other in enumerate(others, 1):
-        for key in (key for key in first if other[key] != first[key]):
-            raise UserError(
-                f"rank {rank}: {key}: expected {format_value(first[key], 90)} as on rank 0; "
-                f"got {format_value(other[key], 90)}; try the same command and texts on every rank"
-            )
+        for key in {**first, **other}:
+            expected, got = (format_value(values.get(key, "nothing"), 90) for values in (first, other))
+            if first.get(key) != other.get(key):
+                attempt = "the same command and files on every rank"
+                raise UserError(f"rank {rank}: {key}: expected {expected} as on rank 0; got {got}; try {attempt}")

@@ -24,7 +24,7 @@ class WorkShare(NamedTuple):
     def split(self, parts: Sequence[int]) -> "WorkShare":
         """Return the share with each micro-batch i split into `parts` parts, numbered i, i + n_micro_batches, ..."""
         pairs = zip(self.indices, parts, strict=True)
-        return self._replace(indices=[i + half * self.n_micro_batches for i, n in pairs for half in range(n)])
+        return self._replace(indices=[i + part * self.n_micro_batches for i, n in pairs for part in range(n)])
 
 
 def balance(tokens: Sequence[int], ranks: int) -> list[list[int]]:

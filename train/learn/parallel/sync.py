@@ -33,7 +33,7 @@ class UpdateSync:
         reports = self.world.gather((*durations, self.signals.received, self.report.lines))
         self.overhead = self.world.wait_seconds - waited
         seconds, waits, received, lines_of_ranks = zip(*reports, strict=True)
-        self.signals.request_stop(any(received))
+        self.signals.stop_requested |= any(received)
         for rank, lines in enumerate(lines_of_ranks):
             for line in lines:
                 self.report.write_line(f"rank {rank}: {line}")

@@ -38,11 +38,15 @@ def write_parses(file: Any, parses: Iterable[Sequence[Parse]], n_best: int) -> W
 
 def summarize(parses: Sequence[Sequence[Parse]], report: Report) -> Iterator[str]:
     """Yield lines with F1, recall, precision and the number of repairs, for all sentences and by length."""
-    for name, counts in {"all": report.all, f"at most {report.cutoff}": report.short, **report.by_length()}.items():
+    for name, counts in {
+        "all": report.total,
+        f"at most {report.cutoff}": report.up_to_cutoff,
+        **report.by_length(),
+    }.items():
         if counts.sentences:
             scores = f"F1 {counts.f1:6.2f}  recall {counts.recall:6.2f}  precision {counts.precision:6.2f}"
             yield f"{name + ' words':>17}: {counts.sentences:6,} sentences  {scores}"
-    repaired, c = sum(hypotheses[0].repaired for hypotheses in parses), report.all
+    repaired, c = sum(hypotheses[0].repaired for hypotheses in parses), report.total
     yield f"repaired {repaired:,} of {len(parses):,} outputs; {c.errors:,} error sentences; {c.complete:,} exact trees"
 
 

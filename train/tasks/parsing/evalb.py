@@ -36,7 +36,7 @@ class Parameters:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Parameters":
-        """Read a .prm file. DEBUG and MAX_ERROR are ignored: any number of error sentences is accepted.
+        """Read a .prm file. DEBUG and MAX_ERROR are ignored: there is no limit on the number of error sentences.
 
         Raises UserError, with the line number, for an unknown parameter or an invalid value.
         """
@@ -217,7 +217,7 @@ def _reconcile_quotes(a: _Brackets, b: _Brackets, parameters: Parameters) -> Non
 def _word_difference(gold: list[Leaf], predicted: list[Leaf], parameters: Parameters) -> str:
     """Describe the first difference between the words of two sentences, or return ""."""
     if len(gold) != len(predicted):
-        return f"expected {len(gold)} words (without deleted ones); got {len(predicted)}"
+        return f"expected {len(gold)} words (not counting deleted ones); got {len(predicted)}"
     for x, y in zip(gold, predicted, strict=True):
         if x.word != y.word and not {(x.word, y.word), (y.word, x.word)} & {*parameters.eq_word}:
             return f"expected the word {x.word!r}; got {y.word!r}"
@@ -254,8 +254,8 @@ class Report:
     """Scores of all sentences, their sums, and the sums over sentences of at most `cutoff` words."""
 
     sentences: list[SentenceScore]
-    all: Counts
-    short: Counts
+    total: Counts
+    up_to_cutoff: Counts
     cutoff: int
     extra_roots: int = 0  # gold trees with a root (...), (ROOT ...) or (S1 ...) that the predicted tree does not have
 
@@ -264,7 +264,7 @@ class Report:
 
         Its key "up_to_40" (for a cutoff of 40) holds `Counts.as_dict` of the short sentences.
         """
-        return {**self.all.as_dict(), f"up_to_{self.cutoff}": self.short.as_dict()}
+        return {**self.total.as_dict(), f"up_to_{self.cutoff}": self.up_to_cutoff.as_dict()}
 
     def by_length(self, edges: Sequence[int] = (10, 20, 30, 40, 60)) -> dict[str, Counts]:
         """Return the sums by length in words: up to the first edge, up to the second, ..., above the last."""
@@ -280,9 +280,9 @@ def score(pairs: Iterable[tuple[Parts, Parts]], parameters: Parameters | None = 
     parameters = parameters or Parameters()
     report = Report([score_sentence(*pair, parameters) for pair in pairs], Counts(), Counts(), parameters.cutoff_len)
     for sentence in report.sentences:
-        report.all.add(sentence.counts)
+        report.total.add(sentence.counts)
         if sentence.length <= parameters.cutoff_len:
-            report.short.add(sentence.counts)
+            report.up_to_cutoff.add(sentence.counts)
     return report
 
 
@@ -322,12 +322,12 @@ def evalb_table(report: Report) -> Iterator[str]:
             f"{_percent(c.tags, c.words):6.2f}"
         )
     yield rule
-    c = report.all
+    c = report.total
     brackets = f"{c.matched:6d} {c.gold:5d} {c.predicted:5d}  {c.crossing:5d}"
     first = f"                {c.recall:6.2f} {c.precision:6.2f} {brackets}" if c.gold and c.predicted else ""
     yield f"{first}  {c.words:5d} {c.tags:5d}   {_percent(c.tags, c.words):6.2f}"
     yield "=== Summary ==="
-    for title, counts in (("All", report.all), (f"len<={report.cutoff}", report.short)):
+    for title, counts in (("All", report.total), (f"len<={report.cutoff}", report.up_to_cutoff)):
         yield from ("", f"-- {title} --")
         for name, value in zip(_NAMES, counts.as_dict().values(), strict=True):
             yield f"{name:<26}= " + (f"{value:6d}" if isinstance(value, int) else f"{value:6.2f}")

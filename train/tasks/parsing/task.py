@@ -10,7 +10,7 @@ import npx
 from models.fields import key
 from models.search import Hypothesis, SearchModel, beam_search, greedy_search
 from train.errors import UserError
-from train.tasks.pairs import Line, Pairs, search_lines
+from train.tasks.pairs import Line, PairTask, search_lines
 from train.tasks.parsing.constrained import ConstrainedParser
 from train.tasks.parsing.evalb import Report, score
 from train.tasks.parsing.lexicon import Lexicon
@@ -42,10 +42,11 @@ class ParsingKeys:
 
 
 @task
-class Parsing(Pairs[TreeTokenizer]):
+class Parsing(PairTask[TreeTokenizer]):
     """Predict the linearized tree of a sentence."""
 
     name = "parsing"
+    command = "parse"
     keys = ParsingKeys
     files = {"train": ("train_trees",), "valid": ("valid_trees",)}
     tokenizers = KINDS
@@ -91,7 +92,7 @@ def read_clean_trees(path: str | PathLike[str], on_bytes: Callable[[bytes], obje
             is_empty = False
             yield tree
     if is_empty:
-        raise UserError(f"{path}: expected at least one tree with a word; got only traces; try another file")
+        raise UserError(f"{path}: expected at least one tree with a word; got only traces; try (S (NN word))")
 
 
 def encode_pairs(trees: Sequence[Tree], tokenizer: TreeTokenizer) -> tuple[list[list[int]], list[list[int]]]:
@@ -118,7 +119,7 @@ class GreedyF1:
     def result(self) -> dict[str, float]:
         report = score(([gold], [predicted]) for gold, predicted, _ in self.records)
         repaired = sum(repaired for *_, repaired in self.records)
-        return {"f1": report.all.f1, "repaired": 100 * repaired / max(1, len(self.records))}
+        return {"f1": report.total.f1, "repaired": 100 * repaired / max(1, len(self.records))}
 
 
 # ---- parsing of text

@@ -19,7 +19,7 @@ TRACE = "-NONE-"
 UNTAGGED = "XX"
 TOPS = ("", TOP, "ROOT", "S1")  # labels of roots in treebanks
 COMMENTS = ("#", "%", ";", "*")  # first characters of comment lines between trees
-# White space as in C's isspace, like EVALB: U+00A0 is part of a word.
+# Whitespace as in C's isspace, like EVALB: U+00A0 is part of a word.
 _TOKENS = re.compile(r"\(([^ \t\n\v\f\r()]*)|(\))|([^ \t\n\v\f\r()]+)")
 _FUNCTION = re.compile(r"(?<=.)[-=].*")
 
@@ -165,7 +165,7 @@ def read_trees(
             yield number, Tree(TOP, [tree]) if isinstance(tree, Leaf) else tree
     reader.end()
     if is_empty:
-        raise UserError(f"{path}: expected at least one tree; got {number} lines without any; try another file")
+        raise UserError(f"{path}: expected at least one tree; got {number} lines without any; try (S (NN word))")
 
 
 def read_sentences(path: str | PathLike[str]) -> list[tuple[int, list[Tree | Leaf]]]:
@@ -183,7 +183,9 @@ def read_sentences(path: str | PathLike[str]) -> list[tuple[int, list[Tree | Lea
             sentences.append((number, trees))
     reader.end()
     if not any(trees for _, trees in sentences):
-        raise UserError(f"{path}: expected at least one tree; got {len(sentences)} lines without any; try another file")
+        raise UserError(
+            f"{path}: expected at least one tree; got {len(sentences)} lines without any; try (S (NN word))"
+        )
     return sentences if one_per_line else [(number, [tree]) for number, trees in sentences for tree in trees]
 
 
@@ -221,7 +223,7 @@ def escape_brackets(sentence: str) -> str:
 def punctuation(words: Sequence[str]) -> list[str]:
     """Return the tag of each word that is punctuation, and "" for the other words.
 
-    A single quote ' closes a preceding `; if there is none, it is a possessive.
+    A single quote ' closes a preceding `; if there is none, it marks a possessive.
     """
     tags, n_open = [], 0
     for word in words:

@@ -24,7 +24,7 @@ REASONS = ("empty", "long", "ratio", "script", "duplicate")
 class Rules:
     """The rules by which pairs are removed; 0 disables a limit."""
 
-    max_words: int = 250  # words per side, separated by white space
+    max_words: int = 250  # words per side, separated by whitespace
     max_ratio: float = 3.0  # longer side / shorter side in characters, each plus 20 because names may differ in length
     scripts: bool = True  # whether to remove pairs with a side whose letters are mostly not Latin
     duplicates: bool = True  # whether to remove repeated pairs
@@ -33,7 +33,7 @@ class Rules:
 class Cleaner:
     """Filters pairs by rules; `counts` holds the number of pairs read, kept, and removed for each reason.
 
-    Duplicates are detected by 8-byte hashes, in a table of at most 32 bytes per different pair.
+    Duplicates are detected by 8-byte hashes, in a table of at most 32 bytes per distinct pair.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -41,7 +41,7 @@ class Cleaner:
         self.counts: Counter[str] = Counter(dict.fromkeys(("read", "kept", *REASONS), 0))
 
     def filter(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-        """Yield the pairs to keep, with each run of white space replaced by one space."""
+        """Yield the pairs to keep, with each run of whitespace replaced by one space."""
         pairs = iter(pairs)
         while chunk := list(islice(pairs, CHUNK)):
             self.counts["read"] += len(chunk)

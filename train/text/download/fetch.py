@@ -3,6 +3,7 @@
 import errno
 import http.client
 import os
+import re
 import shutil
 import socket
 import threading
@@ -42,7 +43,7 @@ class SafeRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class Connections(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
-    """Opens the connections of a download, each of which ends PERIOD seconds after the last call of `watch`."""
+    """Opens the connections of a download, each of which ends PERIOD seconds after the last call to `watch`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +93,7 @@ def fetch_all(
     Raises UserError for a wrong hash, too little disk space or a failed download. If a download fails, the message
     lists the names and hashes of all missing files.
     """
-    missing = [archive for archive in archives if not (folder / archive.name).is_file()]
+    missing = [archive for archive in archives if not (folder / archive.name).exists()]
     folder.mkdir(parents=True, exist_ok=True)
     needed, free = sum(archive.size for archive in missing), shutil.disk_usage(folder).free
     if needed > free:
@@ -127,14 +128,14 @@ def fetch(archive: Archive, file: Path, url: str, work: Work) -> dict[str, Any]:
     be downloaded and UserError if its hash is wrong.
     """
     part = file.with_name(f"{file.name}.part")
-    if "://" not in url:
+    if not re.match("[A-Za-z]+:/", url):
         if not Path(url).is_file():
             raise FileNotFoundError(f"no file {url}")
         with open(url, "rb") as source, open(open_inside(part, os.O_WRONLY), "wb") as file_:
             file_.truncate()
             shutil.copyfileobj(source, file_)
-    elif not url.startswith(("http://", "https://")):
-        raise UserError(f"--mirror: expected a folder, http:// or https://; got {url[:200]}; try another mirror")
+    elif not (re.match("https?://[^/]", url) and url.isascii()):
+        raise UserError(f"--mirror: expected a folder, http:// or https:// and a host in ASCII; got {url[:200]}")
     else:
         failures = 0
         while True:
@@ -195,7 +196,7 @@ def download(archive: Archive, part: Path, url: str, work: Work) -> None:
                     part.unlink()
                     raise UserError(f"{archive.name}: expected {limit:,} bytes; got more; try another --mirror")
             if connections.is_too_slow:
-                raise TimeoutError(f"less than {MIN_BYTES:,} bytes in {PERIOD:g} seconds")
+                raise TimeoutError(f"fewer than {MIN_BYTES:,} bytes in {PERIOD:g} seconds")
     if total and size < total:
         raise ConnectionError("the connection was closed early")
 

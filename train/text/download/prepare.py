@@ -282,7 +282,7 @@ def user_files(dataset: Dataset) -> list[str]:
     paths = [file for pairs in dataset.parts.values() for p in pairs if not p.archive for file in (p.src, p.tgt)]
     for path in paths:
         if not Path(path).is_file():
-            raise UserError(f"{path}: expected a text file; got {describe_path(path)}; try another path")
+            raise UserError(f"{path}: expected a text file; got {describe_path(path)}")
     return paths
 
 
@@ -339,8 +339,8 @@ def train_tokenizer(train: list[Path], file: Path, settings: Settings, display: 
         fewer = min(8000, tokenizer.vocab_size // 2)
         raise UserError(
             f"vocabulary: expected enough text for {size:,} tokens; got enough for {tokenizer.vocab_size:,} in "
-            f"{train[0]} and {train[1]}; try --vocab-size {fewer}, because close to {tokenizer.vocab_size:,} nearly "
-            "every word is one token"
+            f"{train[0]} and {train[1]}; try --vocab-size {fewer}, because with close to {tokenizer.vocab_size:,} "
+            "tokens nearly every word is a single token"
         )
     record_file.unlink(missing_ok=True)
     tokenizer.save(file)

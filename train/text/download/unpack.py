@@ -16,7 +16,7 @@ from train.text.download.catalog import Pair
 from train.text.lines import decode_line, limited_lines, unequal_lines_error
 
 SEGMENT = re.compile(r"<seg.*?>(.*)</seg>.*?")
-DAMAGE_ERRORS = (tarfile.TarError, zlib.error, EOFError, OSError)  # raised when reading a damaged file
+DAMAGE_ERRORS = (tarfile.TarError, zlib.error, EOFError, gzip.BadGzipFile)  # raised when reading a damaged file
 # Maximum number of entries of an archive, and of bytes of an entry's attributes.
 MAX_ENTRIES, MAX_ATTRIBUTES = 10_000, 1 << 20
 ATTRIBUTE_TYPES = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE,
@@ -57,7 +57,7 @@ def read_pairs(pair: Pair, folder: Path) -> Iterator[tuple[str, str]]:
     """
     archive = folder / pair.archive if pair.archive else None
     with open_member(archive, pair.src) as src, open_member(archive, pair.tgt) as tgt:
-        attempt = f"deleting {archive} to download it again" if archive else "another copy of it"
+        attempt = f"deleting {archive} to download it again" if archive else "downloading or copying it again"
         sides = [FORMS[pair.form](decode_lines(file, f"{archive or ''}:{member}".lstrip(":"), attempt))
                  for file, member in ((src, pair.src), (tgt, pair.tgt))]  # fmt: skip
         number = -1
@@ -89,8 +89,6 @@ def open_member(archive: Path | None, member: str) -> Iterator[IO[bytes]]:
                     yield gunzip(cast(IO[bytes], tar.extractfile(entry)), member)
                     return
     except DAMAGE_ERRORS as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
         raise UserError(
             f"{archive}: expected an archive with {member}; got '{one_line(error)}'; "
             "try deleting it to download it again"
@@ -114,6 +112,4 @@ def decode_lines(file: IO[bytes], name: str, attempt: str) -> Iterator[str]:
         for number, raw in enumerate(limited_lines(file, name), 1):
             yield decode_line(raw, name, number)
     except DAMAGE_ERRORS as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
         raise UserError(f"{name}: expected a complete file; got '{one_line(error)}'; try {attempt}") from None

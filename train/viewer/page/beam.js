@@ -1,9 +1,10 @@
 // Search tree: all hypotheses of the latest search, one row for each step, and why the search ended.
 import { el, fixed, minus, number, table, collapsible, typeset, unit } from "./parts.js";
 
-const H = 50,
-  ROW = 84, // from one step to the next
-  LINE = H + 8, // from one line of a step to the next
+const ROW = 84, // from one step to the next, if the window has room for all steps
+  GAP = 18, // between the boxes of two steps, at least
+  NEXT = 8, // between the lines of a step
+  LETTERS = [16, 15, 14, 13], // the largest with which every step takes one line, or the smallest
   WIDEST = 200; // maximum width of a box; a longer token is cut
 const ruler = document.createElement("canvas").getContext("2d");
 const lengthOf = (text, size) => {
@@ -29,14 +30,16 @@ function edge([px, from], [x, to], bottom, top, pitch) {
 
 // What the colors, lines and marks mean, and the number in a box.
 const MARKS = { finished: "✓", dropped: "✗", "cut off": "…" };
+const markOf = ({ fate }) => (MARKS[fate] ? `${MARKS[fate]} ` : "");
+const besideLabel = (node) => lengthOf(markOf(node) + fixed(node.score, 3), 13) + 8; // the width of a score next to a token
 const KEY = [
   ["kept", "kept"],
   ["finished", "finished"],
   ["dropped", "dropped"],
   ["cut-off", "cut off"],
-  ["lit", "on the best path"],
+  ["lit", "best path"],
   ["selected", "selected"],
-  ["traced", "path to the box under the pointer or with the focus"],
+  ["traced", "path to the pointer or the focus"],
 ];
 const key = () =>
   el(
@@ -68,7 +71,13 @@ export function start(section) {
   const place = el("div", { class: "drawing" });
   const chosen = el("div", { class: "opened", "aria-live": "polite" });
   const numbers = el("div");
-  section.append(hint, reason, control, meaning, el("div", { class: "whole tree" }, place, chosen), numbers);
+  section.append(
+    hint,
+    el("div", { class: "reason" }, reason, control),
+    meaning,
+    el("div", { class: "whole tree" }, place, chosen),
+    numbers,
+  );
   let search = null,
     answer = null,
     selected = -1;
@@ -83,6 +92,7 @@ export function start(section) {
   dropped.addEventListener("change", draw);
   late.addEventListener("change", draw);
   new ResizeObserver(() => search && draw()).observe(place);
+  addEventListener("resize", () => search && place.clientWidth && draw());
 
   const path = (i) => (i < 0 ? [] : [...path(search.nodes[i].parent), i]);
 
@@ -90,7 +100,6 @@ export function start(section) {
     hint.hidden = true;
     control.hidden = meaning.hidden = false;
     reason.textContent = `The search ended: ${search.stop_reason.replace(/-(?=\d)/g, "−")}.`;
-    const best = new Set(path(search.won[0] ?? -1));
     const steps = Math.max(...search.nodes.map(({ length }) => length)),
       end = search.nodes[search.won[0]]?.length ?? steps;
     lateLabel.hidden = end === steps;
@@ -106,15 +115,28 @@ export function start(section) {
       const rank = (i) => (search.nodes[i].fate === "dropped" ? 1e6 + (order.get(search.nodes[i].parent) ?? 0) : 0);
       row.sort((a, b) => rank(a) - rank(b)).forEach((i, k) => order.set(i, k));
     }
-    // boxes as wide as the longest token; a step takes as many lines as it needs
-    const longest = Math.max(...rows.flat().map((i) => lengthOf(search.nodes[i].label, 16)));
-    const margin = 62,
+    // boxes as wide as the longest token; a step takes one line, or as many as it needs
+    const shown = rows.flat(),
+      margin = 62,
       available = Math.max(place.clientWidth / unit(), 240) - margin,
-      narrowest = Math.min(WIDEST, Math.max(56, longest + 12)) + 10,
-      inLine = Math.max(1, Math.floor(available / narrowest)),
-      largest = Math.max(...rows.filter(Boolean).map((row) => row.length)),
-      most = Math.ceil(largest / Math.ceil(largest / inLine)), // boxes per line
-      pitch = Math.max(Math.min(260, available / most), narrowest),
+      largest = Math.max(...rows.filter(Boolean).map((row) => row.length));
+    // so high that all steps fit the window; in a low box, the score is next to the token
+    const count = rows.length - 1,
+      high = (innerHeight - place.getBoundingClientRect().top - scrollY) / unit() - 40;
+    const longest = (size, isFlat) =>
+      Math.max(...shown.map((i) => lengthOf(search.nodes[i].label, size) + (isFlat ? besideLabel(search.nodes[i]) : 0)));
+    const narrowest = (size, isFlat) =>
+      Math.min(WIDEST, Math.max(56, longest(size, isFlat) + 12)) + (isFlat ? 14 : 10);
+    const linesOf = (size, isFlat) => Math.ceil(largest / Math.max(1, Math.floor(available / narrowest(size, isFlat))));
+    const lines = linesOf(LETTERS.at(-1), false); // of a step, as few as possible
+    const fitting = (isFlat) => LETTERS.find((size) => linesOf(size, isFlat) === lines);
+    const isFlat = high / count / lines < 64 && Boolean(fitting(true)),
+      size = fitting(isFlat),
+      [least, lowest] = isFlat ? [42, 24] : [56, 38], // of a step of one line, and of a box
+      perStep = Math.min(ROW, Math.max(least, high / count - (lines - 1) * (lowest + NEXT))),
+      H = Math.min(50, perStep - GAP), // of a box
+      most = Math.ceil(largest / lines), // boxes per line
+      pitch = Math.max(Math.min(360, available / most), narrowest(size, isFlat)),
       width = margin + Math.max(available, most * pitch),
       w = pitch - 10;
     const at = new Map([[-1, [margin + (most * pitch) / 2, 8]]]),
@@ -122,10 +144,12 @@ export function start(section) {
       bottoms = [12]; // the lower edge of the last line of each step
     let height = 24;
     rows.forEach((row, step) => {
-      tops[step] = height + ROW / 2;
-      row.forEach((i, k) => at.set(i, [margin + ((k % most) + 0.5) * pitch, tops[step] + Math.floor(k / most) * LINE]));
-      height += ROW + Math.floor((row.length - 1) / most) * LINE;
-      bottoms[step] = height - (ROW - H) / 2;
+      tops[step] = height + perStep / 2;
+      row.forEach((i, k) =>
+        at.set(i, [margin + ((k % most) + 0.5) * pitch, tops[step] + Math.floor(k / most) * (H + NEXT)]),
+      );
+      height += perStep + Math.floor((row.length - 1) / most) * (H + NEXT);
+      bottoms[step] = height - (perStep - H) / 2;
     });
     const svg = el("svg", {
       viewBox: `0 0 ${width} ${height}`,
@@ -134,48 +158,52 @@ export function start(section) {
       role: "group",
       "data-name": "search-tree",
       "aria-label":
-        `Tree of ${at.size - 1} hypotheses over ${rows.length - 1} steps; the path to the best one is thick. ` +
-        "Arrow keys move between hypotheses.",
+        `Tree of ${at.size - 1} hypotheses over ${rows.length - 1} steps; ` +
+        "the path to the best one is drawn as a thick line. Arrow keys move between hypotheses.",
     });
     rows.forEach((row, step) => svg.append(el("text", { x: 0, y: tops[step] + 4, class: "tick" }, `step ${step}`)));
-    const chosenPath = new Set(path(selected)),
-      importance = ([i]) => (best.has(i) ? 2 : chosenPath.has(i) ? 1 : 0); // drawn above the others
-    for (const [i, [x, y]] of [...at].sort((a, b) => importance(a) - importance(b))) {
+    for (const [i, [x, y]] of at) {
       if (i < 0) continue;
       const { parent, length } = search.nodes[i],
         [px, py] = at.get(parent) ?? at.get(-1);
       const d = edge([px, py + (parent < 0 ? 4 : H / 2)], [x, y - H / 2], bottoms[length - 1], tops[length] - H / 2, pitch);
-      const kind = [search.nodes[i].fate === "dropped" ? "edge faint" : "edge", "edge chosen", "edge lit"][importance([i])];
-      svg.append(el("path", { d, class: kind, "data-edge": i }));
+      svg.append(el("path", { d, class: "edge", "data-edge": i }));
     }
     for (const [i, [x, y]] of at) {
       if (i < 0) continue;
       const node = search.nodes[i];
-      const fits = (text, size) => lengthOf(text, size) <= w - 8;
+      const fits = (text, size, room = w) => lengthOf(text, size) <= room - 8;
       const fit = (text) => {
-        const cut = (n) => (n === text.length ? text : `${text.slice(0, n)}…`);
+        const room = isFlat ? w - besideLabel(node) : w,
+          cut = (n) => (n === text.length ? text : `${text.slice(0, n)}…`);
         let n = text.length;
-        while (n > 1 && !fits(cut(n), 16)) n--;
+        while (n > 1 && !fits(cut(n), size, room)) n--;
         return cut(n);
       };
-      const score = ({ score, fate }) => {
-        const mark = MARKS[fate] ? `${MARKS[fate]} ` : "";
-        const rounded = [3, 2, 1].map((digits) => mark + fixed(score, digits)).find((text) => fits(text, 13));
-        const text = rounded ?? mark + fixed(score, 0); // rounded, because cutting digits would change the number
-        const both = `${text} ${fate}`;
-        return fate !== "kept" && fits(both, 13) ? both : text;
+      const score = () => {
+        const mark = markOf(node);
+        const rounded = [3, 2, 1].map((digits) => mark + fixed(node.score, digits)).find((text) => fits(text, 13));
+        const text = rounded ?? mark + fixed(node.score, 0); // rounded, because cutting digits would change the number
+        const both = `${text} ${node.fate}`;
+        return !isFlat && node.fate !== "kept" && fits(both, 13) ? both : text;
       };
+      const lift = node.label === "␣" ? 4 : 0; // the sign hangs below its line
+      const texts = isFlat
+        ? [
+            el("text", { x: x - w / 2 + 6, y: y + 5 - lift, class: "start", "font-size": size }, fit(node.label)),
+            el("text", { x: x + w / 2 - 6, y: y + 5, class: "value end" }, score()),
+          ]
+        : [
+            el("text", { x, y: y - 0.08 * H - lift, "font-size": size }, fit(node.label)),
+            el("text", { x, y: y + 0.3 * H, class: "value" }, score()),
+          ];
       svg.append(
         el(
           "g",
           {
-            class: `box ${node.fate.replace(" ", "-")}${best.has(i) ? " lit" : ""}${
-              i === selected ? " selected" : chosenPath.has(i) ? " chosen" : ""
-            }`,
-            tabindex: i === selected || (selected < 0 && i === 0) ? 0 : -1,
+            class: `box ${node.fate.replace(" ", "-")}`,
             role: "button",
             "data-node": i,
-            "aria-pressed": String(i === selected),
             "aria-label": `step ${node.length}, ${node.label}, score ${fixed(node.score)}, ${node.fate}`,
             onclick: () => select(i),
             onpointerenter: () => trace(i),
@@ -185,8 +213,7 @@ export function start(section) {
           },
           el("title", {}, `${path(i).map((one) => search.nodes[one].label).join(" ")}: ${node.fate}`),
           el("rect", { x: x - w / 2, y: y - H / 2, width: w, height: H, rx: 4 }),
-          el("text", { x, y: y - 4 }, fit(node.label)),
-          el("text", { x, y: y + 15, class: "value" }, score(node)),
+          ...texts,
         ),
       );
     }
@@ -211,7 +238,31 @@ export function start(section) {
       select(to, true);
     });
     place.replaceChildren(svg);
+    mark();
     explain();
+  }
+
+  // Marks the best path and the selected hypothesis, and draws their edges above the others.
+  function mark() {
+    const best = new Set(path(search.won[0] ?? -1)),
+      chosenPath = new Set(path(selected)),
+      [first] = place.querySelectorAll("[data-node]");
+    for (const box of place.querySelectorAll("[data-node]")) {
+      const i = Number(box.dataset.node);
+      box.classList.toggle("lit", best.has(i));
+      box.classList.toggle("selected", i === selected);
+      box.classList.toggle("chosen", i !== selected && chosenPath.has(i));
+      box.setAttribute("aria-pressed", String(i === selected));
+      box.setAttribute("tabindex", i === selected || (selected < 0 && box === first) ? 0 : -1);
+    }
+    const above = { lit: [], chosen: [] };
+    for (const line of place.querySelectorAll("[data-edge]")) {
+      const i = Number(line.dataset.edge),
+        kind = best.has(i) ? "lit" : chosenPath.has(i) ? "chosen" : search.nodes[i].fate === "dropped" ? "faint" : "";
+      line.setAttribute("class", `edge ${kind}`.trim());
+      above[kind]?.push(line);
+    }
+    first?.before(...above.chosen, ...above.lit);
   }
 
   const focused = () => Number(place.querySelector("[data-node]:focus")?.dataset.node ?? -1);
@@ -229,7 +280,8 @@ export function start(section) {
 
   function select(i, focus = true) {
     selected = i;
-    draw();
+    mark();
+    explain();
     if (focus) place.querySelector(`[data-node="${i}"]`)?.focus({ preventScroll: false });
   }
 
@@ -257,7 +309,7 @@ export function start(section) {
         ? [el("p", { class: "soft" }, ...typeset(`length penalty = ((5 + ${last.length}) / 6)^(${minus(alpha)})`))]
         : []),
       table(
-        "Its log-probability is the sum over its tokens (nats)",
+        "Its log-probability, a sum over tokens (nats)",
         ["token", "log p", "sum"],
         nodes.map((node, n) => [
           node.label,

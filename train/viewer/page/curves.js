@@ -3,14 +3,14 @@ import { el, number, reach, recorded, recording, table, collapsible, unit } from
 
 const HUES = ["--forward", "--backward", "--third", "--fourth", "--fifth", "--sixth", "--seventh", "--eighth"];
 const PARTS = { train: "training", valid: "validation" };
-const height = () => Math.max(260 * unit(), 0.3 * innerHeight);
+const height = () => Math.max(260 * unit(), 0.34 * innerHeight);
 
 export function start(section, about) {
   const grid = el("div", { class: "curves" });
   const state = el(
     "p",
     { role: "status" },
-    about.runs.length ? "" : "No run was given; start with npx-transformer serve RUN",
+    about.runs.length ? "" : "No run was given; start the server with npx-transformer serve RUN",
   );
   section.append(
     state,

@@ -16,7 +16,7 @@ export const stackName = (stack, task) => (stack === "text" && isEncoder(task) ?
 
 // Returns {figure, draw, connect}. `draw` takes {answer, flow, layer, backward}, `answer` and `flow` null if unknown;
 // `select` is called with the name of the block that is clicked.
-export function modelFigure({ blocks, layers, task }, select) {
+export function modelFigure({ blocks, layers, task, vocabulary }, select) {
   const figure = el("div", { class: "figure" });
   let answer, flow, layer, backward;
   new ResizeObserver(() => connect()).observe(figure);
@@ -33,6 +33,10 @@ export function modelFigure({ blocks, layers, task }, select) {
     connect();
   }
 
+  // As in the paper, the connections around the sub-layers of a decoder with an encoder are on its right, so that the
+  // arrow from the encoder crosses none.
+  const isOnTheRight = (name) => name === "decoder" && blocks.some((one) => one.stack === "encoder");
+
   // The height of the visible blocks of a stack, in units of one block; sums and norms take only one line.
   function height(name) {
     const shown = blocks.filter((one) => one.stack === name && (one.layer === null || one.layer === layer));
@@ -48,7 +52,7 @@ export function modelFigure({ blocks, layers, task }, select) {
     const inputs = answer ? (name === "encoder" ? answer.source : answer.decoder_input) : [];
     return el(
       "div",
-      { class: "stack" },
+      { class: isOnTheRight(name) ? "stack mirrored" : "stack" },
       el("h3", {}, stackName(name, task)),
       ...(last ? [tokens(isEncoder(task) ? "Labels" : "Output probabilities", answer?.target ?? [], answer?.p)] : []),
       ...after.map(button).reverse(),
@@ -116,8 +120,10 @@ export function modelFigure({ blocks, layers, task }, select) {
     const norm = number(Number(size.toPrecision(backward && size < 0.1 ? 2 : 3))); // in one line
     // the output block shows its input h and the gradient that it passes back; the others show their output
     const name = one.kind === "output" ? (backward ? "to input ‖∂h‖" : "input ‖h‖") : backward ? "‖∂y‖" : "‖y‖";
+    const [rows, width] = seen.shape, // of the input of the output block
+      columns = one.kind === "output" && !isEncoder(task) ? vocabulary.toLocaleString("en") : width;
     return [
-      el("span", { class: "size" }, backward ? "" : `${seen.shape.join(" × ")} · `),
+      el("span", { class: "size" }, backward ? "" : `${rows} × ${columns} · `),
       el("span", { class: backward ? "backward" : "forward" }, `${name} ${norm}`),
     ];
   }
@@ -132,6 +138,7 @@ export function modelFigure({ blocks, layers, task }, select) {
       return {
         x: (left + right) / 2 - origin.left,
         left: left - origin.left,
+        right: right - origin.left,
         top: top - origin.top,
         bottom: bottom - origin.top,
       };
@@ -142,17 +149,16 @@ export function modelFigure({ blocks, layers, task }, select) {
       const chain = [...column.querySelectorAll(".chips, .block, .others")]
         .reverse()
         .map((element) => ({ element, ...at(element) }));
+      const isMirrored = column.classList.contains("mirrored");
       chain.slice(1).forEach((to, i) => {
         const from = chain[i];
         paths.push(["main", line([from.x, from.top], [to.x, to.bottom])]);
         if (to.element.classList.contains("residual")) {
-          const source = chain[i - 1],
-            gutter = to.left - 14 * px,
-            low = (source.top + from.bottom) / 2;
-          paths.push([
-            "skip",
-            line([to.x, low], [gutter, low], [gutter, (to.top + to.bottom) / 2], [to.left, (to.top + to.bottom) / 2]),
-          ]);
+          const edge = isMirrored ? to.right : to.left,
+            gutter = edge + (isMirrored ? 14 : -14) * px,
+            low = Math.min(chain[i - 1].top - 2 * px, from.bottom + 8 * px), // below the tip of the arrow
+            middle = (to.top + to.bottom) / 2;
+          paths.push(["skip", line([to.x, low], [gutter, low], [gutter, middle], [edge, middle])]);
         }
       });
     }
@@ -164,10 +170,11 @@ export function modelFigure({ blocks, layers, task }, select) {
     if (memory && cross) {
       const from = { ...at(memory), x: at(figure.querySelector("[data-stack=encoder] .block")).x }, // a layer is wider
         to = at(cross),
-        right = figure.querySelector("[data-stack=encoder]").getBoundingClientRect().right - origin.left,
+        { right } = at(figure.querySelector("[data-stack=encoder]")),
+        { left } = at(cross.closest(".layer")),
         middle = (to.top + to.bottom) / 2;
-      if (to.left > right) {
-        const lane = right + 10 * px,
+      if (left > right) {
+        const lane = (left + right) / 2,
           high = from.top - 14 * px;
         paths.push(["main", line([from.x, from.top], [from.x, high], [lane, high], [lane, middle], [to.left, middle])]);
       }

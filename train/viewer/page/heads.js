@@ -10,9 +10,15 @@ import {
   table,
   unit,
 } from "./parts.js";
-import { hatching, legend, matrix } from "./matrix.js";
+import { hatching, matrix } from "./matrix.js";
 
 const GAP = 1; // pixels between heads
+const TITLES = {
+  cross: "Cross-attention",
+  encoder: "Encoder self-attention",
+  decoder: "Decoder self-attention",
+  text: "Self-attention",
+};
 const pixel = (...rgba) => new Uint32Array(Uint8Array.from(rgba).buffer)[0];
 // the colors of weights 0 to 1 in 256 levels: the positive half of the scale of all matrices
 const shades = (alpha) =>
@@ -21,7 +27,8 @@ const shades = (alpha) =>
 // The heads of an answer: one block per kind of attention, and a function that highlights token i of a side ("source",
 // "target") in all of them (null: none). `open` is called with the name of the selected head, such as "cross.0.3".
 export function grids(heads, kinds, off, open) {
-  const grids = Object.entries(heads).map(([kind, grid]) => ({ kind, ...block(kind, grid, kinds[kind], off, open) }));
+  const shown = Object.entries(heads).sort(([a], [b]) => (b === "cross") - (a === "cross")); // what is looked for first
+  const grids = shown.map(([kind, grid]) => ({ kind, ...block(kind, grid, kinds[kind], off, open) }));
   return {
     blocks: grids.map(({ place }) => place),
     light: (side, i) =>
@@ -96,9 +103,11 @@ function block(kind, grid, [row, column], off, open) {
       "aria-label": `${kind} heads; use the arrow keys to move between them`,
     },
     el("span"),
-    ...Array.from({ length: heads }, (_, h) => el("span", { class: "of" }, `head ${h}`)),
+    ...Array.from({ length: heads }, (_, h) =>
+      el("span", { class: "of top" }, `head ${h}`, el("span", { class: "names columns" })),
+    ),
     ...Array.from({ length: layers }, (_, l) => [
-      el("span", { class: "of" }, `layer ${l}`),
+      el("span", { class: "of side" }, el("span", {}, `layer ${l}`), el("span", { class: "names rows" })),
       ...buttons.slice(l * heads, (l + 1) * heads),
     ]).flat(),
     ...(masked ? [hatched(grid, decode(masked))] : []),
@@ -107,6 +116,9 @@ function block(kind, grid, [row, column], off, open) {
   place.style.setProperty("--heads", heads);
   place.style.setProperty("--end", layers + 2);
   place.style.setProperty("--shape", `${wide + GAP} / ${tall + GAP}`);
+  place.style.setProperty("--wide", wide + GAP);
+  place.style.setProperty("--tall", tall + GAP);
+  new ResizeObserver(() => nameTokens(place, heads, rows, columns)).observe(place);
   moveByKeys(place, buttons, heads);
   return {
     light,
@@ -116,13 +128,36 @@ function block(kind, grid, [row, column], off, open) {
       el(
         "h4",
         {},
-        `${kind} `,
-        el("small", {}, `${row} (row), ${column} (column) `, legend(1, [1], masked ? "masked" : "")),
+        `${TITLES[kind]} `,
+        el("small", {}, `${row} (row), ${column} (column)`),
       ),
       place,
       read,
     ),
   };
+}
+
+// Names the rows and columns of the heads after their tokens, if a cell then still has the height of a letter. The first
+// kind takes a row of its own if its tokens can be named only then. The widths are those of .heads and .grid in page.css.
+function nameTokens(place, heads, rows, columns) {
+  const kind = place.parentElement,
+    all = kind.parentElement,
+    rem = 16 * unit(),
+    [names, least, most] = [6.5, 4, 12].map((width) => width * rem), // of the names, and of one head
+    gap = 2 * rem;
+  const letter = parseFloat(getComputedStyle(place.querySelector(".names")).fontSize),
+    hasRoom = (width) => (Math.min(width - names, most * heads) / heads / (columns.length + GAP)) >= 1.3 * letter;
+  const across = Math.floor((all.clientWidth + gap) / (names + least * heads + gap)),
+    n = Math.max(1, Math.min(all.childElementCount, across)),
+    fits = hasRoom((all.clientWidth - (n - 1) * gap) / n),
+    isWide = !fits && kind === all.firstElementChild && hasRoom(all.clientWidth),
+    isNamed = fits || isWide;
+  kind.classList.toggle("wide", isWide);
+  if (place.classList.contains("named") === isNamed) return;
+  place.classList.toggle("named", isNamed);
+  for (const [side, labels] of Object.entries({ rows, columns }))
+    for (const tokens of place.querySelectorAll(`.${side}`))
+      tokens.replaceChildren(...(isNamed ? labels.map((label) => el("span", {}, label)) : []));
 }
 
 // A canvas behind the weights with hatched areas where they are masked, in the resolution of the screen.
@@ -255,7 +290,9 @@ export async function openHead(place, answer, name, toggle, focus = "h3") {
       ),
     ),
   );
-  place.querySelector(focus)?.focus();
+  place.querySelector(focus)?.focus({ preventScroll: true });
+  // once its matrix has a size
+  if (focus === "h3") requestAnimationFrame(() => setTimeout(() => place.scrollIntoView({ block: "nearest" })));
 }
 
 function drawLines(rows, columns, weights, name) {

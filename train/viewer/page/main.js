@@ -49,6 +49,11 @@ function remove(name) {
     .remove();
 }
 
+// Past the navigation and the sentence; following the link would leave the view, whose name the address has.
+document.querySelector(".skip")?.addEventListener("click", (event) => {
+  event.preventDefault();
+  document.querySelector("main > section:not([hidden]) > h2").focus();
+});
 const button = document.getElementById("theme");
 const nameTheme = () => (button.textContent = theme() === "dark" ? "Light" : "Dark");
 button.addEventListener("click", () => {
@@ -61,7 +66,8 @@ presenting(document.getElementById("present"));
 const about = await start();
 if (about) {
   const { model: trained, runs } = about;
-  document.getElementById("run").textContent = trained
+  const summary = document.getElementById("run");
+  summary.textContent = summary.title = trained
     ? `${runs[0]}: ${trained.layers} layers, ${trained.heads} heads, d_model ${trained.d_model}, ` +
       `${rounded(trained.parameters)} parameters`
     : about.unavailable_reason;

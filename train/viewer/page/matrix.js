@@ -144,7 +144,7 @@ export function matrix({
     context.imageSmoothingEnabled = false;
     context.drawImage(pixels(pixelScale()), left, top, across * cellWidth, down * cellHeight);
     hatch(context);
-    // lifts a label that hangs below its line, as the sign for a space does
+    // lifts a label that hangs below its line, as the symbol for a space does
     const lift = (label) => {
       const { actualBoundingBoxAscent: above, actualBoundingBoxDescent: below } = context.measureText(label);
       return label === "␣" ? (below - above) / 2 : Math.max(0, below - 0.5 * size); // the sign alone: to the middle
@@ -291,7 +291,7 @@ export function hatching(context, n) {
 function compact(x, most, digits) {
   const size = Math.abs(x);
   if (!Number.isFinite(x)) return number(x);
-  if (size < 0.5 * 10 ** -digits && (size === 0 || most >= 0.5)) return "0";
+  if (size < 0.5 * 10 ** -digits && (size === 0 || most >= 0.1)) return "0";
   const isPlain = size < 1000 && size >= 0.5 * 10 ** -digits,
     places = Math.max(0, size < 10 ? digits : size < 100 ? digits - 1 : 0);
   let text = isPlain ? x.toFixed(places) : x.toExponential(0).replace("e+", "e");

@@ -11,6 +11,7 @@ import { modelFigure, stackName } from "./figure.js";
 
 const PLAY = () => ["▶ Play", el("span", { class: "longer" }, " the walk")];
 const PAUSE = () => ["Pause", el("span", { class: "longer" }, " the walk")];
+const detail = (text) => el("span", { class: "detail" }, text); // hidden in a presentation without room for it
 const SECONDS = 5; // for each block of the walk
 const isNarrow = () => matchMedia("(max-width: 60rem)").matches; // the panel is below the figure (page.css)
 const whenIdle = (work) => (window.requestIdleCallback ?? setTimeout)(work);
@@ -34,11 +35,15 @@ export function start(section, about) {
   const layerButtons = Array.from({ length: layers }, (_, i) =>
     el("button", { type: "button", onclick: () => choose({ layer: i }) }, String(i)),
   );
-  const directions = ["Forward: values", "Backward: gradients"].map((name, i) =>
+  const directions = [
+    ["Forward", ": values"],
+    ["Backward", ": gradients"],
+  ].map(([name, what], i) =>
     el(
       "button",
-      { type: "button", class: i ? "backward" : "forward", onclick: () => choose({ backward: i === 1 }) },
+      { type: "button", class: name.toLowerCase(), onclick: () => choose({ backward: i === 1 }) },
       name,
+      detail(what),
     ),
   );
   const moves = [
@@ -274,11 +279,15 @@ export function start(section, about) {
       button.setAttribute("aria-pressed", String(at !== null && walk[at][0] === button.dataset.block));
     const end = at === walk.length - 1 ? ", the end" : "",
       pass = backward ? "backward" : "forward";
-    place.textContent = !answer
-      ? ""
+    const state = !answer
+      ? []
       : at === null
-        ? "← → walk through all blocks, ↑ ↓ move, Enter opens"
-        : `${at + 1} of ${walk.length}${end}, ${pass}, ${whereOf(walk[at][0])}: ${block(walk[at][0]).title}`;
+        ? ["← → walk", detail(" through all blocks, ↑ ↓ move"), ", Enter opens"]
+        : [
+            `${at + 1} of ${walk.length}${end}`,
+            detail(`, ${pass}, ${whereOf(walk[at][0])}: ${block(walk[at][0]).title}`),
+          ];
+    place.replaceChildren(...state);
     place.title = place.textContent;
   }
 

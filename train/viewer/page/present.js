@@ -1,4 +1,4 @@
-// The presentation mode for a lecture hall: the full screen, larger text, the controls in one line, and in the Model view
+// The presentation mode for a lecture hall: full screen, larger text, the controls on one line, and in the Model view
 // either the figure or the open block. The button or the key F starts and ends it.
 
 const root = document.documentElement;

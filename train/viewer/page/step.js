@@ -24,7 +24,7 @@ function edgeLabels(edges, nodes) {
         99 * placed.filter(([a, b, w]) => Math.abs(a - x) < half + w && Math.abs(b - y) < 2 * high).length
       );
     };
-    const candidates = along(way.slice(-2), 10).slice(3, -2);
+    const candidates = along(way.slice(-2), 10).slice(4, -3);
     const [x, y] = candidates.reduce((best, point) => (covers(point) < covers(best) ? point : best));
     placed.push([x, y, half]);
     return el(
@@ -35,6 +35,14 @@ function edgeLabels(edges, nodes) {
     );
   });
 }
+
+// The sizes of nested lists, such as [2, 3]; none for a number.
+const shapeOf = (x) => (Array.isArray(x) ? [x.length, ...shapeOf(x[0])] : []);
+// A value in at most so many letters: a list without room is described by its shape.
+const brief = (x, most) => {
+  const isLong = Array.isArray(x) && number(x).length > most;
+  return isLong ? shapeOf(x).join(" × ") : short(x, most);
+};
 
 // Points along a line of straight pieces, `n` on each.
 const along = (way, n) =>
@@ -67,8 +75,7 @@ export function start(section) {
     el("label", {}, "Expression ", expression),
     el("label", {}, "Values ", values),
     el("button", {}, "Show"),
-    el("label", {}, "Examples ", ready),
-    el("label", {}, predict, " quiz me"),
+    el("span", { class: "soft" }, "Operations: exp, log, relu, softmax, sum, @, … Keys: ← → Home End"),
   );
   const moves = [
     ["⇤", "First", -Infinity],
@@ -80,11 +87,16 @@ export function start(section) {
   const drawing = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Graph" });
   const panel = el("div", { id: "node", class: "opened", "aria-live": "polite" });
   const all = collapsible("All values as a table", () => numbers());
-  const hint =
-    "Use arithmetic and named operations (softmax, exp, log, relu, sum, matmul or @, …). Keys: ← → Home End.";
   section.append(
-    ...(recorded ? [] : [el("p", { class: "soft" }, hint), form]),
-    el("div", { class: "row controls" }, el("div", { class: "group" }, ...moves), place),
+    ...(recorded ? [] : [form]),
+    el(
+      "div",
+      { class: "row controls" },
+      el("div", { class: "group", role: "group", "aria-label": "Walk through the passes" }, ...moves),
+      place,
+      ...(recorded ? [] : [el("label", {}, "Examples ", ready)]),
+      el("label", {}, predict, " quiz me"),
+    ),
     el("div", { class: "whole" }, drawing, panel),
     all,
   );
@@ -99,6 +111,8 @@ export function start(section) {
     draw();
   });
   stepByKeys(section, go);
+  new ResizeObserver(() => graph && fit()).observe(drawing);
+  addEventListener("resize", () => graph && fit());
 
   async function load(head = null) {
     // an attention head, or the expression
@@ -232,7 +246,7 @@ export function start(section) {
             class: lit ? "edge lit" : "edge",
           }),
         );
-        if (lit) labels.push([way, one.returned[i] === null ? "no gradient" : short(one.returned[i], 14)]);
+        if (lit) labels.push([way, one.returned[i] === null ? "no gradient" : brief(one.returned[i], 14)]);
       });
     }
     svg.append(...edgeLabels(labels, graph.nodes));
@@ -245,22 +259,33 @@ export function start(section) {
           { class: `box${one.leaf ? " leaf" : ""}${here?.node === one ? " lit" : ""}`, "data-key": one.key },
           el("rect", { x: one.x - one.width / 2, y: one.y - 26, width: one.width, height: 52, rx: one.leaf ? 18 : 3 }),
           el("text", { x: one.x, y: one.y - 11 }, one.name),
-          el("text", { x: one.x, y: one.y + 5, class: "value" }, value === null ? "?" : short(value, one.width / 7)),
+          el("text", { x: one.x, y: one.y + 5, class: "value" }, value === null ? "?" : brief(value, one.width / 8)),
           el(
             "text",
             { x: one.x, y: one.y + 20, class: "gradient" },
-            gradient === null ? "" : `grad ${short(gradient, one.width / 7 - 5 - soFar.length)}${soFar}`,
+            gradient === null ? "" : `grad ${brief(gradient, one.width / 8 - 5 - soFar.length)}${soFar}`,
           ),
         ),
       );
     }
-    // as large as the window allows, with letters (of 12 units) of 0.83 to 1.6 rem
-    const fitting = `min(100%, ${(70 * graph.width) / graph.height}vh)`;
-    svg.style.width = `clamp(${graph.width / 14.5}rem, ${fitting}, ${graph.width / 7.5}rem)`;
     drawing.replaceChildren(svg);
+    fit();
     panel.replaceChildren(...about(here));
     svg.querySelector(".box.lit")?.scrollIntoView({ block: "nearest", inline: "nearest" });
     all.refresh();
+  }
+
+  // Makes the graph as large as the window allows, with letters (of 14 units) of 0.8 to 2.4 rem; in a presentation, whose
+  // letters are larger, they may be smaller so that it fits.
+  function fit() {
+    const svg = drawing.firstElementChild;
+    if (!svg) return;
+    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize),
+      isPresenting = "presenting" in document.documentElement.dataset;
+    const high = innerHeight - (drawing.getBoundingClientRect().top + scrollY) - 3.5 * rem,
+      fitting = Math.min(drawing.clientWidth / graph.width, high / graph.height),
+      [least, most] = [isPresenting ? 0.6 : 0.8, 2.4].map((letter) => (letter * rem) / 14);
+    svg.style.width = `${graph.width * Math.min(most, Math.max(least, fitting))}px`;
   }
 
   function about(here) {
@@ -271,33 +296,36 @@ export function start(section) {
       return [
         el("p", {}, el("strong", {}, one.name)),
         ...(forward ? [formula([forward])] : []),
-        el(
-          "p",
-          {},
-          `${one.inputs.map((key) => `${node(key).name} = ${number(node(key).value)}`).join(", ")} gives `,
-          el("b", { class: "value" }, number(one.value)),
-          ".",
-        ),
+        ...(Array.isArray(one.value) ? [] : [result(one)]),
         ...one.inputs.map((key) => fromNested(node(key).name, node(key).value)),
-        fromNested(`${one.name}: value`, one.value),
+        fromNested(`${one.name}, the result`, one.value),
       ];
     }
     return [
       el("p", {}, el("strong", {}, one.name), ", gradients of its inputs"),
       ...(forward ? [formula([forward, ...gradients])] : []),
-      el("p", {}, "The gradient of its output is complete: g = ", el("b", { class: "gradient" }, number(one.gradient)), "."),
       el(
-        "ul",
+        "p",
         {},
-        ...one.returned.map((g, i) =>
-          el("li", {}, `to ${node(one.inputs[i]).name}: `, el("b", { class: "returned" }, g === null ? "none" : number(g))),
-        ),
+        "The gradient of its output is complete",
+        ...(Array.isArray(one.gradient) ? [] : [": g = ", el("b", { class: "gradient" }, number(one.gradient))]),
+        ".",
       ),
+      el("ul", {}, ...one.returned.flatMap((g, i) => (Array.isArray(g) ? [] : [returned(g, one.inputs[i])]))),
       fromNested("g, the gradient that arrives", one.gradient),
       ...one.returned.flatMap((g, i) => (g === null ? [] : [fromNested(`to ${node(one.inputs[i]).name}`, g)])),
       source(one),
     ];
   }
+
+  // A sentence with the numbers of an operation; lists are shown as matrices.
+  function result(one) {
+    const inputs = one.inputs.map((key) => `${node(key).name} = ${brief(node(key).value, 40)}`).join(", ");
+    return el("p", {}, `${inputs} gives `, el("b", { class: "value" }, number(one.value)), ".");
+  }
+
+  const returned = (g, key) =>
+    el("li", {}, `to ${node(key).name}: `, el("b", { class: "returned" }, g === null ? "none" : number(g)));
 
   // The source code of a step, collapsed at first; once opened, it stays open in later steps.
   function source(one) {

@@ -1,6 +1,7 @@
 // Translate, parse or read: tokens with probabilities and alternatives, the tree, all heads, each layer's prediction.
 import { el, fixed, searches, table } from "./parts.js";
 import { grids, openHead } from "./heads.js";
+import { legend } from "./matrix.js";
 import { drawTree } from "./tree.js";
 
 const OUTPUTS = { text: "Predictions", classification: "Label", tagging: "Tags" }; // of what the model predicts
@@ -101,7 +102,8 @@ export function start(section, about) {
         "h3",
         {},
         "All heads ",
-        el("small", {}, "point at a token or weight to highlight its row and column; select a head to open it"),
+        el("small", {}, "point at a token or weight to highlight its row and column; select a head to open it "),
+        legend(1, [1], Object.values(answer.heads).some(({ masked }) => masked) ? "masked" : ""),
       ),
       place,
       panel,

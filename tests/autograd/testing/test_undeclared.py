@@ -1,4 +1,4 @@
-"""The checker outside the contract of a function: stray Tensors, masks and integers beyond the domain, staircases."""
+"""Reports on stray Tensors, undeclared masks and integers, and functions that the checker cannot judge."""
 
 import types
 

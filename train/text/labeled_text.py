@@ -27,7 +27,7 @@ MAX_LABELS = 10_000
 SHOWN = 60  # number of characters of a line that a message shows
 
 
-class Labeled(NamedTuple):
+class LabeledExample(NamedTuple):
     """An example of a file: the number of its first line, its texts or words, and its label or one label for each
     word."""
 
@@ -39,7 +39,9 @@ class Labeled(NamedTuple):
 # ---- files
 
 
-def read_labeled(path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None) -> Iterator[Labeled]:
+def read_labeled(
+    path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None
+) -> Iterator[LabeledExample]:
     """Yield the examples of a file of lines label<TAB>text. Raises UserError, with the line, for any other line."""
     for number, line in numbered_lines(path, on_bytes):
         label, *texts = (field.strip() for field in line.split("\t"))
@@ -49,17 +51,19 @@ def read_labeled(path: str | PathLike[str], on_bytes: Callable[[bytes], object] 
                 f"{path}, line {number}: expected label<TAB>text, or label<TAB>text<TAB>text; got {got}; "
                 "try `paste labels.txt texts.txt`"
             )
-        yield Labeled(number, texts, [label])
+        yield LabeledExample(number, texts, [label])
 
 
-def read_tagged(path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None) -> Iterator[Labeled]:
+def read_tagged(
+    path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None
+) -> Iterator[LabeledExample]:
     """Yield the sentences of a file of lines word<TAB>tag. Raises UserError, with the line, for any other line."""
-    sentence, is_empty = Labeled(1, [], []), True
+    sentence, is_empty = LabeledExample(1, [], []), True
     for number, line in numbered_lines(path, on_bytes):
         if not line.strip():
             if sentence.texts:
                 yield sentence
-            sentence = Labeled(number + 1, [], [])
+            sentence = LabeledExample(number + 1, [], [])
             continue
         word, *tags = (field.strip(" ") for field in line.split("\t"))
         if len(tags) != 1 or not tags[0] or len(split_words(word)) != 1:
@@ -73,14 +77,14 @@ def read_tagged(path: str | PathLike[str], on_bytes: Callable[[bytes], object] |
     if sentence.texts:
         yield sentence
     if is_empty:
-        raise UserError(f"{path}: expected lines word<TAB>tag; got only empty lines; try another file")
+        raise UserError(f"{path}: expected lines word<TAB>tag; got only empty lines; try creating it again")
 
 
 def read_parallel_tags(
     words_path: str | PathLike[str],
     tags_path: str | PathLike[str],
     on_bytes: Sequence[Callable[[bytes], object]] = (),
-) -> Iterator[Labeled]:
+) -> Iterator[LabeledExample]:
     """Yield the sentences of a file of words, one sentence per line, with a file of their tags.
 
     Raises UserError, with the line, unless each word has a tag. Lines that are empty in both files are skipped.
@@ -96,10 +100,12 @@ def read_parallel_tags(
                 f"{words_path}; got {len(tags)}; try the same tokenization in both files"
             )
         if words:
-            yield Labeled(number, words, tags)
+            yield LabeledExample(number, words, tags)
             is_empty = False
     if is_empty:
-        raise UserError(f"{words_path}: expected a sentence of words per line; got only empty lines; try another file")
+        raise UserError(
+            f"{words_path}: expected a sentence of words per line; got only empty lines; try creating it again"
+        )
 
 
 def check_tag_lines(words_path: str, tags_path: str) -> None:
@@ -165,7 +171,7 @@ class LabelIds:
         self.path, self.parallel, names = path, parallel, label_names(tokenizer)
         self.ids = {name: i for i, name in enumerate(names, len(SPECIALS))}
 
-    def __call__(self, example: Labeled) -> list[int]:
+    def __call__(self, example: LabeledExample) -> list[int]:
         """Return the ids of the labels of an example."""
         unknown = next((i for i, label in enumerate(example.labels) if label not in self.ids), None)
         if unknown is not None:

@@ -8,7 +8,7 @@ import npx
 from models.module import evaluation_mode
 from train.errors import UserError
 from train.text.affixes import split_words
-from train.text.labeled import WordEncoder, encode_texts
+from train.text.labeled_text import WordEncoder, encode_texts
 from train.text.tokenizer import SPECIALS
 from train.viewer.inspection import (
     BEGIN,
@@ -22,7 +22,7 @@ from train.viewer.inspection import (
 )
 
 
-class Reading(NamedTuple):
+class LabeledInspection(NamedTuple):
     """A text with its predicted labels: S tokens, BOS and EOS included, and T labels."""
 
     inspection: Inspection
@@ -38,7 +38,7 @@ class Reading(NamedTuple):
         return [at.get(i, pad_id) for i in range(len(self.ids))]
 
 
-def read_labels(model: Any, tokenizer: Any, text: str, task: str) -> Reading:
+def read_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledInspection:
     """Run a classifier or a tagger once on a text. Raises UserError if the text is empty or too long.
 
     The probabilities are those of the labels alone, as `classify` prints them.
@@ -71,4 +71,4 @@ def read_labels(model: Any, tokenizer: Any, text: str, task: str) -> Reading:
     if words:
         target = [f"{word}/{tag}" for word, tag in zip(words, target, strict=True)]
     inspection = Inspection(source, target, source, maps, masks_of(model, maps), *predictions(layers))
-    return Reading(inspection, ids, positions, label_ids)
+    return LabeledInspection(inspection, ids, positions, label_ids)

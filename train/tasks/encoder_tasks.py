@@ -17,10 +17,10 @@ from train.tasks.task import T, Task, file_key, list_lines, task
 from train.text.affixes import KIND, AffixTokenizer, affix_spec, split_words
 from train.text.bpe_dropout import EpochExamples
 from train.text.corpus import prepare_pairs
-from train.text.labeled import (
-    Labeled,
+from train.text.labeled_text import (
     LabeledBatch,
     LabeledBatches,
+    LabeledExample,
     LabeledText,
     LabelIds,
     WordEncoder,
@@ -43,7 +43,7 @@ C = TypeVar("C", LabeledText, MaskedText)
 OnBytes = Callable[[bytes], object]
 
 
-class Labels(Task[T, C, LabeledBatch], Generic[T, C]):
+class EncoderTask(Task[T, C, LabeledBatch], Generic[T, C]):
     """Base class of tasks that predict labels of a text or of its tokens."""
 
     examples = "labels"
@@ -75,10 +75,11 @@ class MaskingKeys(LanguageKeys):
 
 
 @task
-class Masking(Labels[AffixTokenizer, MaskedText]):
+class MaskedLanguageModeling(EncoderTask[AffixTokenizer, MaskedText]):
     """Predict randomly masked tokens of a text from the tokens on both sides."""
 
     name = "masking"
+    command = "embed"
     keys = MaskingKeys
     files = {"train": ("text",), "valid": ("valid_text",)}
     scores = {"accuracy": "accuracy"}
@@ -142,14 +143,14 @@ class MaskedAccuracy:
 # ---- labels of a file
 
 
-class LabeledTask(Labels[PairTokenizer, LabeledText]):
+class LabeledTask(EncoderTask[PairTokenizer, LabeledText]):
     """Predict labels read from a file. Subclasses define how the file is read and encoded."""
 
     scores = {"accuracy": "accuracy", "macro_f1": "macro F1"}
     selection_metric = "accuracy"
     one_label_per_text: bool  # whether a text has one label; otherwise each word has one
 
-    def read(self, *files: str, on_bytes: Sequence[OnBytes] = ()) -> Iterator[Labeled]:
+    def read(self, *files: str, on_bytes: Sequence[OnBytes] = ()) -> Iterator[LabeledExample]:
         """Yield the examples of one or more files. Raises UserError for an invalid line.
 
         `on_bytes` contains a function for each file, which is called with all bytes of the file.
@@ -158,7 +159,7 @@ class LabeledTask(Labels[PairTokenizer, LabeledText]):
 
     def encode(
         self, tokenizer: PairTokenizer, label_ids: LabelIds
-    ) -> Callable[[list[Labeled]], tuple[list[list[int]], ...]]:
+    ) -> Callable[[list[LabeledExample]], tuple[list[list[int]], ...]]:
         """Return a function that encodes examples as (token ids of each, label ids of each)."""
         raise NotImplementedError
 
@@ -175,7 +176,7 @@ class LabeledTask(Labels[PairTokenizer, LabeledText]):
         labels = (label for example in self.read(*files) for label in example.labels)
         return PairTokenizer(tokenizer.source, make_label_tokenizer(files[-1], labels))
 
-    def chunks(self, files: Sequence[str], on_bytes: Sequence[OnBytes] = ()) -> Iterator[list[Labeled]]:
+    def chunks(self, files: Sequence[str], on_bytes: Sequence[OnBytes] = ()) -> Iterator[list[LabeledExample]]:
         """Yield the examples of the files in lists."""
         examples = self.read(*files, on_bytes=on_bytes)
         return chunks_of(examples, CHUNK, lambda example: sum(map(len, example.texts)))
@@ -228,7 +229,7 @@ class LabelEvaluation:
 
 @dataclass(frozen=True)
 class ClassificationKeys:
-    """A classifier is trained on lines of a label and a text, or two texts, separated by tabs."""
+    """A classifier is trained on lines that contain a label and one or two texts, separated by tabs."""
 
     train_labeled: str = file_key(
         "Training text of a classifier: a label, a tab and a text per line. Also --train-labeled."
@@ -241,6 +242,7 @@ class Classification(LabeledTask):
     """Predict the label of a text, or of a pair of texts, from its first token."""
 
     name = "classification"
+    command = "classify"
     keys = ClassificationKeys
     files = {"train": ("train_labeled",), "valid": ("valid_labeled",)}
     one_label_per_text = True
@@ -248,13 +250,13 @@ class Classification(LabeledTask):
     def n_predictions(self, tokens: int, config: Configuration) -> int:
         return tokens // TYPICAL_LENGTH
 
-    def read(self, *files: str, on_bytes: Sequence[OnBytes] = ()) -> Iterator[Labeled]:
+    def read(self, *files: str, on_bytes: Sequence[OnBytes] = ()) -> Iterator[LabeledExample]:
         return read_labeled(files[0], on_bytes[0] if on_bytes else None)
 
     def encode(
         self, tokenizer: PairTokenizer, label_ids: LabelIds
-    ) -> Callable[[list[Labeled]], tuple[list[list[int]], ...]]:
-        def encode_chunk(examples: list[Labeled]) -> tuple[list[list[int]], ...]:
+    ) -> Callable[[list[LabeledExample]], tuple[list[list[int]], ...]]:
+        def encode_chunk(examples: list[LabeledExample]) -> tuple[list[list[int]], ...]:
             labels = [label_ids(example) for example in examples]
             return encode_texts(tokenizer.source, [example.texts for example in examples]), labels
 
@@ -263,11 +265,11 @@ class Classification(LabeledTask):
 
 @dataclass(frozen=True)
 class TaggingKeys:
-    """A tagger is trained on lines of a word, a tab and its tag, with an empty line after each sentence."""
+    """A tagger is trained on lines of a word, a tab and the word's tag, with an empty line after each sentence."""
 
     train_tagged: str = file_key(
-        "Training text of a tagger: a word, a tab and its tag per line; with train_tags, a sentence of words per line."
-        " Also --train-tagged."
+        "Training text of a tagger: on each line, a word, a tab and the word's tag; with train_tags, a sentence of"
+        " words per line. Also --train-tagged."
     )
     train_tags: str = file_key(
         "Tags of the sentences in train_tagged, one line per sentence; empty: they are in train_tagged. Also"
@@ -282,6 +284,7 @@ class Tagging(LabeledTask):
     """Predict the tag of each word of a sentence from its first subword."""
 
     name = "tagging"
+    command = "classify"
     keys = TaggingKeys
     files = {"train": ("train_tagged",), "valid": ("valid_tagged",)}
     one_label_per_text = False
@@ -299,7 +302,7 @@ class Tagging(LabeledTask):
                 texts[part] += (tags,)
         return texts
 
-    def read(self, *files: str, on_bytes: Sequence[OnBytes] = ()) -> Iterator[Labeled]:
+    def read(self, *files: str, on_bytes: Sequence[OnBytes] = ()) -> Iterator[LabeledExample]:
         words, *tags = files
         if tags:
             return read_parallel_tags(words, tags[0], on_bytes)
@@ -307,10 +310,10 @@ class Tagging(LabeledTask):
 
     def encode(
         self, tokenizer: PairTokenizer, label_ids: LabelIds
-    ) -> Callable[[list[Labeled]], tuple[list[list[int]], ...]]:
+    ) -> Callable[[list[LabeledExample]], tuple[list[list[int]], ...]]:
         encode_words, no_label = WordEncoder(tokenizer.source), tokenizer.pad_id
 
-        def encode_chunk(examples: list[Labeled]) -> tuple[list[list[int]], ...]:
+        def encode_chunk(examples: list[LabeledExample]) -> tuple[list[list[int]], ...]:
             tags = [label_ids(example) for example in examples]
             sentences, firsts = encode_words([example.texts for example in examples])
             labels = [[no_label] * len(ids) for ids in sentences]

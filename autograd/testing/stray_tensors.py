@@ -1,7 +1,7 @@
 """Tensors that require gradients but are neither inputs nor parameters of a checked function.
 
 Such a Tensor gets a gradient in every backward pass, but no check compares this gradient and no optimizer updates the
-Tensor. Parameters become such Tensors if their module does not find them, or if they are plain Tensors.
+Tensor. A parameter is such a Tensor if its module does not find it, or if it is a plain Tensor instead of a Parameter.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from autograd.engine import Tensor
 from autograd.testing.problem import Problem, nodes
 
 
-def out_of_contract(problem: Problem, layer: Any = None) -> list[Tensor]:
+def stray_tensors(problem: Problem, layer: Any = None) -> list[Tensor]:
     """Return the leaves of one call's graph that are neither inputs nor parameters.
 
     Parameters that the layer creates during the call are not returned either.
@@ -36,7 +36,7 @@ def note_strays(strays: list[Tensor], notes: list[str]) -> None:
 def require_registered(problem: Problem, layer: Any, options: dict[str, Any], notes: list[str]) -> None:
     """Raise CheckError if a layer holds an unregistered Tensor; record those that its inputs and options contain."""
     passed = {id(value) for _, value in nested("", [problem.values, options])}
-    strays = out_of_contract(problem, layer)
+    strays = stray_tensors(problem, layer)
     note_strays([t for t in strays if id(t) in passed], notes)
     for t in strays:
         if id(t) not in passed:

@@ -13,7 +13,7 @@ from train.errors import UserError
 from train.metrics.classification import LabelScores
 from train.tasks.pairs import CHARACTERS_PER_TOKEN, WINDOW, length_batches, pad_sources, read_window
 from train.text.affixes import split_words
-from train.text.labeled import Labeled, WordEncoder, encode_texts, label_names
+from train.text.labeled_text import LabeledExample, WordEncoder, encode_texts, label_names
 from train.text.pair_tokenizer import TranslationTokenizer
 from train.text.tokenizer import SPECIALS
 
@@ -24,7 +24,7 @@ ValueT = TypeVar("ValueT")
 ResultT = TypeVar("ResultT")
 
 
-class Labeling(NamedTuple):
+class LinePrediction(NamedTuple):
     """The labels of a line: one for the complete text (`words` is then empty), or one for each of its words."""
 
     words: list[str]
@@ -38,7 +38,7 @@ def label_lines(
     lines: Iterable[str | None],
     task: str,
     on_progress: Progress = lambda n_lines: None,
-) -> Iterator[Labeling]:
+) -> Iterator[LinePrediction]:
     """Yield the labels of each line.
 
     Args:
@@ -61,7 +61,7 @@ def label_lines(
         ids, positions = encode_words(sentences)
         return ids, list(zip(sentences, positions, strict=True))
 
-    def label(ids: NDArray[np.int32], extras: list[Any]) -> Iterator[Labeling]:
+    def label(ids: NDArray[np.int32], extras: list[Any]) -> Iterator[LinePrediction]:
         if task == "classification":
             is_labeled = np.ones((len(ids), 1), bool)
         else:
@@ -74,7 +74,7 @@ def label_lines(
         p /= p.sum(axis=1, keepdims=True)
         ends = np.cumsum(is_labeled.sum(axis=1))
         for extra, rows in zip(extras, np.split(p, ends[:-1]), strict=True):
-            yield Labeling(extra[0] if extra else [], [names[i] for i in rows.argmax(axis=1)], rows)
+            yield LinePrediction(extra[0] if extra else [], [names[i] for i in rows.argmax(axis=1)], rows)
 
     return by_windows(model, lines, encode, label, on_progress)
 
@@ -134,12 +134,12 @@ def by_windows(
         number += len(texts)
 
 
-def text_of(example: Labeled, task: str) -> str:
+def text_of(example: LabeledExample, task: str) -> str:
     """Return an example as a line in the format that `label_lines` expects."""
     return ("\t" if task == "classification" else " ").join(example.texts)
 
 
-def score_labels(gold: Sequence[Labeled], predicted: Sequence[Sequence[str]]) -> LabelScores:
+def score_labels(gold: Sequence[LabeledExample], predicted: Sequence[Sequence[str]]) -> LabelScores:
     """Return the scores of predicted labels. Raises UserError for an example with a different number of labels."""
     for example, labels in zip(gold, predicted, strict=True):
         if len(example.labels) != len(labels):
