@@ -141,7 +141,8 @@ def process():
     return blas, dict(os.environ), threading.active_count(), numpy.geterr(), signal.getsignal(signal.SIGINT)
 before = process()
 import npx, autograd.testing, models, models.search, train, train.cli.main
-train.cli.main.load_commands(*train.cli.main.COMMANDS)
+from train.cli.main import COMMANDS, load_commands
+load_commands(*COMMANDS)
 print(process() == before, npx.is_configured())
 npx.configure_process()
 print({*process()[0]} <= {1} if npx.is_configured() else process()[0] == before[0], npx.is_configured())
