@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import time
 
 import pytest
 
@@ -85,7 +86,7 @@ def test_ranks_that_resume_different_runs_are_named(text, copied, monkeypatch, k
     assert before.keys() == files_of(copied).keys() and (copied / "checkpoints/step-12").exists()
 
 
-@pytest.mark.parametrize("key", ["--out, config.toml", "--init, checkpoints/step-12/state.json"])
+@pytest.mark.parametrize("key", ["--out, config.toml", "weights, embedding.weight"])
 def test_ranks_that_begin_different_runs_are_named(text, uninterrupted, tmp_path, monkeypatch, key):
     differ(monkeypatch, key)
     tokenizer = str(uninterrupted / "tokenizer.json")
@@ -102,6 +103,19 @@ def test_ranks_that_translate_differently_are_named(text, uninterrupted, tmp_pat
     assert main(["translate", "--model", str(uninterrupted), *options]) == 2
     assert re.match(f"npx-transformer: .*{key}: expected .* as on rank 0; got", capfd.readouterr().err)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_fails_before_it_joins_is_named(tmp_path, monkeypatch, capfd, rank):
+    """If all ranks fail, only rank 0 prints the error, because mpirun then kills the others, which first wait."""
+    waits = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", str(rank))
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    assert main(["train", "--resume", "--out", str(tmp_path / "run")]) == 2
+    name = "rank 1 of 2: " if rank else ""
+    assert capfd.readouterr().err.startswith(f"npx-transformer: {name}{tmp_path}/run: expected a run folder to resume")
+    assert waits == [2] * rank
 
 
 def test_only_rank_0_writes_into_a_run(text, tmp_path, copied):

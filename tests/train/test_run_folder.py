@@ -21,10 +21,12 @@ from tests.helpers.trainings import Crash, config, metrics, one_line, outcome, r
 from train import RunConfig, Trainer, UserError, average_checkpoints, files, train
 from train.files import WriteError, atomic_write, write_text
 from train.json_files import read_sealed, write_json
-from train.learn import checkpointer
-from train.run import checkpoint, storage
+from train.learn import checkpointer, training
+from train.run import checkpoint, folder, storage
 from train.run.checkpoint import load_checkpoint
+from train.run.config import END
 from train.run.folder import RunFolder
+from train.run.replace import remove_partial
 from train.run.report import LineFile
 
 
@@ -211,21 +213,84 @@ def test_resuming_keeps_comments_in_an_unchanged_configuration(text, copied):
     assert RunFolder(copied).load_config().train.max_steps == 13
 
 
-def test_resuming_without_checkpoints_requires_a_folder_of_a_run(text, tmp_path):
-    for name, content in (("diary.txt", "mine"), ("tokenizer.json", "mine")):
-        out = tmp_path / name / "run"
-        RunFolder(out).path.mkdir(parents=True)
-        (out / "config.toml").write_text("# my notes\n" + config(text).dump())
+EDITS = {
+    "a comment at the beginning": lambda text: f"# my notes\n{text}",
+    "a comment at the end": lambda text: f"{text}\n# my notes\n",
+    "CRLF": lambda text: text.replace("\n", "\r\n"),
+    "an earlier version": lambda text: text.replace(" Written by a training run.", ""),
+    "version 0.2": lambda text: text.partition("\n")[2].replace(END, ""),
+    "nothing": str,
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_run_killed_before_its_first_checkpoint_continues_beside_other_files(text, uninterrupted, tmp_path, edit):
+    """Its config.toml keeps the user's comments, and files of others are not touched."""
+    out, others = tmp_path / "run", {".nfs0001": "", "slurm.out": "log", "notes.txt": "mine"}
+    run(text, out)
+    for name in ("checkpoints", "metrics.jsonl"):
+        (shutil.rmtree if name == "checkpoints" else os.unlink)(out / name)
+    (out / "config.toml").write_bytes(EDITS[edit]((out / "config.toml").read_text()).encode())
+    for name, content in others.items():
         (out / name).write_text(content)
-        before = files_of(out)
-        for resume in (True, False):
-            with pytest.raises(UserError, match="got a folder with other files"):
-                run(text, out, resume=resume)
-        (out / "config.toml").write_text(config(text).dump())  # as `info --config` prints it
-        before = files_of(out)
-        with pytest.raises(UserError, match="got a folder with other files"):
+    shutil.copytree(out, tmp_path / "again")
+    before = files_of(out)
+    if edit == "nothing":
+        run(text, tmp_path / "again")
+    else:
+        with pytest.raises(
+            UserError, match=r"got a folder with a config\.toml that was edited, .* try --resume to cont"
+        ):
             run(text, out)
-        assert files_of(out) == before
+    assert files_of(out) == before
+    run(text, out, resume=True)
+    for name in ("config.toml", "tokenizer.json", *others):
+        assert (out / name).read_bytes() == before[out / name]
+    assert outcome(out) == outcome(uninterrupted)
+
+
+def test_what_a_resumed_run_reads_is_not_replaced(text, tmp_path):
+    """A folder without a usable config.toml cannot be resumed, and the message names the file."""
+    problems = {
+        "tokenizer.json": "tokenizer.json: expected ", "config.toml": "config.toml:1: expected TOML; got",
+        "diary.txt": "got a folder with diary.txt and without config.toml; try moving config.toml back, or a new --out",
+        "data/x": "got a folder with data and without config.toml; try moving config.toml back, or a new --out",
+    }  # fmt: skip
+    for name, message in problems.items():
+        file = tmp_path / name.partition(".")[0] / name
+        file.parent.mkdir(parents=True)
+        if name == "tokenizer.json":
+            (file.parent / "config.toml").write_text(config(text).dump())  # as `info --config` prints it
+        file.write_text("mine")
+        before = files_of(tmp_path)
+        with pytest.raises(UserError) as error:
+            run(text, tmp_path / name.partition(".")[0], resume=True)
+        assert message in one_line(error)
+        with pytest.raises(UserError, match="expected a new run folder; got a folder with "):
+            run(text, tmp_path / name.partition(".")[0])
+        assert files_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("at", range(1, 5))
+def test_a_second_interrupt_leaves_a_run_that_continues(text, uninterrupted, tmp_path, monkeypatch, at):
+    """It comes while the first one removes what the run has written so far."""
+    out, removed = tmp_path / "run", []
+
+    def remove(path):
+        removed.append(path)
+        if len(removed) == at:
+            raise KeyboardInterrupt
+        remove_partial(path)
+
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(folder, "remove_partial", remove)
+        patch.setattr(training, "check_memory", interrupt)
+        run(text, out)
+    run(text, out, resume=not RunFolder(out).is_new())
+    assert outcome(out) == outcome(uninterrupted)
 
 
 @pytest.mark.parametrize("name", ["checkpoints/step-12", "checkpoints/step-12/model.safetensors", "checkpoints"])
@@ -259,7 +324,7 @@ def test_a_text_named_like_a_file_of_a_run_is_not_removed(text, tmp_path):
     shutil.copy(text / "train.en", mine := tmp_path / ".config.toml.partial")
     changed = tables(text)
     changed["data"]["train_src"] = str(mine)
-    with pytest.raises(UserError, match="got a folder with other files"):
+    with pytest.raises(UserError, match=r"got a folder with \.config\.toml\.partial; try a new --out"):
         train(RunConfig.from_dict(changed), tmp_path, progress=False)
     assert mine.read_bytes() == (text / "train.en").read_bytes()
 
@@ -289,7 +354,7 @@ def test_a_failing_start_leaves_an_existing_empty_folder(text, tmp_path):
 def test_a_folder_with_other_files_is_rejected(text, tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     for resume in (False, True):
-        with pytest.raises(UserError, match="got a folder with other files"):
+        with pytest.raises(UserError, match=r"got a folder with thesis\.tex.*; try .*a new --out"):
             run(text, tmp_path, resume=resume)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -309,7 +374,7 @@ def test_only_what_a_run_wrote_is_replaced_or_removed(text, tmp_path, name):
     file.write_text(config(text).dump().replace("# ", "# mine: ", 1))
     before = files_of(tmp_path)
     for _ in range(2):
-        with pytest.raises(UserError, match="got a folder with other files|got an existing run folder"):
+        with pytest.raises(UserError, match="got a folder with |got an existing run folder"):
             run(text, tmp_path, csv=True)
         assert files_of(tmp_path) == before
         (tmp_path / "config.toml").write_text("" if name == "config.toml" else "[model]\n")  # incomplete
@@ -500,7 +565,7 @@ def test_a_kill_before_pruning_leaves_the_same_checkpoints_after_resuming(text, 
 
 def test_a_link_without_a_target_is_named(text, tmp_path):
     (tmp_path / "link").symlink_to("nowhere")
-    with pytest.raises(UserError, match="link: expected a new run folder, or --resume; got a broken link; try"):
+    with pytest.raises(UserError, match="link: expected a new run folder; got a broken link; try"):
         run(text, tmp_path / "link")
 
 

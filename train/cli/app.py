@@ -199,7 +199,7 @@ def open_output(path: Path | None, *others: Path | None, models: Sequence[Path] 
 def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) -> None:
     """Raise UserError if a file cannot be written to `path`, or would replace standard input or one of `others`, the
     other inputs and outputs of the command, or is inside the run of one of `models`."""
-    from train.run.folder import enclosing_run
+    from train.run.folder import is_inside_run
 
     real = Path(os.path.realpath(path))
     for other in filter(None, (Path("/dev/stdin"), *others)):
@@ -207,7 +207,7 @@ def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) 
         if is_same_new_file or path.is_file() and other.exists() and path.samefile(other):
             raise UserError(f"{path}: {REPLACES}")
     for model in models:
-        if real.is_relative_to(enclosing_run(model)):
+        if is_inside_run(path, model):
             raise UserError(f"{path}: expected a file outside the run; got one in {model}; try another path")
     if path.is_dir() or not path.parent.is_dir():
         got = "a folder" if path.is_dir() else f"no folder {path.parent}"

@@ -124,16 +124,16 @@ def report_exit(status: int, line: str, details: str = "") -> int:
     If all ranks fail with the same error, only rank 0 prints it. If a single rank fails, it also prints its name and
     aborts the others.
     """
-    world = npx.distributed.world()
-    prints = world.rank == 0 and npx.distributed.rank_and_size()[0] == 0
-    fails_alone = not world.all_ranks_failed()
-    if prints or fails_alone:
-        rank = f"{world.name}, step {world.step:,}: " if fails_alone else ""
-        print(f"{details}npx-transformer: {rank}{line}", file=sys.stderr, flush=True)
+    world, (rank, size) = npx.distributed.world(), npx.distributed.rank_and_size()
+    name = f"rank {rank} of {size}: " if rank and world.size == 1 else ""
+    if name:  # before this rank has joined the others; if rank 0 fails too, mpirun kills this process
+        time.sleep(2)
+    if fails_alone := not world.all_ranks_failed():
+        name = f"{world.name}, step {world.step:,}: "
+    if name or world.rank == 0:
+        print(f"{details}npx-transformer: {name}{line}", file=sys.stderr, flush=True)
     if fails_alone:
         world.abort(status)
-    if not prints and world.size == 1:  # mpirun kills all processes when one exits: let rank 0 print first
-        time.sleep(2)
     return status
 
 

@@ -18,7 +18,7 @@ from train.errors import UserError
 from train.files import describe_path, disk_errors
 from train.run.checkpoint import load_model
 from train.run.config import RunConfig
-from train.run.folder import enclosing_run
+from train.run.folder import is_inside_run
 from train.run.replace import new_folder
 
 # maps a target to a function that writes (model, tokenizer, run's configuration, dtype) to files in a folder
@@ -52,7 +52,7 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
     if got not in ("nothing", "an empty folder"):
         raise UserError(f"{out}: expected a new folder; got {got}; try another --out")
     model, tokenizer, config = load_model(run, "", on_warning)
-    if Path(os.path.realpath(out)).is_relative_to(enclosing_run(run)):
+    if is_inside_run(out, run):
         raise UserError(f"{out}: expected a folder outside the run; got one in {run}; try another --out")
     if target == "ctranslate2" and model.config.suppressed_ids:
         on_warning(f"{out}: forbidden tokens are not part of CTranslate2's format; try its option suppress_sequences")

@@ -33,7 +33,7 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
         expected = " or ".join(READERS)
         raise UserError(f"{folder / CONFIG}: model_type: expected {expected}; got {kind!r}; {UNSUPPORTED}")
     run = RunFolder(out)
-    if not (run.is_new() or run.is_unfinished()):
+    if not run.is_new():
         raise UserError(f"{out}: expected a new run folder; got {describe_path(out)}; try another --out")
     if npz:
         imported = read_npz(npz, on_warning)

@@ -30,6 +30,7 @@ from train.run.folder import RunFolder
 from train.run.keys import METRICS
 from train.run.metric_files import check_tensorboard
 from train.run.state import Summary
+from train.run.storage import array_digest
 from train.tasks import TASKS, Task
 from train.tasks.protocols import Corpus, TextTokenizer
 from train.text.lines import count_shared_lines
@@ -97,7 +98,7 @@ def train(
                 stack.enter_context(run.creating(resume))
                 if not resume:
                     run.write_config(config)
-        check_equal_run("--out", run.path)
+        check_equal_run(run.path)
         with world.rank_zero_first(), Display(progress and world.rank == 0) as display:
             reuse = resume or world.rank > 0  # the other ranks read what rank 0 has written
             if reuse:
@@ -116,12 +117,13 @@ def train(
         check_memory(shape, t, precision)
         model = shape.build(t.seed, precision.weight_dtype)
         if t.init and not (resume and run.steps()):
-            check_equal_run("--init", Path(t.init))
             display.write(initialize(model, t.init, t.init_only, tokenizer, warnings.append))
         deadline = start + 3600 * max_hours if max_hours else None
         trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress, deadline, debug)
         trainer.checkpoints.warnings += warnings
-        check_equal(lambda: {"--out, tokenizer": tokenizer.digest, "--out, step": trainer.state.step})
+        values = {"--out, tokenizer": tokenizer.digest, "--out, step": trainer.state.step}
+        weights = ((name, npx.to_host(p.weights)) for name, p in model.named_parameters())
+        check_equal(lambda: values | {f"weights, {name}": array_digest(name, array) for name, array in weights})
         run.commit()
         return trainer.run()
 

@@ -111,8 +111,8 @@ class RunConfig:
             reason = re.sub(r"\s*\(at [^()]*\)$", "", str(error))
             advice = 'lines `key = value` below a line `[table]`, with text in "quotes"'
             raise UserError(f"{place}: expected TOML; got '{one_line(reason)}'; try {advice}") from None
-        is_marked = text.startswith(HEADER)  # earlier versions did not write this last line
-        if complete and (tables.keys() < SECTIONS.keys() or is_marked and text.rstrip().split("\n")[-1] != END):
+        is_marked = HEADER in text  # earlier versions did not write this last line
+        if complete and (tables.keys() < SECTIONS.keys() or is_marked and END not in text):
             raise UserError(
                 f"{path}: expected the complete configuration of a run, with the tables {', '.join(SECTIONS)}"
                 f"{f' and the last line {END!r}' if is_marked else ''}; got a truncated file; try restoring a backup"

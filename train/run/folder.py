@@ -11,9 +11,9 @@
        /metrics.csv, tensorboard/  copies of metrics.jsonl, see run/metric_files.py
        /lock                     while a program writes, see train/lock.py
 
-A folder is *new* if it is missing or empty, and a *run* if it has checkpoints. It is *unfinished* if its config.toml,
-which a run writes first, is as this program writes it, and it holds only files that a run writes before its first
-checkpoint; training may then start over. Any other folder belongs to the user and is never written to.
+A folder is *new* if it is missing or empty. It is *unfinished* if it has no checkpoints, and its config.toml, which a
+run writes first, is as this version writes it; training may then start over. A folder with checkpoints or a complete
+config.toml can be resumed. No other folder is written to, and files that a run does not write are never touched.
 """
 
 import json
@@ -114,17 +114,13 @@ class RunFolder:
         return self.path.is_dir() and not CONTENTS.isdisjoint(self._names())
 
     def is_unfinished(self) -> bool:
-        """Return whether the folder holds only files that a run of this version writes before its first checkpoint."""
-        if not self.path.is_dir() or self.steps() or self.weights():
-            return False
-        names = self._names()
-        file = self.path / ".config.toml.partial" if names == {".config.toml.partial"} else self.config_file
-        if not file.is_file():
+        """Return whether the folder has a run of this version without checkpoints, and no comments in config.toml."""
+        file = self.config_file if self.has_run_files() else self.path / ".config.toml.partial"
+        if not file.is_file() or self.steps() or self.weights():
             return False
         with open_for_reading(file) as raw:
             text = raw.read().decode("utf-8", "replace")
-        is_own = MARK.startswith(text[: len(MARK)]) if file != self.config_file else text == self._stored_config()
-        return is_own and all(name in CONTENTS or LEFTOVER.fullmatch(name) for name in names)
+        return text == self._stored_config() if file == self.config_file else MARK.startswith(text[: len(MARK)])
 
     def _stored_config(self) -> str | None:
         """Return the values in config.toml as `write_config` writes them, or None if it is missing or invalid."""
@@ -147,20 +143,32 @@ class RunFolder:
                 f"{self.checkpoints}: expected a checkpoint step-N to resume from; got only {weights[-1].name}, which "
                 f"has no optimizer state; try moving step-N back, or --init {self.path} with a new --out"
             )
-        usable = self.steps() if resume else self.is_new()
-        if not (usable or self.is_unfinished()):
+        if self.is_unfinished() or (self.steps() if resume else self.is_new()):
+            return
+        if not resume:
             raise self.already_exists_error()
+        if not self.config_file.exists():
+            got = f"a folder with {self._example()} and without config.toml"
+            raise not_a_run_error(self.path, "a run to resume", got, "moving config.toml back, or a new --out")
+        self.load_config()  # which names the problem, if any
 
     def already_exists_error(self) -> UserError:
         """Return the error for a path that already holds a run or other files."""
+        got, attempt = "an existing run folder", "a new --out"
         if self.steps():
-            got, attempt = "an existing run folder", "--resume to continue that run, or a new --out"
+            attempt = "--resume to continue that run, or a new --out"
         elif self.weights():
-            got, attempt = "an existing run folder that has lost its checkpoints step-N", "a new --out"
+            got = "an existing run folder that has lost its checkpoints step-N"
+        elif self._stored_config() is not None:
+            got = "a folder with a config.toml that was edited, or written by another version"
+            attempt = "--resume to continue the run in it, or a new --out"
         else:
-            got = "a folder with other files" if self.path.is_dir() else describe_path(self.path)
-            attempt = "a new --out"
-        return UserError(f"{self.path}: expected a new run folder, or --resume; got {got}; try {attempt}")
+            got = f"a folder with {self._example()}" if self.path.is_dir() else describe_path(self.path)
+        return UserError(f"{self.path}: expected a new run folder; got {got}; try {attempt}")
+
+    def _example(self) -> str:
+        """Return the name of a file in the folder, if possible one that a run does not write."""
+        return min(self._names(), key=lambda name: (name in CONTENTS, name))
 
     # ---- writing
 
@@ -198,7 +206,7 @@ class RunFolder:
         self._committed = True
 
     def _remove_contents(self) -> None:
-        for name in self._names():
+        for name in sorted(self._names(), key="config.toml".__eq__):  # last, because it marks the folder as a run
             if name in CONTENTS or LEFTOVER.fullmatch(name):
                 remove_partial(f"{self.path}/{name}")
 
@@ -230,11 +238,13 @@ class RunFolder:
                 remove_partial(str(path))
 
 
-def enclosing_run(path: Path) -> Path:
-    """Return the run folder that `path` is or belongs to; symbolic links are resolved."""
-    path = Path(os.path.realpath(path))
-    around = (path.parent, path.parent.parent)
-    return next((run for run in around if (run / "checkpoints").exists() and (run / "config.toml").exists()), path)
+def is_inside_run(path: Path, run: Path) -> bool:
+    """Return whether `path` is inside the run folder that `run` is or belongs to; symbolic links are resolved."""
+    starts = Path(os.path.abspath(run)), Path(os.path.realpath(run))
+    around = (folder for start in starts for folder in (start.parent, start.parent.parent))
+    run = next((f for f in around if (f / "checkpoints").exists() and (f / "config.toml").exists()), run)
+    folders = (run, run / "checkpoints", *run.glob("checkpoints/*"))
+    return any(Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)) for folder in folders)
 
 
 def step_of(path: Path) -> int:

@@ -105,7 +105,7 @@ def read_arrays(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, npx
                 array = tensors.get_tensor(name)
                 if str(array.dtype) not in DTYPES:
                     raise damaged_error(file, f"{' or '.join(DTYPES)} in {name}; got {array.dtype}")
-                if state["format"] > 1 and _array_digest(name, array) != listed["tensors"][name]:
+                if state["format"] > 1 and array_digest(name, array) != listed["tensors"][name]:
                     raise damaged_error(file, f"values of {name} that match their SHA-256; got changed ones")
                 if not np.isfinite(array).all():
                     raise damaged_error(file, f"finite values in {name}; got NaN or infinity")
@@ -137,7 +137,7 @@ def write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], sta
                         f"{target}: expected finite values in {key}; got NaN or infinity; try an earlier checkpoint"
                     )
             save_file(in_order, file, metadata=metadata)
-            tensors = {key: _array_digest(key, array) for key, array in in_order.items()}
+            tensors = {key: array_digest(key, array) for key, array in in_order.items()}
             listed[name] = {"bytes": os.stat(file).st_size, "tensors": tensors}
             fsync(file)
         with open(f"{partial}/{STATE}", "x", encoding="utf-8") as text:
@@ -147,7 +147,7 @@ def write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], sta
             os.chmod(f"{partial}/{name}", stat.S_IMODE(os.stat(text.name).st_mode))
 
 
-def _array_digest(name: str, array: npx.Array) -> str:
+def array_digest(name: str, array: npx.Array) -> str:
     """Return the SHA-256 of an array with its name, dtype and shape."""
     checksum = hashlib.sha256(f"{name} {array.dtype} {array.shape}\n".encode())
     checksum.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)

@@ -31,11 +31,11 @@ def check_equal_inputs(config: RunConfig, texts: Iterable[str], **options: Any) 
     check_equal(collect)
 
 
-def check_equal_run(option: str, folder: Path) -> None:
-    """Raise UserError on every rank, naming `option`, unless all ranks have the same run in a folder."""
-    names = "config.toml", "tokenizer.json", "state.json", "checkpoints/*/state.json"  # which has checksums of weights
+def check_equal_run(folder: Path) -> None:
+    """Raise UserError on every rank, naming --out, unless all ranks see the same run folder."""
+    names = "config.toml", "tokenizer.json", "checkpoints/*/state.json"
     files = (file for name in names for file in folder.glob(name))
-    check_equal(lambda: {f"{option}, {file.relative_to(folder)}": f"SHA-256 {digest(file)}" for file in files})
+    check_equal(lambda: {f"--out, {file.relative_to(folder)}": f"SHA-256 {digest(file)}" for file in files})
 
 
 def check_equal(collect: Callable[[], Mapping[str, Any]]) -> None:
