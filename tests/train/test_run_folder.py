@@ -231,18 +231,14 @@ def test_a_run_killed_before_its_first_checkpoint_continues_beside_other_files(t
     for name in ("checkpoints", "metrics.jsonl"):
         (shutil.rmtree if name == "checkpoints" else os.unlink)(out / name)
     (out / "config.toml").write_bytes(EDITS[edit]((out / "config.toml").read_text()).encode())
-    for name, content in others.items():
-        (out / name).write_text(content)
-    shutil.copytree(out, tmp_path / "again")
-    before = files_of(out)
-    if edit == "nothing":
-        run(text, tmp_path / "again")
-    else:
-        with pytest.raises(
-            UserError, match=r"got a folder with a config\.toml that was edited, .* try --resume to cont"
-        ):
+    for reason in ["a folder with an edited config.toml"] * (edit != "nothing") + ["a folder with .nfs0001"]:
+        if reason.endswith(".nfs0001"):
+            for name, content in others.items():
+                (out / name).write_text(content)
+        before = files_of(out)
+        with pytest.raises(UserError, match=f"expected a new run folder; got {reason}.*; try --resume to continue the"):
             run(text, out)
-    assert files_of(out) == before
+        assert files_of(out) == before
     run(text, out, resume=True)
     for name in ("config.toml", "tokenizer.json", *others):
         assert (out / name).read_bytes() == before[out / name]
@@ -253,8 +249,8 @@ def test_what_a_resumed_run_reads_is_not_replaced(text, tmp_path):
     """A folder without a usable config.toml cannot be resumed, and the message names the file."""
     problems = {
         "tokenizer.json": "tokenizer.json: expected ", "config.toml": "config.toml:1: expected TOML; got",
-        "diary.txt": "got a folder with diary.txt and without config.toml; try moving config.toml back, or a new --out",
-        "data/x": "got a folder with data and without config.toml; try moving config.toml back, or a new --out",
+        "diary.txt": "expected a run to resume; got a folder with diary.txt; try the --out of a run, or no --resume",
+        "data/x": "expected a run to resume; got a folder with data; try the --out of a run, or no --resume",
     }  # fmt: skip
     for name, message in problems.items():
         file = tmp_path / name.partition(".")[0] / name
@@ -354,7 +350,9 @@ def test_a_failing_start_leaves_an_existing_empty_folder(text, tmp_path):
 def test_a_folder_with_other_files_is_rejected(text, tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     for resume in (False, True):
-        with pytest.raises(UserError, match=r"got a folder with thesis\.tex.*; try .*a new --out"):
+        with pytest.raises(
+            UserError, match=r"got a folder with thesis\.tex; try (a new --out|the --out of a run, or no --resume)$"
+        ):
             run(text, tmp_path, resume=resume)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -374,7 +372,7 @@ def test_only_what_a_run_wrote_is_replaced_or_removed(text, tmp_path, name):
     file.write_text(config(text).dump().replace("# ", "# mine: ", 1))
     before = files_of(tmp_path)
     for _ in range(2):
-        with pytest.raises(UserError, match="got a folder with |got an existing run folder"):
+        with pytest.raises(UserError, match="got a folder with |lost its checkpoints step-N"):
             run(text, tmp_path, csv=True)
         assert files_of(tmp_path) == before
         (tmp_path / "config.toml").write_text("" if name == "config.toml" else "[model]\n")  # incomplete
@@ -395,11 +393,11 @@ def test_best_weights_without_checkpoints_are_not_deleted(text, tmp_path, names)
         elif path.name not in names:
             path.rename(path.with_name(names[0]))
     before = files_of(out)
-    with pytest.raises(UserError, match="got an existing run folder that has lost its checkpoints step-N; try a new"):
-        run(text, out)
-    with pytest.raises(UserError, match=f"step-N to resume from; got only .*{names[-1]}.* moving step-N back, or --i"):
-        run(text, out, resume=True)
-    with pytest.raises(UserError, match="got an existing run folder"):
+    reason = f"lost its checkpoints step-N, with only .*{names[-1]} without optimizer .* moving step-N back, or --init"
+    for resume in (False, True):
+        with pytest.raises(UserError, match=reason):
+            run(text, out, resume=resume)
+    with pytest.raises(UserError, match=reason):
         Trainer(None, config(text), None, {"train": None}, out)
     assert files_of(out) == before
 

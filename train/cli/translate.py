@@ -120,8 +120,7 @@ def translate(
             overrides = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra}
             options = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)
         text = hashlib.sha256(repr(prefixes).encode(errors="replace")).hexdigest()
-        models = [origin.caption.rpartition(", ")[2] for origin in origins]  # the SHA-256 of each, without its name
-        values = {"--model": models, "--constrain": f"a text with SHA-256 {text}"}
+        values = {"--model": [o.caption.rpartition(", ")[2] for o in origins], "--constrain": f"SHA-256 {text}"}
         check_equal(lambda: values | options | {"--alignments": alignments})
         options |= {"prefixes": prefixes, "alignments": alignments, "on_warning": on_warning, "world": world}
         options["trained_length"] = trained_length(config)

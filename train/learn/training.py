@@ -122,8 +122,7 @@ def train(
         trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress, deadline, debug)
         trainer.checkpoints.warnings += warnings
         values = {"--out, tokenizer": tokenizer.digest, "--out, step": trainer.state.step}
-        weights = ((name, npx.to_host(p.weights)) for name, p in model.named_parameters())
-        check_equal(lambda: values | {f"weights, {name}": array_digest(name, array) for name, array in weights})
+        check_equal(lambda: values | {f"weights, {n}": array_digest(n, p.weights) for n, p in model.named_parameters()})
         run.commit()
         return trainer.run()
 

@@ -46,7 +46,7 @@ SYNONYMS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "single": "fl
 # Limits of a TOML text: the parser's time is quadratic in the parts of a dotted key and in the number of tables.
 MAX_BYTES, MAX_LINE = 1 << 16, 4096
 HEADER = "# Configuration of npx-transformer, to the last line. A relative path refers to the working directory."
-END = "# end of the configuration"  # the last line of a dump; missing in a truncated file
+END = "# end of the configuration"  # the last line after a HEADER; missing in a truncated file
 
 
 @dataclass(frozen=True)
@@ -111,11 +111,10 @@ class RunConfig:
             reason = re.sub(r"\s*\(at [^()]*\)$", "", str(error))
             advice = 'lines `key = value` below a line `[table]`, with text in "quotes"'
             raise UserError(f"{place}: expected TOML; got '{one_line(reason)}'; try {advice}") from None
-        is_marked = HEADER in text  # earlier versions did not write this last line
-        if complete and (tables.keys() < SECTIONS.keys() or is_marked and END not in text):
+        if complete and (tables.keys() < SECTIONS.keys() or HEADER in text and END not in text):
             raise UserError(
-                f"{path}: expected the complete configuration of a run, with the tables {', '.join(SECTIONS)}"
-                f"{f' and the last line {END!r}' if is_marked else ''}; got a truncated file; try restoring a backup"
+                f"{path}: expected the complete configuration of a run, with the tables {', '.join(SECTIONS)} and the "
+                f"last line {END!r}; got a truncated file; try restoring a backup"
             )
         return cls.from_dict(tables, settings, source=str(path))
 

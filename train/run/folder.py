@@ -11,9 +11,9 @@
        /metrics.csv, tensorboard/  copies of metrics.jsonl, see run/metric_files.py
        /lock                     while a program writes, see train/lock.py
 
-A folder is *new* if it is missing or empty. It is *unfinished* if it has no checkpoints, and its config.toml, which a
-run writes first, is as this version writes it; training may then start over. A folder with checkpoints or a complete
-config.toml can be resumed. No other folder is written to, and files that a run does not write are never touched.
+A folder is *new* if it is missing or empty. It is *unfinished*, so training may start over in it, if its config.toml,
+which a run writes first, is as this version writes it, and it has no checkpoints and no other files. A folder with
+checkpoints or a complete config.toml can be resumed; files that a run does not write may lie in it and are not touched.
 """
 
 import json
@@ -114,9 +114,9 @@ class RunFolder:
         return self.path.is_dir() and not CONTENTS.isdisjoint(self._names())
 
     def is_unfinished(self) -> bool:
-        """Return whether the folder has a run of this version without checkpoints, and no comments in config.toml."""
+        """Return whether the folder holds only files that a run of this version writes before its first checkpoint."""
         file = self.config_file if self.has_run_files() else self.path / ".config.toml.partial"
-        if not file.is_file() or self.steps() or self.weights():
+        if not file.is_file() or self._foreign_names() or self.steps() or self.weights():
             return False
         with open_for_reading(file) as raw:
             text = raw.read().decode("utf-8", "replace")
@@ -136,39 +136,31 @@ class RunFolder:
 
     def check(self, resume: bool) -> None:
         """Raise UserError if there is already a run and `resume` is False, or no run and `resume` is True."""
-        if resume and self.is_new():
-            raise UserError(f"{self.path}: expected a run to resume; got no run folder; try without --resume")
-        if resume and not self.steps() and (weights := self.weights()):
-            raise UserError(
-                f"{self.checkpoints}: expected a checkpoint step-N to resume from; got only {weights[-1].name}, which "
-                f"has no optimizer state; try moving step-N back, or --init {self.path} with a new --out"
-            )
         if self.is_unfinished() or (self.steps() if resume else self.is_new()):
             return
-        if not resume:
-            raise self.already_exists_error()
-        if not self.config_file.exists():
-            got = f"a folder with {self._example()} and without config.toml"
-            raise not_a_run_error(self.path, "a run to resume", got, "moving config.toml back, or a new --out")
-        self.load_config()  # which names the problem, if any
+        if not resume or self.weights() or not self.config_file.exists():
+            raise self.already_exists_error(resume)
+        self.load_config()  # raises UserError, which names the line
 
-    def already_exists_error(self) -> UserError:
-        """Return the error for a path that already holds a run or other files."""
-        got, attempt = "an existing run folder", "a new --out"
+    def already_exists_error(self, resume: bool = False) -> UserError:
+        """Return the error for a path that is not a new run folder or, with `resume`, not a run."""
+        got, attempt = describe_path(self.path), "the --out of a run, or no --resume" if resume else "a new --out"
         if self.steps():
-            attempt = "--resume to continue that run, or a new --out"
-        elif self.weights():
-            got = "an existing run folder that has lost its checkpoints step-N"
+            got, attempt = "an existing run folder", "--resume to continue that run, or a new --out"
+        elif weights := self.weights():
+            got = f"a run that has lost its checkpoints step-N, with only {weights[-1].name} without optimizer state"
+            attempt = f"moving step-N back, or --init {self.path} with a new --out"
         elif self._stored_config() is not None:
-            got = "a folder with a config.toml that was edited, or written by another version"
-            attempt = "--resume to continue the run in it, or a new --out"
-        else:
-            got = f"a folder with {self._example()}" if self.path.is_dir() else describe_path(self.path)
-        return UserError(f"{self.path}: expected a new run folder; got {got}; try {attempt}")
+            name = next(iter(self._foreign_names()), "an edited config.toml, or one of another version")
+            got, attempt = f"a folder with {name}", "--resume to continue the run in it, or a new --out"
+        elif self.path.is_dir() and (names := [*self._foreign_names(), *sorted(self._names())]):
+            got = f"a folder with {names[0]}"
+        expected = "a run to resume" if resume else "a new run folder"
+        return UserError(f"{self.path}: expected {expected}; got {got}; try {attempt}")
 
-    def _example(self) -> str:
-        """Return the name of a file in the folder, if possible one that a run does not write."""
-        return min(self._names(), key=lambda name: (name in CONTENTS, name))
+    def _foreign_names(self) -> list[str]:
+        """Return the names in the folder that a run does not write."""
+        return sorted(name for name in self._names() if name not in CONTENTS and not LEFTOVER.fullmatch(name))
 
     # ---- writing
 
@@ -206,9 +198,8 @@ class RunFolder:
         self._committed = True
 
     def _remove_contents(self) -> None:
-        for name in sorted(self._names(), key="config.toml".__eq__):  # last, because it marks the folder as a run
-            if name in CONTENTS or LEFTOVER.fullmatch(name):
-                remove_partial(f"{self.path}/{name}")
+        for name in sorted(self._names().difference(self._foreign_names()), key="config.toml".__eq__):
+            remove_partial(f"{self.path}/{name}")  # config.toml last, because it marks the folder as a run
 
     def prepare(self, config: RunConfig, tokenizer: TextTokenizer, keep_config: bool = False) -> None:
         """Prepare the folder for the first update: write config.toml and tokenizer.json, and remove leftovers.
@@ -240,8 +231,7 @@ class RunFolder:
 
 def is_inside_run(path: Path, run: Path) -> bool:
     """Return whether `path` is inside the run folder that `run` is or belongs to; symbolic links are resolved."""
-    starts = Path(os.path.abspath(run)), Path(os.path.realpath(run))
-    around = (folder for start in starts for folder in (start.parent, start.parent.parent))
+    around = (f for start in (os.path.abspath(run), os.path.realpath(run)) for f in Path(start).parents[:2])
     run = next((f for f in around if (f / "checkpoints").exists() and (f / "config.toml").exists()), run)
     folders = (run, run / "checkpoints", *run.glob("checkpoints/*"))
     return any(Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)) for folder in folders)

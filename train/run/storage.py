@@ -150,7 +150,7 @@ def write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], sta
 def array_digest(name: str, array: npx.Array) -> str:
     """Return the SHA-256 of an array with its name, dtype and shape."""
     checksum = hashlib.sha256(f"{name} {array.dtype} {array.shape}\n".encode())
-    checksum.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    checksum.update(np.ascontiguousarray(npx.to_host(array)).reshape(-1).view(np.uint8).data)
     return checksum.hexdigest()
 
 
