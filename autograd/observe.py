@@ -25,7 +25,7 @@ LOWER_PACKAGES = tuple(str(Path(__file__).parent.parent / package) + "/" for pac
 
 
 class Observer:
-    """Base class of observers, which does nothing. Observers must not modify what they receive."""
+    """Base class of observers; its methods do nothing. Observers must not modify what they receive."""
 
     def on_forward(self, name: str, args: tuple[Any, ...], result: Tensor) -> None:
         """Called after operation `name` has run on `args`; `result.node` is None if no gradient is needed."""

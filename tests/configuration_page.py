@@ -83,7 +83,7 @@ MEANINGS = {  # meaning of every variable; npx/settings.py has values and defaul
     "NPX_KILL_LAUNCHER": "`1`: after an abort of several ranks, also terminate an `mpirun` that hangs.",
     "NPX_EMULATOR_ORDER": "Order in which the CUDA emulator runs the threads of a block.",
     "NPX_GPU_MEMORY": "Limit for GPU memory: GiB (`20`) or a percentage (`80%`).",
-    "HYPOTHESIS_PROFILE": "Number of examples per property test.",
+    "HYPOTHESIS_PROFILE": "Profile that sets the number of examples per property test.",
     "NPX_TEST_ENGINE": "Array engine of the tests; `strict`: a fake CuPy; `emulated`: CUDA kernels on the CPU.",
     "NPX_DATA": "Folder of corpora for the tests that use real data; they are skipped without it.",
     "NPX_CHROMIUM": "Browser for the tests of the viewer.",

@@ -190,7 +190,7 @@ def beam_search(
 
 
 def _remaining(done: Any) -> Any:
-    """Return the indices of the unfinished sentences, by place: the last ones move to the places of the finished ones.
+    """Return the indices of the unfinished sentences; the last ones take the places of the finished ones.
 
     All others keep their places, so the states of their rows need not be copied.
     """

@@ -62,7 +62,7 @@ def data(
     max_ratio: Annotated[
         float,
         number_option(
-            float, "[0, 1e9]", help="Drop pairs with a larger length ratio (characters + 20 on each side); 0: keep all."
+            float, "[0, 1e9]", help="Drop pairs with a larger ratio of lengths, in characters + 20; 0: keep all."
         ),
     ] = 3.0,
     keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help="Keep repeated pairs.")] = False,

@@ -1,4 +1,4 @@
-"""Length extrapolation, which the paper hopes for in section 3.5: train on up to 20 tokens, test on up to 200.
+"""Length extrapolation, a hypothesis of section 3.5 of the paper: train on up to 20 tokens, test on up to 200.
 
     OUT/settings.json         settings of all rows: updates and seed
        /rows/TASK-POSITIONS.json  the results of a row; a row that has this file is finished
@@ -189,16 +189,16 @@ def reach(result: Mapping[str, Any]) -> int:
 
 
 def answer(table: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a sentence that says whether the paper's hope for sinusoids is confirmed."""
+    """Return a sentence that says whether the results confirm the paper's hypothesis about sinusoids."""
     reached = {result["task"]: reach(result) for result in table.values() if result["positions"] == "sinusoidal"}
     if not reached:
         return "No row with sinusoidal positions is finished."
     beyond = [task for task, length in reached.items() if length > TRAINED]
-    verdict = {0: "is not confirmed", len(reached): "is confirmed"}.get(len(beyond), "is confirmed in part")
+    verdict = {0: "is not confirmed", len(reached): "is confirmed"}.get(len(beyond), "is partly confirmed")
     details = ", ".join(f"{length or 'no length'} for {task}" for task, length in reached.items())
     return (
-        f"The hope {verdict} here: with sinusoids, at least {MASTERED:.0f}% of the outputs are exact up to length "
-        f"{details}."
+        f"The hypothesis {verdict} here: with sinusoids, at least {MASTERED:.0f}% of the outputs are exact up to "
+        f"length {details}."
     )
 
 

@@ -39,10 +39,10 @@ def measure_speed(shape: TransformerConfig, config: RunConfig, updates: int = 3)
 def measure_activations(shape: TransformerConfig, config: RunConfig) -> float:
     """Return an estimate of the memory in bytes that an update takes in addition to weights, gradients and moments.
 
-    This is the peak during a micro-batch of `measure_speed`. A larger train.batch_tokens is extrapolated from it and
-    its first half, because some of the memory does not depend on the batch; it may take less, because a large batch
-    recomputes more intermediates. The memory that a kernel needs while it runs is not included. Raises UserError for a
-    task other than translation.
+    This is the peak during a micro-batch of `measure_speed`. For a larger train.batch_tokens, it is extrapolated from
+    the peaks of this micro-batch and of its first half, because some of the memory does not depend on the batch. The
+    true peak may be lower, because a large batch recomputes more intermediates. The memory that a kernel needs while it
+    runs is not included. Raises UserError for a task other than translation.
     """
     update, batch = first_update(shape, config)
 

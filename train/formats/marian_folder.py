@@ -30,7 +30,7 @@ MAX_POSITIONS = 1024  # sinusoids have no maximum length, but the format require
 MAX_EPSILON = (
     2e-5  # maximum epsilon of the norms: transformers uses 1e-5 instead, which changes variances by at most 1e-5
 )
-NEVER = -1e4  # bias of padding, whose row is zeros; within the range of float16
+NEVER = -1e4  # output bias that excludes padding, whose row of zeros gives the logit 0; float16 can represent it
 
 
 class MarianModel(NamedTuple):
@@ -182,7 +182,7 @@ def write_tokenizer(tokenizer: Any, converted: MarianModel, folder: Path) -> Non
 
 
 def renumbered_spec(tokenizer: Tokenizer, converted: MarianModel) -> dict[str, Any]:
-    """Return the tokenizer.json with Marian's ids, which appends the end-of-sentence token to every text."""
+    """Return a tokenizer.json with Marian's ids that appends the end-of-sentence token to every text."""
     spec, ids = tokenizer.spec, {name: i for i, name in enumerate(converted.vocabularies[0])}
     model = {
         **spec["model"],

@@ -47,7 +47,7 @@ def show_overview(trace: Trace) -> dict[str, Any]:
 
 
 def about_loss(trace: Trace) -> str:
-    """Return a sentence that says with what the loss compares the predictions."""
+    """Return a sentence that says what the loss compares the predictions with."""
     if trace.model.examples == "labels":
         return OWN_LABELS
     return NEXT_TOKEN if trace.ids["encoder"] is None else OWN_OUTPUT

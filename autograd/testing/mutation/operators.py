@@ -1,7 +1,8 @@
 """The mutation operators: each rule takes a node of the backward code and yields replacements.
 
     @rule("sign")
-    def signs(node, context): ...; yield template("a + b", a=node.left, b=node.right)      # for a - b
+    def signs(node, context):
+        yield template("a + b", a=node.left, b=node.right)  # if node is a - b
 
 A node is an expression or a statement of Python's `ast`. A rule yields trees that replace the node, or pairs (inner
 node, tree) that replace a part of it. Indices, shapes and conditions on shapes are not mutated (`numeric`): such
@@ -134,7 +135,10 @@ def about_shapes(comparison: ast.AST) -> bool:
 
 
 def numeric(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """Yield the node and its descendants that affect values: not indices, shapes, axes, nor conditions on them."""
+    """Yield the node and those of its descendants that affect values.
+
+    Indices, shapes, axes and conditions on them do not.
+    """
     if isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef, ast.Raise, ast.Assert, ast.JoinedStr)):
         return
     if isinstance(node, (ast.BinOp, ast.UnaryOp)) and any(isinstance(n, ast.FloorDiv) for n in ast.walk(node)):

@@ -25,8 +25,10 @@ TEXT_TAG = re.compile(r"</?(title|description)>")
 
 
 class Entry(tarfile.TarInfo):
-    """A header of an archive. tarfile itself would read names, attributes and sparse-file maps of any size into
-    memory."""
+    """A header of an archive, of limited size.
+
+    Without the limit, tarfile reads names, attributes and sparse-file maps of any size into memory.
+    """
 
     @classmethod
     def frombuf(cls, *args: Any) -> Any:

@@ -9,8 +9,8 @@ import { introduction } from "./introduction.js";
 import { openBlock } from "./block.js";
 import { modelFigure, stackName } from "./figure.js";
 
-const PLAY = () => ["▶ Play", el("span", { class: "longer" }, " the walk")];
-const PAUSE = () => ["Pause", el("span", { class: "longer" }, " the walk")];
+const PLAY = () => ["▶ Play", el("span", { class: "longer" }, " all")];
+const PAUSE = () => ["Pause"];
 const detail = (text) => el("span", { class: "detail" }, text); // hidden in a presentation without room for it
 const SECONDS = 5; // for each block of the walk
 const isNarrow = () => matchMedia("(max-width: 60rem)").matches; // the panel is below the figure (page.css)
