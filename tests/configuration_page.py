@@ -89,7 +89,8 @@ MEANINGS = {  # meaning of every variable; npx/settings.py has values and defaul
     "NPX_CHROMIUM": "Browser for the tests of the viewer.",
     "NPX_REQUIRE_BROWSER": "`1`: those tests fail without a browser instead of being skipped.",
     "BOOK_SEEDS": "Seeds with which the book's solutions are checked.",
-    "BOOK_KIT": "`1`: run each of the book's solutions on every input that the gradient checker derives.",
+    "BOOK_CHECK_ALL_GRADIENTS": "`1`: run each of the book's solutions on every input that the gradient checker"
+    " derives.",
 }
 OTHERS = {  # variable outside npx/settings.py -> its values, its default
     "NPX_GPU_MEMORY": ("GiB or %", "all"),
@@ -99,7 +100,7 @@ OTHERS = {  # variable outside npx/settings.py -> its values, its default
     "NPX_CHROMIUM": ("path", "first on PATH"),
     "NPX_REQUIRE_BROWSER": ("`1`", "unset"),
     "BOOK_SEEDS": ("integer", "`20`"),
-    "BOOK_KIT": ("`1`", "unset"),
+    "BOOK_CHECK_ALL_GRADIENTS": ("`1`", "unset"),
 }
 
 

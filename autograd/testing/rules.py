@@ -20,7 +20,7 @@ from npx import Array
 LAYOUTS = ("reversed", "every second", "column-major")
 
 
-def relaid(x: Array, layout: str) -> Array:
+def with_layout(x: Array, layout: str) -> Array:
     """Return the same values in one of the memory `LAYOUTS`."""
     if not x.ndim:
         return npx.asarray(x)
@@ -63,9 +63,9 @@ def no_mutation(expected: Expected) -> None:
 def input_layouts(expected: Expected) -> None:
     """Check that other memory layouts of inputs and parameters give the same results."""
     for layout in LAYOUTS:
-        arrays = [relaid(npx.from_host(npx.to_host(a)), layout) for a in expected.problem.arrays]
+        arrays = [with_layout(npx.from_host(npx.to_host(a)), layout) for a in expected.problem.arrays]
         problem = expected.problem.at(arrays)
-        problem.values = [relaid(x, layout) if is_array(x) and not is_float(x) else x for x in problem.values]
+        problem.values = [with_layout(x, layout) if is_array(x) and not is_float(x) else x for x in problem.values]
         output, leaves = problem.run_protected()
         y = npx.to_host(output.data).copy()
         gradients = problem.protected_gradients(output, leaves, expected.c)
@@ -80,7 +80,7 @@ def incoming_gradients(expected: Expected, is_linear: bool = True) -> None:
     """
     problem, c = expected.problem, expected.c
     for layout in LAYOUTS:
-        gradients = problem.evaluate(npx.to_host(relaid(npx.asarray(c), layout)))[1]
+        gradients = problem.evaluate(npx.to_host(with_layout(npx.asarray(c), layout)))[1]
         condition = f"for an incoming gradient in {layout} memory layout"
         expected.compare("incoming gradient layout", condition, None, gradients)
     for factor in (-0.3, 1e-6, 1e6, 0.0) if is_linear else ():

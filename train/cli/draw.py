@@ -19,7 +19,10 @@ PICTURE_SYNONYMS = {  # maps what users may call a picture to its name
     **dict.fromkeys(("errors", "matrix"), "confusion"),
 }  # fmt: skip
 DEFAULT_SENTENCES = 100
-MODELS = {"text": "a language model", "labels": "an encoder"}  # maps `model.examples` to a description of the model
+MODEL_DESCRIPTIONS = {
+    "text": "a language model",
+    "labels": "an encoder",
+}  # maps `model.examples` to a description of the model
 
 
 @app.command(
@@ -129,7 +132,7 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
     model, tokenizer, origin, search = load_for_search(run, overrides)
     if model.examples != "pairs":
         if kind or overrides:
-            name, got = "kind" if kind else next(iter(overrides)), MODELS[model.examples]
+            name, got = "kind" if kind else next(iter(overrides)), MODEL_DESCRIPTIONS[model.examples]
             raise UserError(f"--{name}: expected an encoder-decoder model; got {got}; try without this option")
         inspect_one = inspect_text if model.examples == "text" else inspect_encoder
         draw_heads(inspect_one(model, tokenizer, sentence), sentence, out, origin, ["text"])
@@ -151,7 +154,7 @@ def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any])
 
     model, tokenizer, origin, search = load_for_search(run, overrides)
     if model.examples != "pairs":
-        got = MODELS[model.examples]
+        got = MODEL_DESCRIPTIONS[model.examples]
         raise UserError(f"{run}: expected a model that translates or parses; got {got}; try draw RUN heads")
     src, tree = source_ids(model, tokenizer, sentence), Tree()
     hypotheses = translate(constrained_model(model, tokenizer, sentence), src, search, observe=tree)

@@ -47,9 +47,9 @@ class MarianModel(NamedTuple):
     pad_id: int
     n_positions: int
 
-    def id(self, ours: int) -> int:
+    def marian_id(self, our_id: int) -> int:
         """Return Marian's id for one of our ids."""
-        return int(np.flatnonzero(self.order == ours)[0])
+        return int(np.flatnonzero(self.order == our_id)[0])
 
 
 def check_model(c: TransformerConfig, target: str, norms: tuple[str, ...] = ("post",)) -> None:
@@ -144,7 +144,7 @@ def write_settings(c: TransformerConfig, converted: MarianModel, config: RunConf
     }
     is_shared = c.shares_source or marian.SHARED in converted.tensors
     special = {"pad_token_id": converted.pad_id, "decoder_start_token_id": converted.pad_id}
-    special["eos_token_id"] = converted.id(c.eos_id)
+    special["eos_token_id"] = converted.marian_id(c.eos_id)
     write_json(folder / CONFIG, {
         "architectures": ["MarianMTModel"], "model_type": "marian", "is_encoder_decoder": True, "dtype": dtype,
         "d_model": c.d_model, **sides, "activation_function": names[c.activation], "dropout": c.dropout,
@@ -153,7 +153,7 @@ def write_settings(c: TransformerConfig, converted: MarianModel, config: RunConf
         "decoder_vocab_size": len(converted.vocabularies[1]), "share_encoder_decoder_embeddings": is_shared,
         "tie_word_embeddings": c.tying != "none", "max_position_embeddings": converted.n_positions, **special,
     })  # fmt: skip
-    never = {converted.pad_id, converted.id(c.bos_id), *map(converted.id, c.suppressed_ids)}
+    never = {converted.pad_id, converted.marian_id(c.bos_id), *map(converted.marian_id, c.suppressed_ids)}
     write_json(folder / GENERATION, {
         **special, "bad_words_ids": [[i] for i in sorted(never)], "num_beams": config.search.beam,
         "length_penalty": config.search.alpha, "max_length": converted.n_positions,

@@ -43,10 +43,10 @@ def show_overview(trace: Trace) -> dict[str, Any]:
             "shape": list(y.shape), "value": thumbnail(y), "gradient": thumbnail(g), "norm": norm(y),
             "gradient_norm": norm(g), "leaving": left, "parameter_gradient_norm": weights,
         }  # fmt: skip
-    return {"blocks": shown, "loss": trace.loss, "about_loss": about_loss(trace)}
+    return {"blocks": shown, "loss": trace.loss, "about_loss": describe_loss_targets(trace)}
 
 
-def about_loss(trace: Trace) -> str:
+def describe_loss_targets(trace: Trace) -> str:
     """Return a sentence that says what the loss compares the predictions with."""
     if trace.model.examples == "labels":
         return OWN_LABELS
@@ -348,6 +348,7 @@ def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int
     predicted = labels(tokenizer, trace.targets.tolist())
     whom = "the first token, <s>," if len(trace.states) == 1 else "the first token of each word"
     kind, tied = "output", trace.model.projection is None
+    bias = "" if trace.model.output_bias is None else " + b"
     note = f"{'E is the embedding matrix: input and output are tied. ' if tied else ''}" + (
         f"The loss on this sentence is {trace.loss:.4f} nats per token. "
         f"A row is named after its target. Of {log_p.shape[1]:,} tokens, {len(ids)} are shown."
@@ -362,7 +363,7 @@ def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int
         if len(trace.rows) > 1:
             predicted = [f"{rows['rows'][i]}/{name}" for i, name in zip(trace.rows, predicted, strict=True)]
     return {
-        **explain(kind, loss=about_loss(trace), whom=whom, bias="" if trace.model.output_bias is None else " + b"),
+        **explain(kind, loss=describe_loss_targets(trace), whom=whom, bias=bias),
         "note": note,
         "targets": predicted,
         "bars": [
