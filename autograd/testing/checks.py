@@ -100,7 +100,7 @@ def check_operation(
     note_unchecked_tensors(stray_tensors(expected.problem), report.notes)
     if check.declared is not None:
         report.notes.append(check.declared.describe_difference(problem, seed))
-    output, _ = problem.run()
+    output, _ = problem.output_and_leaves()
     saved = report.saved_bytes = rules.saved_bytes(output, [*problem.values, *options.values()])
     if max_saved_bytes is not None and saved > max_saved_bytes:
         text = f"expected at most {max_saved_bytes} bytes saved for backward beyond inputs and output; got {saved}"
@@ -108,7 +108,7 @@ def check_operation(
     rules.in_blocks(expected)
     for option in blocks:
         for size in (1, 2, 3):
-            y, gradients = arguments.with_options(problem, {option: size}).evaluate(expected.c)
+            y, gradients = arguments.with_options(problem, {option: size}).output_and_gradients(expected.c)
             expected.compare("block size", f"with {option}={size}", y, gradients)
     if derive:
         check.at_derived_inputs(problem)

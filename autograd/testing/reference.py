@@ -59,7 +59,7 @@ def compare_value(problem: Problem, reference: Reference, tolerance: float, give
 def value_difference(problem: Problem, expected: Array, tolerance: float, given: bool) -> str:
     """Describe how the output of a problem differs from the reference's; "" if it does not."""
     try:
-        output = problem.value()
+        output = problem.output_value()
     except REJECTIONS as error:
         return f"got {type(error).__name__}: {error}"
     if given and output.shape != expected.shape:

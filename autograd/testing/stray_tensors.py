@@ -16,7 +16,7 @@ def stray_tensors(problem: Problem, layer: Any = None) -> list[Tensor]:
 
     Parameters that the layer creates during the call are not returned either.
     """
-    output, leaves = problem.run()
+    output, leaves = problem.output_and_leaves()
     parameters = [p for _, p in layer.named_parameters()] if layer else []
     known = {id(t) for t in (*leaves, *parameters)}
     strays: dict[int, Tensor] = {}
