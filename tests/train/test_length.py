@@ -58,7 +58,7 @@ def test_the_answer_follows_from_the_lengths_that_sinusoids_reach():
     assert [mastered_length(row) for row in (good, short, none)] == [30, 20, 0]
     for rows, verdict in (
         ({"copy": good, "reverse": good}, "is confirmed here"),
-        ({"copy": good, "reverse": short}, "is confirmed in part here"),
+        ({"copy": good, "reverse": short}, "is partly confirmed here"),
         ({"copy": short, "reverse": none}, "is not confirmed here"),
     ):
         text = describe_verdict({name: {"task": name, **row} for name, row in rows.items()})
