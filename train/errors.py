@@ -8,3 +8,7 @@ from npx.messages import plural as plural
 
 class UserError(Exception):
     """An error of the user, in one line: `what: expected ...; got ...; try ...`."""
+
+
+class ReadError(UserError):
+    """A file that may be intact cannot be read (permissions, a failing disk), so it does not count as damaged."""

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
-from train.errors import UserError, one_line
+from train.errors import ReadError, UserError, one_line
 
 # Errors that the user can fix while training waits and retries.
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -35,6 +35,8 @@ CANNOT_WRITE = {
     errno.ENOTEMPTY: ("a new or empty folder", "another path"),
     errno.ENOMEM: ("memory to write", "closing other programs"),
 }
+# Errors of reading a file that may be intact.
+UNREADABLE = CANNOT_WRITE.keys() - {errno.ENOENT, errno.ENOTDIR}
 NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}  # fsync of a folder on a file system that lacks it
 FILE_TYPES = {
     stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
@@ -106,7 +108,8 @@ def open_for_reading(
         remedy = attempt or "another path"
         if error.errno in (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE):  # the file itself may be intact
             remedy = CANNOT_WRITE[error.errno][1]
-        return UserError(f"{path}: expected a readable file, {expected}; got '{error.strerror}'; try {remedy}")
+        kind = ReadError if error.errno in UNREADABLE else UserError
+        return kind(f"{path}: expected a readable file, {expected}; got '{error.strerror}'; try {remedy}")
 
     descriptor = -1
     try:

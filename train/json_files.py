@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from npx.ranges import Range
-from train.errors import UserError, one_line
+from train.errors import ReadError, UserError, one_line
 from train.files import PathLike, describe_path, open_for_reading, write_text
 
 SEAL = "sha256_of_this"
@@ -49,6 +49,8 @@ def read_sealed(path: PathLike) -> Any:
     """Return the content of a file written by `write_json`, without the seal, or None if it is missing or damaged."""
     try:
         content = read_json(path, "sealed content")
+    except ReadError:
+        raise
     except UserError:
         return None
     if not isinstance(content, dict) or is_seal_broken(content):
@@ -58,20 +60,21 @@ def read_sealed(path: PathLike) -> Any:
 
 
 def open_own_folder(out: Path, *marks: str, ignored: Collection[str] = ()) -> Any:
-    """Return the content of the first readable sealed file among `marks` in an output folder, or None if it is new.
+    """Return the content of the first valid sealed file among `marks` in an output folder, or None if it is new.
 
-    A new folder contains nothing except the names in `ignored`. Raises UserError for any other folder, which belongs
-    to the user, and for a link to a folder inside it.
+    A new folder contains nothing except the names in `ignored` and the beginning of the first mark, which a command
+    writes first. Raises UserError for any other folder, which belongs to the user, and for a link to a folder inside
+    it.
     """
     reject_links(*(path for path in (out.iterdir() if out.is_dir() else ()) if path.is_dir()))
     for mark in marks:
         if (content := read_sealed(out / mark)) is not None:
             return content
     names = os.listdir(out) if out.is_dir() else ["a file"] if os.path.lexists(out) else []
-    if [name for name in names if name not in ignored and not (name[0] == "." and name.endswith(".partial"))]:
+    if not {*names} <= {*ignored, f".{marks[0]}.partial"}:
         got = "a folder with other files" if out.is_dir() else describe_path(out)
         raise UserError(
-            f"{out}: expected a new folder, or an earlier output folder of this command; got {got}; try another --out"
+            f"{out}: expected a new folder, or an earlier output folder of this command; got {got}; try another folder"
         )
     return None
 

@@ -67,6 +67,10 @@ def lock_folder(folder: Path, program: str) -> Iterator[FolderLock]:
             return
         lock, deadline = folder / "lock", time.monotonic() + LOCK_WAIT_SECONDS
         descriptor = open_locked(lock, partial(_wait, lock, deadline))
+        earlier = os.pread(descriptor, 12, 0).strip(b"\0")  # a power loss may leave null bytes
+        if not b'{"program": '.startswith(earlier):
+            os.close(descriptor)
+            raise UserError(f"{lock}: expected a lock of this program; got another file; try another folder")
         _held[key] = holder, descriptor
         try:
             text = {"program": program, "pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%c")}

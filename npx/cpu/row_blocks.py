@@ -38,6 +38,7 @@ BLOCK_BYTES = 1 << 19
 INLINE_BYTES = 1 << 19  # below this size, waking a thread costs more time than it saves
 INLINE_FLOPS = 4_000_000  # the corresponding limit for a matmul
 SMALL_FLOPS = 256_000_000  # below this size, halves of a matmul are faster than quarters (1 to 3 ms with one thread)
+PANEL_FLOPS = 16_000_000  # a matmul of at most four times this size has fewer than four panels, but at least two
 PANEL_ROWS = 64, 2048  # minimum and maximum rows (or columns) of a matmul that one thread computes at a time
 
 _in_worker = Scoped(False)  # whether this thread is computing ranges
@@ -196,6 +197,14 @@ def panel_size(n: int, panels: int = 4) -> int:
     return block_size(min(max(-(-n // panels), smallest), largest) if is_configured() else max(1, n))
 
 
+def panel_count(flops: int) -> int:
+    """Return the number of panels of a matmul: one for a matmul that one thread computes, otherwise two to four.
+
+    Each panel packs the other matrix again. The count depends only on the size, so no result depends on the threads.
+    """
+    return 1 if flops < INLINE_FLOPS else min(max(2, flops // PANEL_FLOPS), 4)
+
+
 def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """Return a @ b for matrices, computed on all cores."""
     y = np.empty((a.shape[0], b.shape[1]), a.dtype) if out is None else out
@@ -206,14 +215,14 @@ def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None) -> np.nd
 def parallel_matmuls(*matmuls: tuple[np.ndarray, np.ndarray, np.ndarray, bool]) -> None:
     """Compute out = a @ b, or out += a @ b if `add`, for several independent tuples (a, b, out, add) on all cores.
 
-    Each result is split along its rows or its columns, whichever are more numerous: into quarters, or halves if there
-    are several small matmuls, because BLAS packs the other matrix again for each part.
+    Each result is split along its rows or its columns, whichever are more numerous: into `panel_count` parts, or into
+    halves if there are several small matmuls.
     """
     parts = []
     for a, b, out, add in matmuls:
         m, n = out.shape
         are_halves = len(matmuls) > 1 and 2 * out.size * a.shape[1] < SMALL_FLOPS
-        step = panel_size(max(m, n), 2 if are_halves else 4)
+        step = panel_size(max(m, n), 2 if are_halves else panel_count(2 * out.size * a.shape[1]))
         if m >= n:
             parts += [(a[i : i + step], b, out[i : i + step], add) for i in range(0, m, step)]
         else:

@@ -4,7 +4,7 @@ import numpy as np
 
 from npx.array import NO_TARGETS, Array, GradientTargets, accumulate, array_module
 from npx.cpu import row_blocks
-from npx.cpu.row_blocks import map_blocks, matmul, panel_size, parallel_matmuls, parallel_ranges
+from npx.cpu.row_blocks import map_blocks, matmul, panel_count, panel_size, parallel_matmuls, parallel_ranges
 from npx.cuda import blas
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.dispatch import Output, kernel
@@ -58,7 +58,8 @@ def linear_numpy(x: Array, w: Array, b: Array | None = None, activation: str = "
         if activation:
             np.maximum(part, 0, out=part)
 
-    parallel_ranges(body, len(x), panel_size(len(x)), inline=x.size * w.shape[1] * 2 < row_blocks.INLINE_FLOPS)
+    flops = 2 * x.size * w.shape[1]
+    parallel_ranges(body, len(x), panel_size(len(x), panel_count(flops)), inline=flops < row_blocks.INLINE_FLOPS)
     return y, (x, w, y if activation else None, b is not None)
 
 

@@ -121,7 +121,7 @@ def test_another_run_encodes_the_folder_with_its_own_tokenizer(own, text, tmp_pa
     before = (own / "prepared" / "train" / "meta.json").read_bytes()
     assert train(own, tmp_path / "fine", "--init", str(tmp_path / "first"), *change) == 0
     assert (own / "prepared" / "train" / "meta.json").read_bytes() == before
-    note = f"{own}: the tokenizer of --init {tmp_path / 'first'} is used instead of the one of this folder\n"
+    note = f"{own}: the tokenizer of --init {tmp_path / 'first'} is used instead of the one in this folder\n"
     assert note in capfd.readouterr().err
     runs = RunFolder(tmp_path / "fine"), RunFolder(tmp_path / "first")
     assert len({run.tokenizer_file.read_bytes() for run in runs}) == 1

@@ -1,6 +1,8 @@
 """`data own` for a folder that exists: the same texts under other paths, changes, refusals and interruptions."""
 
+import errno
 import json
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -139,6 +141,74 @@ def test_a_refused_command_leaves_nothing(text, tmp_path, exists, options):
     assert prepare(text, out, *options) == 2
     assert [*tmp_path.rglob("*")] == [out.parent, out, out / "downloads", out / "downloads" / "mine"] * exists
     assert prepare(text, out) == 0
+
+
+def test_a_refused_command_removes_only_what_it_wrote(text, tmp_path, monkeypatch):
+    """Another program writes into the folder while the tokenizer is trained."""
+    out, train = tmp_path / "out", preparing.train_tokenizer
+
+    def write_and_train(*arguments):
+        (out / "mydir").mkdir()
+        for name in ("mydir/x", "notes.txt", ".report.partial"):
+            (out / name).write_text("mine")
+        return train(*arguments)
+
+    monkeypatch.setattr(preparing, "train_tokenizer", write_and_train)
+    assert prepare(text, out, "--vocab-size=16777216") == 2
+    assert {path.name for path in out.rglob("*") if path.is_file()} == {"x", "notes.txt", ".report.partial"}
+
+
+@pytest.mark.parametrize("name", ["begun.json", ".begun.json.partial", "notes/train.en"])
+def test_a_text_inside_the_folder_to_write_is_refused(text, tmp_path, capfd, name):
+    mine = tmp_path / "out" / "downloads" / name
+    mine.parent.mkdir(parents=True)
+    shutil.copy(text / "train.en", mine)
+    files = [f"--train-src={mine}", f"--train-tgt={text / 'train.de'}"]
+    assert main(["data", "own", *files, "--vocab-size=265", f"--out={tmp_path / 'out'}"]) == 2
+    assert f"{mine}: expected a text outside --out; got an output file" in capfd.readouterr().err
+    assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == [mine]
+
+
+def test_copied_downloads_do_not_mark_a_folder(text, tmp_path, capfd):
+    out, mine = tmp_path / "out", tmp_path / "mine"
+    assert prepare(text, out) == 0
+    shutil.copytree(out / "downloads", mine / "downloads")
+    (mine / "train.src").write_text("mine")
+    before = contents(mine)
+    assert prepare(text, mine) == 2 and contents(mine) == before
+    assert "got a folder with other files" in capfd.readouterr().err
+    (mine / "train.src").unlink()
+    assert prepare(text, mine) == 0
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "begun.json", "texts.json", "prepared/train/meta.json"])
+def test_an_unreadable_file_does_not_count_as_damaged(text, tmp_path, monkeypatch, capfd, name):
+    out, open_ = tmp_path / "out", os.open
+    assert prepare(text, out) == 0
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+
+    def refuse(path, *args, **options):
+        if str(path) == str(out / name):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return open_(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert prepare(text, out) == 2 and "Input/output error" in capfd.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_in_place_of_the_manifest_is_an_error(text, tmp_path, capfd):
+    out = tmp_path / "out"
+    assert prepare(text, out) == 0
+    (out / "manifest.json").unlink()
+    (out / "manifest.json").mkdir()
+    before = contents(out)
+    for record in (True, False):
+        assert prepare(text, out, "--max-length=20") == 2 and contents(out) == before
+        assert f"{out / 'manifest.json'}: expected the manifest of `data`; got a folder" in capfd.readouterr().err
+        if record:
+            (out / "texts.json").unlink()
+            before = contents(out)
 
 
 def test_an_interrupted_command_says_how_to_continue(text, tmp_path, monkeypatch, capfd):

@@ -63,6 +63,10 @@ def test_hard_links_in_a_run_are_never_written_through(copied, text, name):
     before = victim.read_bytes()
     (copied / name).unlink(missing_ok=True)
     os.link(victim, copied / name)
+    if name == "lock":
+        with pytest.raises(UserError, match="expected a lock of this program; got another file"):
+            run(text, copied, resume=True, max_steps=13, csv=True)
+        (copied / name).unlink()
     run(text, copied, resume=True, max_steps=13, csv=True)
     assert victim.read_bytes() == before and not (copied / "lock").exists()
     assert (copied / "log.txt").read_text().count("done after step 13") == 1

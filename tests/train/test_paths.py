@@ -64,3 +64,11 @@ def test_a_tokenizer_is_identified_by_its_content(text, tmp_path, monkeypatch, s
         UserError, match=r'resume: data.tokenizer: expected ".*/tokenizer.json" as in .*; got "other/tokenizer.json"'
     ):
         train(RunConfig.from_dict(changed), tmp_path / "run", resume=True, progress=False)
+
+
+@pytest.mark.parametrize("options", [["--out", ""], ["--out="]])
+def test_an_empty_output_folder_is_an_error(options, tmp_path, monkeypatch, capfd):
+    """An unset variable of the shell does not mean the current folder."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "tiny", *options]) == 2
+    assert "--out: expected a path; got an empty one" in capfd.readouterr().err and not any(tmp_path.iterdir())

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -119,10 +120,11 @@ def test_a_lock_whose_file_was_just_removed_is_taken_again(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("folder", ["", "checkpoints", "data/train", "data/valid"])
 def test_what_a_killed_process_only_partially_wrote_is_removed(tmp_path, folder):
-    for name in (".x.partial", "x", ".y"):
+    written = [".config.toml.partial", ".step-4.partial", "..best.replaced.old.partial", ".src.tokens.partial"]
+    for name in (*written, ".x.partial", "train.part-1", "x", ".y"):
         (tmp_path / folder / name).mkdir(parents=True)
     RunFolder(tmp_path).remove_leftovers()
-    assert {*os.listdir(tmp_path / folder)} == {".y", "x"}
+    assert {*os.listdir(tmp_path / folder)} == {".x.partial", "train.part-1", ".y", "x"}
 
 
 def test_a_moved_run_folder_is_an_error_and_not_recreated(text, tmp_path, monkeypatch):
@@ -141,19 +143,30 @@ def test_a_moved_run_folder_is_an_error_and_not_recreated(text, tmp_path, monkey
     assert run(text, tmp_path / "elsewhere", resume=True).step == 12
 
 
+@pytest.mark.parametrize("content", ["my door codes", "{}", '{"program"'])
+def test_a_lock_of_another_program_is_not_touched(text, tmp_path, content):
+    (tmp_path / "lock").write_text(content)
+    if content == '{"program"':  # a full disk may truncate the text of a lock
+        assert run(text, tmp_path, max_steps=1).step == 1
+        return
+    with pytest.raises(UserError, match="lock: expected a lock of this program; got another file"):
+        run(text, tmp_path)
+    assert (tmp_path / "lock").read_text() == content and os.listdir(tmp_path) == ["lock"]
+
+
 # ---- starting over
 
 
 @pytest.mark.parametrize(
-    "leftover", [".config.toml.partial", "config.toml", "tokenizer.json", "data/train/", "data/train/x.part-1"]
+    "leftover", [".config.toml.partial", "config.toml", "tokenizer.json", "data/train/", "data/train/src.tokens.part-1"]
 )
 def test_an_unfinished_folder_can_be_started_over(text, uninterrupted, tmp_path, leftover):
     out = tmp_path / "run"
     (out / leftover).parent.mkdir(parents=True)
     if leftover != ".config.toml.partial":
-        (out / "config.toml").write_text(config(text).dump())  # a run writes it first, and atomically
+        RunFolder(out).write_config(config(text))  # a run writes it first, and atomically
     if leftover != "config.toml":
-        (out / leftover).mkdir() if leftover.endswith("/") else (out / leftover).write_text("hal")
+        (out / leftover).mkdir() if leftover.endswith("/") else (out / leftover).write_text("# Configuration o")
     run(text, out)
     assert outcome(out) == outcome(uninterrupted)
     assert sorted(path.name for path in out.iterdir()) == sorted(path.name for path in uninterrupted.iterdir())
@@ -166,6 +179,100 @@ def test_leftovers_of_text_preparation_are_removed(text, copied, uninterrupted):
     assert sorted(map(str, copied.rglob("*"))) == sorted(
         str(copied / path.relative_to(uninterrupted)) for path in uninterrupted.rglob("*")
     )
+
+
+def test_a_refused_resume_writes_nothing(text, copied, tmp_path):
+    """This includes token arrays of other texts, and config.toml if a log cannot be written."""
+    before = files_of(copied)
+    (mine := tmp_path / "mine").mkdir()
+    for file in text.iterdir():
+        (mine / file.name).write_bytes(file.read_bytes() + b"one\n" * (file.suffix in (".en", ".de")))
+    for part, word in (("train", "training"), ("valid", "validation")):
+        changed = tables(text, max_steps=13)
+        for side in ("src", "tgt"):
+            changed["data"][f"{part}_{side}"] = changed["data"][f"{part}_{side}"].replace(str(text), str(mine))
+        with pytest.raises(UserError, match=f"expected the {word} text of"):
+            train(RunConfig.from_dict(changed), copied, resume=True, progress=False)
+        assert files_of(copied) == before
+    (copied / "log.txt").rename(tmp_path / "log.txt")
+    (copied / "log.txt").symlink_to(tmp_path / "log.txt")
+    with pytest.raises(UserError, match="got a link; try removing it"):
+        run(text, copied, resume=True, max_steps=13)
+    assert files_of(copied) == before
+
+
+def test_resuming_keeps_comments_in_an_unchanged_configuration(text, copied):
+    file = copied / "config.toml"
+    file.write_text("# my notes\n" + file.read_text())
+    shutil.rmtree(copied / "checkpoints" / "step-12")
+    assert run(text, copied, resume=True).step == 12
+    assert file.read_text().startswith("# my notes\n")
+    run(text, copied, resume=True, max_steps=13)
+    assert RunFolder(copied).load_config().train.max_steps == 13
+
+
+def test_resuming_without_checkpoints_requires_a_folder_of_a_run(text, tmp_path):
+    for name, content in (("diary.txt", "mine"), ("tokenizer.json", "mine")):
+        out = tmp_path / name / "run"
+        RunFolder(out).path.mkdir(parents=True)
+        (out / "config.toml").write_text("# my notes\n" + config(text).dump())
+        (out / name).write_text(content)
+        before = files_of(out)
+        for resume in (True, False):
+            with pytest.raises(UserError, match="got a folder with other files"):
+                run(text, out, resume=resume)
+        (out / "config.toml").write_text(config(text).dump())  # as `info --config` prints it
+        before = files_of(out)
+        with pytest.raises(UserError, match="got a folder with other files"):
+            run(text, out)
+        assert files_of(out) == before
+
+
+@pytest.mark.parametrize("name", ["checkpoints/step-12", "checkpoints/step-12/model.safetensors", "checkpoints"])
+def test_an_unreadable_checkpoint_does_not_count_as_damaged(text, copied, monkeypatch, name):
+    """The newest checkpoint may be intact, so training neither continues from an older one nor starts over."""
+    before, open_, iterdir = files_of(copied), os.open, Path.iterdir
+
+    def refuse(path):
+        if str(path).startswith(str(copied / name)):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", lambda path, *args, **options: (refuse(path), open_(path, *args, **options))[1])
+        patch.setattr(Path, "iterdir", lambda path: (refuse(path), iterdir(path))[1])
+        with pytest.raises(UserError, match="Permission denied.*; try changing the permissions"):
+            run(text, copied, resume=True, max_steps=13)
+    assert files_of(copied) == before
+
+
+def test_too_many_open_files_are_not_damage(copied, monkeypatch):
+    def refuse(*arguments, **options):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(storage, "safe_open", refuse)
+    with pytest.raises(UserError, match="expected a readable file; got .*Too many open files") as error:
+        load_checkpoint(copied / "checkpoints" / "step-12")
+    assert not isinstance(error.value, storage.DamagedCheckpoint)
+
+
+def test_a_text_named_like_a_file_of_a_run_is_not_removed(text, tmp_path):
+    shutil.copy(text / "train.en", mine := tmp_path / ".config.toml.partial")
+    changed = tables(text)
+    changed["data"]["train_src"] = str(mine)
+    with pytest.raises(UserError, match="got a folder with other files"):
+        train(RunConfig.from_dict(changed), tmp_path, progress=False)
+    assert mine.read_bytes() == (text / "train.en").read_bytes()
+
+
+def test_shared_arrays_do_not_replace_other_files(text, tmp_path):
+    (shared := tmp_path / "shared" / "train").mkdir(parents=True)
+    for name in ("src.tokens", "meta.json"):
+        (shared / name).write_text("mine")
+    changed = tables(text)
+    changed["data"]["prepared"] = str(shared.parent)
+    with pytest.raises(UserError, match="got a folder with other files; try another folder"):
+        train(RunConfig.from_dict(changed), tmp_path / "run", progress=False)
+    assert {path.read_text() for path in shared.iterdir()} == {"mine"} and not (tmp_path / "run").exists()
 
 
 def test_a_failing_start_leaves_an_existing_empty_folder(text, tmp_path):
@@ -317,7 +424,7 @@ def test_invalid_lines_of_metrics_are_skipped(copied, text, uninterrupted):
     (copied / "metrics.jsonl").mkdir()
     with pytest.raises(UserError) as error:
         run(text, copied, resume=True)
-    assert "got a folder; try removing it" in one_line(error)
+    assert "expected a regular file to write; got an empty folder; try removing it" in one_line(error)
 
 
 # ---- a full disk, a time limit, a kill

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -64,6 +65,8 @@ class Application(Commands):
 def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
     """Raise UserError if an option is followed by too few values, or is named like a configuration key, which only
     --set can change."""
+    if "--out=" in args or ("--out", "") in pairwise(args):  # an unset variable of the shell
+        raise UserError("--out: expected a path; got an empty one; try --out . for the current folder")
     options = {name: p for p in params if p.param_type_name == "option" for name in p.opts}
     for i, name in enumerate(args):
         if name == "--":

@@ -2,9 +2,10 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import npx
 from models.fields import fits
 from npx.ranges import Range
 from train.errors import UserError, one_line
-from train.files import WriteError, make_folder
+from train.files import WriteError, make_folder, text_digest
 from train.json_files import schema_error
 from train.learn.optimizer import LossScale
 from train.learn.schedule import Schedule
@@ -36,6 +37,10 @@ OPTIONAL = {  # missing in files of earlier versions
     "best_metric": str,
 }  # fmt: skip
 SCHEDULE_KEYS = ("schedule", "peak_lr", "warmup_steps", "lr_scale", "max_steps")
+
+
+# Maps a part to the key of state.json with the SHA-256 of its files, and to its name.
+TEXT_KEYS = {"train": ("text_sha256", "training"), "valid": ("valid_sha256", "validation")}
 
 
 class Checkpointer:
@@ -300,12 +305,9 @@ class Checkpointer:
         # A run without a validation text keeps the hash of an earlier one, and may get its first one.
         known = {"train": state.get("text_sha256"), "valid": state.get("valid_sha256") or self.digests.get("valid")}
         self.digests = known | self.digests
-        for part, name in (("train", "training"), ("valid", "validation")):
-            if self.digests[part] != known[part]:
-                raise UserError(
-                    f"resume: expected the {name} text of {path}; got a text with a different SHA-256; try the "
-                    "original files, or a new --out"
-                )
+        for part, digest in known.items():
+            if self.digests[part] != digest:
+                raise other_text_error(path, part)
 
     def _load(self, checkpoint: store.Checkpoint) -> RunState:
         content = checkpoint.state
@@ -335,6 +337,24 @@ def schedule_of(content: Mapping[str, Any]) -> dict[str, Any]:
     values = {name: former.get(f"train.{name}") for name in SCHEDULE_KEYS} | {"max_steps": content.get("max_steps")}
     values |= content.get("learning_rate", {})
     return {name: values[name] for name in SCHEDULE_KEYS if fits(keys_of("train")[name], values[name])}
+
+
+def check_resumable(folder: RunFolder, tokenizer: TextTokenizer, texts: Mapping[str, Iterable[str]]) -> None:
+    """Raise UserError if a run has been trained with another tokenizer or text, before anything is written."""
+    for path, state in islice(store.readable(reversed(folder.steps())), 1):
+        store.check_tokenizer(tokenizer, state, folder.tokenizer_file)
+        for part, files in texts.items():
+            known = state.get(TEXT_KEYS[part][0])
+            if isinstance(known, dict) and [*known.values()] != [*map(text_digest, files)]:
+                raise other_text_error(path, part)
+
+
+def other_text_error(path: Path, part: str) -> UserError:
+    """Return the error for a text of a part that is not the one of the checkpoint `path`."""
+    return UserError(
+        f"resume: expected the {TEXT_KEYS[part][1]} text of {path}; got a text with a different SHA-256; try the "
+        "original files, or a new --out"
+    )
 
 
 def foreign_error(path: Path, problem: str) -> UserError:

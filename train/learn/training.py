@@ -15,8 +15,9 @@ from pathlib import Path
 import npx
 from models import ARCHITECTURES, TransformerConfig
 from train.errors import UserError, nearest
-from train.files import text_digest, write_text
-from train.json_files import read_sealed
+from train.files import text_digest
+from train.json_files import open_own_folder, reject_links
+from train.learn.checkpointer import check_resumable
 from train.learn.initial import initialize, select
 from train.learn.memory import check_memory
 from train.learn.parallel.join import check_equal, check_equal_inputs, check_equal_run, join_ranks
@@ -95,13 +96,19 @@ def train(
             if world.rank == 0:
                 stack.enter_context(run.creating(resume))
                 if not resume:
-                    write_text(run.config_file, config.dump())
+                    run.write_config(config)
         check_equal_run("--out", run.path)
         with world.rank_zero_first(), Display(progress and world.rank == 0) as display:
             reuse = resume or world.rank > 0  # the other ranks read what rank 0 has written
             if reuse:
                 config = resumed_config(run, config)
             tokenizer = prepare_tokenizer(run, config, texts, existing, reuse, display)
+            for part in texts if config.data.prepared else ():
+                check_shared_arrays(run.data(part, config.data.prepared), tokenizer, texts[part], bool(run.steps()))
+            if resume:
+                check_resumable(run, tokenizer, texts)
+            if world.rank == 0 and not has_own:
+                tokenizer.save(run.tokenizer_file)
             corpora = prepare_corpora(run, config, texts, tokenizer, display)
             with display.work("comparing the training and validation texts"):
                 warnings = check_held_out(texts) if world.rank == 0 and not resume else []
@@ -166,7 +173,6 @@ def prepare_tokenizer(
         with display.work(f"training a {data.tokenizer} tokenizer") as work:
             tokenizer = task.learn_tokenizer(data, texts["train"])
         display.write(f"trained a tokenizer with {tokenizer.vocab_size:,} subwords in {work.seconds:.1f} s")
-    tokenizer.save(run.tokenizer_file)
     return tokenizer
 
 
@@ -189,8 +195,6 @@ def prepare_corpora(
     corpora: dict[str, Corpus] = {}
     for part in sorted(texts, reverse=True):  # "valid" first: it is small, so its errors show early
         folder = run.data(part, data.prepared)
-        if data.prepared:
-            check_shared_arrays(folder, tokenizer, texts[part], is_resumed=bool(run.steps()))
         with display.work(f"preparing the {part} text", "examples") as work:
             start = partial(display.write, f"preparing the {part} text: {', '.join(texts[part])}")
             on_progress = partial(report_progress, work, start)
@@ -210,9 +214,11 @@ def report_progress(work: Work, start: Callable[[], object], n_done: int) -> Non
 
 
 def check_shared_arrays(folder: Path, tokenizer: TextTokenizer, paths: Iterable[str], is_resumed: bool) -> None:
-    """Raise UserError if a shared folder has token arrays of another tokenizer or text; other runs may need them."""
-    meta = read_sealed(folder / "meta.json")
-    if meta is None:
+    """Raise UserError if a shared folder has other files, or token arrays of another tokenizer or text; other runs may
+    need them."""
+    reject_links(folder)
+    meta = open_own_folder(folder, "meta.json")
+    if not meta:
         return
     has_tokenizer = meta.get("tokenizer") == tokenizer.digest
     if not has_tokenizer or [*meta.get("sha256", {}).values()] != [text_digest(path) for path in paths]:

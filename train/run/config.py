@@ -45,7 +45,7 @@ SYNONYMS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "single": "fl
             "double": "float64", "fp64": "float64"}  # fmt: skip
 # Limits of a TOML text: the parser's time is quadratic in the parts of a dotted key and in the number of tables.
 MAX_BYTES, MAX_LINE = 1 << 16, 4096
-HEADER = "# Configuration of npx-transformer"
+HEADER = "# Configuration of npx-transformer, to the last line. A relative path refers to the working directory."
 END = "# end of the configuration"  # the last line of a dump; missing in a truncated file
 
 
@@ -111,7 +111,7 @@ class RunConfig:
             reason = re.sub(r"\s*\(at [^()]*\)$", "", str(error))
             advice = 'lines `key = value` below a line `[table]`, with text in "quotes"'
             raise UserError(f"{place}: expected TOML; got '{one_line(reason)}'; try {advice}") from None
-        is_marked = text.startswith(f"{HEADER}, to")  # earlier versions did not write this last line
+        is_marked = text.startswith(HEADER)  # earlier versions did not write this last line
         if complete and (tables.keys() < SECTIONS.keys() or is_marked and text.rstrip().split("\n")[-1] != END):
             raise UserError(
                 f"{path}: expected the complete configuration of a run, with the tables {', '.join(SECTIONS)}"
@@ -171,9 +171,9 @@ class RunConfig:
             for f in fields(section):
                 yield table, f, getattr(section, f.name)
 
-    def dump(self) -> str:
+    def dump(self, header: str = HEADER) -> str:
         """Return the complete configuration as TOML with comments. `load` reads it back as an equal configuration."""
-        lines = [f"{HEADER}, to the last line. A relative path refers to the working directory."]
+        lines = [header]
         comment: dict[str, Any] = {"initial_indent": "# ", "subsequent_indent": "# "}
         for table, section in SECTIONS.items():
             lines += ["", "", f"# {section.__doc__.split(': ', 1)[1]}", f"[{table}]"]

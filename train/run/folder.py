@@ -25,17 +25,20 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from train.errors import UserError, plural
-from train.files import describe_path, disk_errors, make_folder, open_for_reading, write_text
+from train.errors import ReadError, UserError, plural
+from train.files import describe_path, disk_errors, make_folder, open_for_appending, open_for_reading, write_text
 from train.json_files import parse_json
 from train.lock import FOLDERS, FolderLock, lock_folder
-from train.run.config import RunConfig
-from train.run.replace import existing_folder, finish_replacements, original_name, remove_partial
+from train.run.config import HEADER, RunConfig
+from train.run.replace import CHECKPOINT, existing_folder, finish_replacements, original_name, remove_partial
 from train.tasks.protocols import TextTokenizer
 
 LISTED = 5  # number of runs that a message lists
 CONTENTS = {"config.toml", "tokenizer.json", "data", "checkpoints", "log.txt"}
 CONTENTS |= {"metrics.jsonl", "metrics.csv", "tensorboard"}
+MARK = f"{HEADER} Written by a training run."  # the first line of config.toml in a run
+FILES = r"(config|tokenizer|log|metrics|meta)\.(toml|jsonl?|txt|csv)|lock|((src|tgt)\.)?(tokens|offsets)|left-out"
+LEFTOVER = re.compile(rf"\.({FILES}|\.?({CHECKPOINT})(\.replaced)?(\.old)?)\.partial|(src|tgt)\.tokens\.part-[0-9]+")
 
 
 class RunFolder:
@@ -66,8 +69,9 @@ class RunFolder:
         return self._numbered("best")
 
     def _numbered(self, kind: str) -> list[Path]:
-        candidates = chain(self.checkpoints.glob(f"{kind}-*"), self.checkpoints.glob(f".{kind}-*.replaced"))
-        named = {original_name(path) for path in candidates if path.is_dir()}
+        with disk_errors(str(self.checkpoints)):
+            paths = [*self.checkpoints.iterdir()] if self.checkpoints.is_dir() else []
+        named = {original_name(path) for path in paths if path.is_dir()}
         folders = [self.checkpoints / name for name in named if re.fullmatch(rf"{kind}-(0|[1-9][0-9]{{,17}})", name)]
         return [existing_folder(path) for path in sorted(folders, key=step_of)]
 
@@ -114,13 +118,22 @@ class RunFolder:
         if not self.path.is_dir() or self.steps() or self.weights():
             return False
         names = self._names()
-        if names == {".config.toml.partial"}:
-            return True
-        try:
-            is_own = self.config_file.read_text("utf-8") == self.load_config().dump()
-        except (UserError, OSError, ValueError):
+        file = self.path / ".config.toml.partial" if names == {".config.toml.partial"} else self.config_file
+        if not file.is_file():
             return False
-        return is_own and all(name in CONTENTS or _is_partial(name) for name in names)
+        with open_for_reading(file) as raw:
+            text = raw.read().decode("utf-8", "replace")
+        is_own = MARK.startswith(text[: len(MARK)]) if file != self.config_file else text == self._stored_config()
+        return is_own and all(name in CONTENTS or LEFTOVER.fullmatch(name) for name in names)
+
+    def _stored_config(self) -> str | None:
+        """Return the values in config.toml as `write_config` writes them, or None if it is missing or invalid."""
+        try:
+            return self.load_config().dump(MARK)
+        except ReadError:
+            raise
+        except UserError:
+            return None
 
     def _names(self) -> set[str]:
         return {*os.listdir(self.path)} - {"lock"}
@@ -134,7 +147,7 @@ class RunFolder:
                 f"{self.checkpoints}: expected a checkpoint step-N to resume from; got only {weights[-1].name}, which "
                 f"has no optimizer state; try moving step-N back, or --init {self.path} with a new --out"
             )
-        usable = self.steps() or self.config_file.exists() if resume else self.is_new()
+        usable = self.steps() if resume else self.is_new()
         if not (usable or self.is_unfinished()):
             raise self.already_exists_error()
 
@@ -186,28 +199,34 @@ class RunFolder:
 
     def _remove_contents(self) -> None:
         for name in self._names():
-            if name in CONTENTS or _is_partial(name):
+            if name in CONTENTS or LEFTOVER.fullmatch(name):
                 remove_partial(f"{self.path}/{name}")
 
     def prepare(self, config: RunConfig, tokenizer: TextTokenizer, keep_config: bool = False) -> None:
         """Prepare the folder for the first update: write config.toml and tokenizer.json, and remove leftovers.
 
         With `keep_config`, an existing config.toml is not overwritten. Leftovers are files that a killed process left
-        behind.
+        behind. Files to append to are checked before anything is written.
         """
+        for file in filter(os.path.lexists, (self.metrics_file, self.log_file)):
+            open_for_appending(file).close()
         make_folder(self.checkpoints)
         self.remove_leftovers()
         if not (keep_config and self.config_file.exists()):
-            write_text(self.config_file, config.dump())
+            self.write_config(config)
         if not self.tokenizer_file.exists():
             tokenizer.save(self.tokenizer_file)
+
+    def write_config(self, config: RunConfig) -> None:
+        """Write config.toml unless it has the same values, perhaps with the user's comments."""
+        if (text := config.dump(MARK)) != self._stored_config():
+            write_text(self.config_file, text)
 
     def remove_leftovers(self) -> None:
         """Remove files and folders that a killed process only partially wrote or removed."""
         finish_replacements(self.checkpoints)
-        patterns = [".*.partial", *(f"{folder}/.*.partial" for folder in FOLDERS), "data/train/*.part-*"]
-        for pattern in [*patterns, "data/valid/*.part-*"]:
-            for path in [*self.path.glob(pattern)]:
+        for path in chain(*((self.path / folder).glob("*") for folder in ("", *FOLDERS))):
+            if LEFTOVER.fullmatch(path.name):
                 remove_partial(str(path))
 
 
@@ -216,10 +235,6 @@ def enclosing_run(path: Path) -> Path:
     path = Path(os.path.realpath(path))
     around = (path.parent, path.parent.parent)
     return next((run for run in around if (run / "checkpoints").exists() and (run / "config.toml").exists()), path)
-
-
-def _is_partial(name: str) -> bool:
-    return name.startswith(".") and name.endswith(".partial")
 
 
 def step_of(path: Path) -> int:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from train.files import WriteError, fsync, unique_name
 
+CHECKPOINT = r"(step|best)-[0-9]+|best|averaged"  # names of the folders in `checkpoints`
+
 
 def hidden_name(path: Path, suffix: str) -> str:
     """Return the path of a hidden sibling.
@@ -103,10 +105,12 @@ def original_name(path: Path) -> str:
 
 
 def finish_replacements(parent: Path) -> None:
-    """Complete or undo every replacement in a folder that a killed process left unfinished. Requires the lock."""
+    """Complete or undo every replacement of a checkpoint that a killed process left unfinished. Requires the lock."""
     for old in parent.glob(".*.replaced"):
         target = parent / original_name(old)
         with suppress(OSError):
+            if not re.fullmatch(CHECKPOINT, target.name):
+                continue
             if target.exists():
                 remove_folder(old)
             else:

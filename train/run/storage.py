@@ -22,8 +22,8 @@ from safetensors.numpy import save_file
 import npx
 from models import TransformerConfig
 from npx.ranges import Range
-from train.errors import UserError, one_line
-from train.files import digest, disk_errors, fsync, open_for_reading
+from train.errors import ReadError, UserError, one_line
+from train.files import UNREADABLE, digest, disk_errors, error_number, fsync, open_for_reading
 from train.json_files import Schema, is_seal_broken, read_json, schema_error, sealed_json
 from train.run.replace import new_folder, original_name
 
@@ -47,6 +47,8 @@ def read_state(folder: Path) -> dict[str, Any]:
     file = folder / STATE
     try:
         state = read_json(file, "a checkpoint's state", REMEDY)
+    except ReadError:
+        raise
     except UserError as error:
         raise DamagedCheckpoint(str(error)) from None
     if problem := schema_error(state, SCHEMA):
@@ -109,8 +111,10 @@ def read_arrays(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, npx
                     raise damaged_error(file, f"finite values in {name}; got NaN or infinity")
                 yield name, array
     except UserError as error:
-        raise error if isinstance(error, DamagedCheckpoint) else DamagedCheckpoint(str(error)) from None
+        raise error if isinstance(error, DamagedCheckpoint | ReadError) else DamagedCheckpoint(str(error)) from None
     except (OSError, SafetensorError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        if error_number(error) in UNREADABLE:
+            raise ReadError(f"{file}: expected a readable file; got '{one_line(error)}'; try {REMEDY}") from None
         raise damaged_error(file, f"arrays; got '{one_line(error)}'") from None
 
 

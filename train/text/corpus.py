@@ -28,7 +28,7 @@ from train.text.tokenizer import DEFAULT_IDS, SpecialIds, Tokenizer
 FORMAT = 2  # version of the prepared files; if their content changes, increment it so that old files are prepared again
 MAX_LENGTH = 65_535  # lengths are stored as uint16
 SIDES = ("src", "tgt")
-_NAMES = [f"{side}.{kind}" for side in SIDES for kind in ("tokens", "offsets")] + ["left-out"]
+ARRAYS = [f"{side}.{kind}" for side in SIDES for kind in ("tokens", "offsets")] + ["left-out"]
 
 IntArray = NDArray[np.integer[Any]]
 
@@ -77,7 +77,7 @@ def prepare_pairs(
         raise UserError(f"max_length: expected 2 to {MAX_LENGTH} tokens per side; got {max_length}; try 256")
     out_dir = Path(out_dir)
     identity = {"format": FORMAT, "tokenizer": tokenizer.digest, "max_length": max_length}
-    if read_prepared(out_dir, _NAMES, paths, **identity) is None:
+    if read_prepared(out_dir, ARRAYS, paths, **identity) is None:
         dtype = token_dtype(max(tokenizer.vocab_size, tokenizer.src_vocab_size or 0))
 
         def write_files(files: Sequence[BinaryIO]) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def prepare_pairs(
                 "sources": sources, "dtype": dtype.name, "sha256": digests, "pairs": pairs, "tokens": tokens,
             }  # fmt: skip
 
-        write_prepared(out_dir, _NAMES, write_files)
+        write_prepared(out_dir, ARRAYS, write_files)
     return Corpus.open(out_dir, tokenizer.special)
 
 
@@ -167,14 +167,14 @@ class Corpus:
         Raises UserError if the files are missing or damaged.
         """
         out_dir = Path(out_dir)
-        meta = read_prepared(out_dir, _NAMES, {}, format=FORMAT)
+        meta = read_prepared(out_dir, ARRAYS, {}, format=FORMAT)
         if meta is None:
             base = describe_base(str(out_dir))
             raise UserError(
                 f"{out_dir}: expected prepared data; got missing or damaged files; try preparing it again{base}"
             )
         dtypes = [np.dtype(meta["dtype"]), np.dtype(np.int64)] * 2 + [np.dtype(np.int64)]
-        arrays = [np.asarray(np.memmap(out_dir / name, dtype, "r")) for name, dtype in zip(_NAMES, dtypes, strict=True)]
+        arrays = [np.asarray(np.memmap(out_dir / name, dtype, "r")) for name, dtype in zip(ARRAYS, dtypes, strict=True)]
         return cls(arrays[:4:2], arrays[1:4:2], special, meta, arrays[4][1:])
 
     @classmethod

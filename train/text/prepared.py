@@ -1,5 +1,6 @@
 """Prepared text on disk: a folder of flat array files and a meta.json with checksums of the files and of itself."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from os import PathLike
@@ -24,17 +25,21 @@ def write_prepared(
 ) -> dict[str, Any]:
     """Write the files `names` and meta.json, whose content `write_files` returns after writing the open files.
 
-    meta.json is written last and holds the checksums of the other files, so an interrupted or mixed-up preparation is
-    never mistaken for a complete one. Raises UserError if the folder is a link or cannot be written, and on ranks other
-    than 0.
+    meta.json is written first, without content, to mark the folder. It is written again last and holds the checksums of
+    the other files, so an interrupted or mixed-up preparation is never mistaken for a complete one. Raises UserError if
+    the folder is a link or cannot be written, and on ranks other than 0.
     """
     if npx.distributed.world().rank:
         got = "missing or different ones"
         raise UserError(f"{out_dir}: expected the token arrays that rank 0 wrote; got {got}; try a shared folder")
     reject_links(out_dir)
     make_folder(out_dir)
-    with ExitStack() as stack:
+    with ExitStack() as stack, ExitStack() as undo:
+        if read_sealed(out_dir / "meta.json") is None:
+            write_json(out_dir / "meta.json", {})
+            undo.callback(os.unlink, out_dir / "meta.json")
         meta = write_files([stack.enter_context(atomic_write(out_dir / name)) for name in names])
+        undo.pop_all()
     meta |= {"files": {name: digest(out_dir / name) for name in names}}
     write_json(out_dir / "meta.json", meta)
     return meta

@@ -1,7 +1,7 @@
 """Preparation of a corpus for training: download, cleaning, tokenizer and token arrays.
 
-    OUT/downloads/            archives; files that the user puts here are used
-                 /begun.json  marks the folder as created by this command
+    OUT/begun.json            written first; marks the folder as created by this command
+       /downloads/            archives; files that the user puts here are used
        /train.en, train.de    cleaned text; from valid.* and test.*, only lines that are empty on both sides are removed
        /tokenizer.json
        /prepared/train/, valid/
@@ -15,7 +15,6 @@ own text files.
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -23,12 +22,12 @@ from itertools import chain, product, repeat
 from pathlib import Path
 from typing import Any
 
-from train.errors import UserError
+from train.errors import ReadError, UserError
 from train.files import WriteError, atomic_write, describe_path, digest, make_folder, write_text
 from train.json_files import Schema, open_own_folder, read_json, read_sealed, reject_links, schema_error, write_json
 from train.lock import lock_folder
 from train.progress import Display, Work
-from train.text.corpus import prepare
+from train.text.corpus import ARRAYS, prepare
 from train.text.download.catalog import Dataset, Pair
 from train.text.download.clean import REASONS, Cleaner, Rules
 from train.text.download.fetch import fetch_all
@@ -37,7 +36,7 @@ from train.text.download.unpack import read_pairs
 from train.text.lines import check_parallel, count_shared_lines, read_lines, read_parallel
 from train.text.tokenizer import Tokenizer
 
-BEGUN, TEXTS, IGNORED = "downloads/begun.json", "texts.json", ("downloads", "lock")
+BEGUN, TEXTS, IGNORED = "begun.json", "texts.json", ("downloads", "lock")
 # Maps a rule to its option of `data`; the other options have the names of their rules.
 OPTIONS = {"scripts": "--keep-scripts", "duplicates": "--keep-duplicates"}
 
@@ -79,7 +78,7 @@ def prepare_dataset(
     """
     user_paths = user_files(dataset)  # check the paths before creating the folder
     open_own_folder(out, BEGUN, TEXTS, ignored=IGNORED)
-    for path, output in product(user_paths, out.iterdir() if out.is_dir() else ()):
+    for path, output in product(user_paths, out.rglob("*")):
         if output.exists() and output.samefile(path):
             raise UserError(f"{path}: expected a text outside the output folder; got {output}; try another --out")
     settings = replace(
@@ -95,7 +94,7 @@ def prepare_dataset(
     with lock_folder(out, "data"), ExitStack() as stack:
         marker = open_own_folder(out, BEGUN, TEXTS, ignored=IGNORED)
         if marker is None and not dataset.archives:
-            stack.enter_context(remove_if_refused(out, missing))
+            stack.enter_context(remove_if_refused(out, dataset, missing))
         reject_links(out / "downloads", out / "prepared")
         check_same_inputs(out, dataset, settings, user_paths)
         make_folder(out / "downloads")
@@ -129,21 +128,24 @@ def prepare_dataset(
 
 
 @contextmanager
-def remove_if_refused(out: Path, missing: list[Path]) -> Iterator[None]:
+def remove_if_refused(out: Path, dataset: Dataset, missing: list[Path]) -> Iterator[None]:
     """Remove the output of a new folder, and the folders that were `missing`, if the block raises UserError, unless the
     disk is the reason.
 
-    Files that the user has put into `downloads` remain.
+    Files with other names remain, such as those that the user has put into `downloads`.
     """
+    arrays = [out / "prepared" / part for part in ("train", "valid")]
+    files = [folder / name for folder in arrays for name in (*ARRAYS, "meta.json")]
+    files += [out / f"{folder.name}.{language}" for folder in arrays for language in (dataset.src, dataset.tgt)]
+    files += [out / name for name in ("tokenizer.json", "tokenizer.made.json", TEXTS, BEGUN, "lock")]
     try:
         yield
     except UserError as error:
         if not isinstance(error, WriteError):
-            for path in (*sorted(out.glob("*"), key=lambda path: path.name == "lock"), out / BEGUN):
-                if path != out / "downloads":
-                    with suppress(OSError):
-                        shutil.rmtree(path) if path.is_dir() else path.unlink()
-            for folder in missing:
+            for file in files:
+                with suppress(OSError):
+                    file.unlink()
+            for folder in (*arrays, out / "prepared", *missing):
                 with suppress(OSError):  # the folder is not empty, so it stays
                     folder.rmdir()
         raise
@@ -155,12 +157,12 @@ def check_same_inputs(out: Path, dataset: Dataset, settings: Settings, user_path
     The user's own texts may have changed or moved, and a validation text may have been added.
     """
     record, file = read_record(out, dataset), out / "manifest.json"
-    if not file.is_file():
+    if not os.path.lexists(file):
         return
     try:
         manifest = read_json(file, "the manifest of `data`", "deleting it")
-    except UserError:
-        if record is None:
+    except UserError as error:
+        if record is None and file.is_file() and not isinstance(error, ReadError):
             return  # no settings are known, and no run can use the folder
         raise
     if problem := schema_error(manifest, {"settings": {"rules": dict}, "sources": list}):
