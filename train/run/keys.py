@@ -150,8 +150,8 @@ class TrainSection:
     )
     init_only: str = key(
         "",
-        "Patterns, separated by commas, of the parameters that train.init sets, such as encoder.*; empty: all. Also"
-        " --init-only.",
+        "Patterns, separated by commas, of the parameters that train.init sets, such as encoder.*; empty: all."
+        " Option: --init-only.",
     )
     freeze: str = key(
         "", "Patterns, separated by commas, of parameters that are not trained, such as embedding.weight, encoder.*."

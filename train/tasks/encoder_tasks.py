@@ -272,8 +272,8 @@ class TaggingKeys:
         " words per line. Option: --train-tagged."
     )
     train_tags: str = file_key(
-        "Tags of the sentences in train_tagged, one line per sentence; empty: they are in train_tagged. Also"
-        " --train-tags."
+        "Tags of the sentences in train_tagged, one line per sentence; empty: they are in train_tagged."
+        " Option: --train-tags."
     )
     valid_tagged: str = file_key("Validation text of a tagger; empty: none. Option: --valid-tagged.")
     valid_tags: str = file_key("Tags of the sentences in valid_tagged, like train_tags. Option: --valid-tags.")
