@@ -13,6 +13,7 @@ const PLAY = () => ["▶ Play", el("span", { class: "longer" }, " all")];
 const PAUSE = () => ["Pause"];
 const detail = (text) => el("span", { class: "detail" }, text); // hidden in a presentation without room for it
 const SECONDS = 5; // for each block of the walk
+const isPresenting = () => "presenting" in document.documentElement.dataset;
 const isNarrow = () => matchMedia("(max-width: 60rem)").matches; // the panel is below the figure (page.css)
 const whenIdle = (work) => (window.requestIdleCallback ?? setTimeout)(work);
 
@@ -81,7 +82,8 @@ export function start(section, about) {
     if (section.hidden || defaultPrevented || target.matches("input, select, textarea")) return;
     if (key === "Escape" && at !== null) close();
     const pages = key === "PageUp" || (key === " " && event.shiftKey) ? -1 : key === "PageDown" || key === " " ? 1 : 0;
-    if (pages && at !== null && answer && !isNarrow() && !(key === " " && isPressedBySpace(target))) {
+    const canTurn = at !== null || (pages === 1 && isPresenting()); // the first page of a presentation begins the walk
+    if (pages && canTurn && answer && !isNarrow() && !(key === " " && isPressedBySpace(target))) {
       event.preventDefault();
       return turnPage(pages);
     }
@@ -98,8 +100,7 @@ export function start(section, about) {
 
   // The presentation hides the figure, which had the focus.
   function focusPanel() {
-    const isPresenting = "presenting" in document.documentElement.dataset;
-    if (isPresenting && at !== null && !section.hidden && document.activeElement.matches("body, .block, #present"))
+    if (isPresenting() && at !== null && !section.hidden && document.activeElement.matches("body, .block, #present"))
       panel.focus({ preventScroll: true });
   }
 
@@ -275,8 +276,11 @@ export function start(section, about) {
 
   // Marks the open block, without drawing the figure again.
   function mark() {
-    for (const button of figure.querySelectorAll(".block"))
-      button.setAttribute("aria-pressed", String(at !== null && walk[at][0] === button.dataset.block));
+    for (const button of figure.querySelectorAll(".block")) {
+      const isOpen = at !== null && walk[at][0] === button.dataset.block;
+      button.setAttribute("aria-pressed", String(isOpen));
+      button.tabIndex = at === null || isOpen ? 0 : -1; // Tab leads from the open block to its panel
+    }
     const end = at === walk.length - 1 ? ", the end" : "",
       pass = backward ? "backward" : "forward";
     const state = !answer
