@@ -62,7 +62,7 @@ def test_the_digits_have_the_contrast_of_text_on_every_color(tab, address):
     for theme in ("light", "dark"):
         tab.evaluate(f"async () => (await import('/parts.js')).setTheme('{theme}')")
         tab.evaluate(SHOW.replace("700px", "9000px").replace("drawn.length", "inks.length"), [values, 1])
-        until(tab, "inks.length >= 511")  # of the row, the columns and the cells
+        until(tab, "inks.length >= 511")  # 1 row, 255 columns and 255 cells
         inks = [[int(ink[i : i + 2], 16) for i in (1, 3, 5)] for ink in tab.evaluate("inks.slice(256, 511)")]
         for ink, color in zip(inks, tab.evaluate("async () => (await import('/parts.js')).scale()"), strict=True):
             low, high = sorted([luminance(ink), luminance(color)])

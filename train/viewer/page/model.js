@@ -26,6 +26,7 @@ export function start(section, about) {
     answer = null,
     toggle = null, // ablates or restores a head
     isShown = false,
+    isAwaited = false, // whether the window scrolls to the open block once there is an answer
     closed = null, // the block that was closed by going back in the history
     fetched = new Map(), // blocks of `answer`, as promises, by name and head
     head = 0,
@@ -132,7 +133,7 @@ export function start(section, about) {
   function follow(wasShown) {
     const [, name, pass] = location.hash.split("/"),
       place = find(name, pass === "backward");
-    if (place >= 0 && place !== at) visit(place);
+    if (place >= 0 && place !== at) visit(place, isNarrow());
     else if (!name && at !== null && wasShown) close();
     else if (closed) focusBlock(closed); // going back has taken the focus
     else writeAddress();
@@ -167,7 +168,7 @@ export function start(section, about) {
     if (loaded.error) return panel.replaceChildren(el("p", { class: "error", role: "alert" }, loaded.error));
     flow = loaded;
     draw();
-    if (at === null || !fetched.has(keyOf(walk[at][0]))) open();
+    if (at === null || !fetched.has(keyOf(walk[at][0]))) open(isAwaited);
     section.dataset.flow = Math.round(performance.now());
     whenIdle(fetchAhead);
   }
@@ -317,6 +318,7 @@ export function start(section, about) {
 
   async function open(seen = false) {
     writeAddress();
+    isAwaited = seen && !answer;
     if (at === null || !answer)
       return show(
         "",
