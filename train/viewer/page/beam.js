@@ -8,9 +8,14 @@ const ROW = 84, // from one step to the next, if the window has room for all ste
   PRESENTED = 1.4, // the enlargement of a presentation (page.css)
   WIDEST = 200; // maximum width of a box; a longer token is cut
 const ruler = document.createElement("canvas").getContext("2d");
+const lengths = new Map(); // of the texts of the latest search, because each is measured several times in a drawing
 const lengthOf = (text, size) => {
-  ruler.font = `${size}px system-ui, sans-serif`; // like .drawing in page.css
-  return ruler.measureText(text).width;
+  const key = `${size} ${text}`;
+  if (!lengths.has(key)) {
+    ruler.font = `${size}px system-ui, sans-serif`; // like .drawing in page.css
+    lengths.set(key, ruler.measureText(text).width);
+  }
+  return lengths.get(key);
 };
 
 // The path of an edge that passes other lines of boxes in the gaps between them: from a parent at `from` down to
@@ -87,6 +92,7 @@ export function start(section) {
   document.addEventListener("translated", ({ detail }) => {
     answer = detail.answer;
     search = answer.beam;
+    lengths.clear();
     selected = search.won[0] ?? -1;
     draw();
     tables();
