@@ -45,7 +45,7 @@ exercise: $(VENV)/.dev
 	@$(BIN)/python -m book $(N) $(if $(HINT),--hint) || true
 
 book-check: $(VENV)/.dev
-	BOOK_KIT=1 $(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/book/test_exercises.py tests/book/test_derivations.py
+	BOOK_CHECK_ALL_GRADIENTS=1 $(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/book/test_exercises.py tests/book/test_derivations.py
 
 PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-profile=ci
 

@@ -30,7 +30,7 @@ from autograd.engine import (
     observing,
 )
 from autograd.memory import MemoryProfiler, MemorySample
-from autograd.observe import Observer, Recorder, on_gradient
+from autograd.observe import Observer, Recorder, hook_gradient
 from autograd.rematerialize import checkpoint
 from autograd.saved import saved_arrays
 
@@ -59,7 +59,7 @@ __all__ = [
     "neural",
     "no_grad",
     "observing",
-    "on_gradient",
+    "hook_gradient",
     "operations",
     "saved_arrays",
     "testing",

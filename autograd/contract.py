@@ -10,7 +10,7 @@ from npx import Array, AttentionSpec
 def check_values(data: Any) -> Any:
     """Return an array of numbers or booleans; raise TypeError for objects, text, dates and records."""
     if data.dtype.kind not in "biufc" and data.dtype.name != "bfloat16":
-        raise TypeError(f"Tensor: expected numbers or booleans; got the dtype {data.dtype}; try .astype")
+        raise TypeError(f"Tensor: expected numbers or booleans; got the dtype {data.dtype}; try .astype('float32')")
     return data
 
 
@@ -23,7 +23,7 @@ def reject_operands(name: str, dtypes: Collection[Any], hidden: list[Any]) -> No
         )
     raise TypeError(
         f"{name}: expected Tensors and arrays of the same floating dtype; "
-        f"got {' and '.join(sorted(d.name for d in dtypes))}; try .astype"
+        f"got {' and '.join(sorted(d.name for d in dtypes))}; try .astype to convert them to one dtype"
     )
 
 
@@ -33,7 +33,10 @@ def check_result(name: str, result: Any, *operands: Any) -> None:
         if hasattr(x, "dtype") and x.dtype.kind not in "iub" and x.dtype != result.dtype:
             other = next(getattr(y, "dtype", type(y).__name__) for y in operands if y is not x)
             pair = f"{x.dtype} and {other}, which would give {result.dtype}"
-            raise TypeError(f"{name}: expected operands of the same dtype; got {pair}; try .astype")
+            raise TypeError(
+                f"{name}: expected operands of the same dtype; got {pair}; "
+                f"try .astype('{x.dtype}') on the other operand"
+            )
 
 
 def check_vjp_result(name: str, parents: tuple[Any, ...], gradients: Any) -> None:

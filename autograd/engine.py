@@ -43,7 +43,7 @@ VJP = Callable[..., tuple[Array | None, ...]]  # (g) -> gradients, or (g, accumu
 Result = tuple[Array, VJP]  # result of an operation on arrays
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-_numbers = count()  # numbers nodes and versions of leaves
+_numbers = count()  # the numbers of nodes, and the versions of leaves
 _grad_enabled = Scoped(True)
 _observer: Scoped[Any] = Scoped(None)  # an Observer (observe.py), or None
 
@@ -99,7 +99,7 @@ class Tensor(TensorMethods):
             data = data.astype(npx.float32) if data.dtype == npx.float64 else data
         self.data: Array = contract.check_values(npx.asarray(data))
         if requires_grad and not is_floating(self.data.dtype):
-            raise TypeError(f"Tensor: expected a floating dtype for requires_grad; got {self.data.dtype}; try .astype")
+            raise TypeError(f"requires_grad: expected a floating dtype; got {self.data.dtype}; try .astype('float32')")
         self.requires_grad, self.grad, self.node = requires_grad, None, None
 
     @property

@@ -25,7 +25,7 @@ LOWER_PACKAGES = tuple(str(Path(__file__).parent.parent / package) + "/" for pac
 
 
 class Observer:
-    """Base class of observers, which does nothing. Observers must not modify what they receive."""
+    """Base class of observers; its methods do nothing. Observers must not modify what they receive."""
 
     def on_forward(self, name: str, args: tuple[Any, ...], result: Tensor) -> None:
         """Called after operation `name` has run on `args`; `result.node` is None if no gradient is needed."""
@@ -154,10 +154,10 @@ def describe_handling(
     return "added in place" if sums[parent].is_owned else "sum allocated"
 
 
-def on_gradient(x: Tensor, function: Callable[[Array], Any]) -> Tensor:
+def hook_gradient(x: Tensor, function: Callable[[Array], Any]) -> Tensor:
     """Return x with a hook: in the backward pass `function` receives the full gradient of x and may replace it.
 
-    Use it where x is computed: `x = on_gradient(x, print)`. `function` returns a new gradient, or None to leave the
+    Use it where x is computed: `x = hook_gradient(x, print)`. `function` returns a new gradient, or None to leave the
     gradient unchanged. It must not write to its argument.
     """
     if not (is_grad_enabled() and x.requires_grad):
@@ -167,4 +167,4 @@ def on_gradient(x: Tensor, function: Callable[[Array], Any]) -> Tensor:
         replacement = function(g)
         return (g if replacement is None else npx.asarray(replacement),)
 
-    return record_node("on_gradient", x.data, vjp, (x,), True)
+    return record_node("hook_gradient", x.data, vjp, (x,), True)

@@ -73,7 +73,7 @@ class TensorMethods:
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raise TypeError: NumPy would return an array of Tensors and lose the gradient."""
         raise TypeError(
-            "Tensor: expected an autograd operation; got a NumPy operation, or a list of Tensors; "
+            "Tensor: NumPy cannot convert a Tensor without losing its gradient; "
             "try ops.stack(a, b) to join Tensors, or x.numpy() for their values without gradients"
         )
 

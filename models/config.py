@@ -93,7 +93,7 @@ class TransformerConfig:
     )  # fmt: skip
     position_distance: int | None = key(
         None,
-        "Distance at and beyond which all relative positions are treated alike, for t5 and shaw.",
+        "For t5 and shaw: all distances from this one on are treated alike.",
         within=LENGTH,
         unset="128 for t5, 16 for shaw",
     )

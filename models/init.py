@@ -26,7 +26,7 @@ def scheme(name: str) -> AbstractContextManager[Any]:
 
 
 def scaled(gain: float) -> AbstractContextManager[Any]:
-    """Return a context manager within which `uniform` multiplies its gain by this one."""
+    """Return a context manager within which `uniform` multiplies its own gain by `gain`."""
     return _gain.setting(gain)
 
 

@@ -83,13 +83,14 @@ MEANINGS = {  # meaning of every variable; npx/settings.py has values and defaul
     "NPX_KILL_LAUNCHER": "`1`: after an abort of several ranks, also terminate an `mpirun` that hangs.",
     "NPX_EMULATOR_ORDER": "Order in which the CUDA emulator runs the threads of a block.",
     "NPX_GPU_MEMORY": "Limit for GPU memory: GiB (`20`) or a percentage (`80%`).",
-    "HYPOTHESIS_PROFILE": "Number of examples per property test.",
+    "HYPOTHESIS_PROFILE": "Profile that sets the number of examples per property test.",
     "NPX_TEST_ENGINE": "Array engine of the tests; `strict`: a fake CuPy; `emulated`: CUDA kernels on the CPU.",
     "NPX_DATA": "Folder of corpora for the tests that use real data; they are skipped without it.",
     "NPX_CHROMIUM": "Browser for the tests of the viewer.",
     "NPX_REQUIRE_BROWSER": "`1`: those tests fail without a browser instead of being skipped.",
     "BOOK_SEEDS": "Seeds with which the book's solutions are checked.",
-    "BOOK_KIT": "`1`: run each of the book's solutions on every input that the gradient checker derives.",
+    "BOOK_CHECK_ALL_GRADIENTS": "`1`: run each of the book's solutions on every input that the gradient checker"
+    " derives.",
 }
 OTHERS = {  # variable outside npx/settings.py -> its values, its default
     "NPX_GPU_MEMORY": ("GiB or %", "all"),
@@ -99,7 +100,7 @@ OTHERS = {  # variable outside npx/settings.py -> its values, its default
     "NPX_CHROMIUM": ("path", "first on PATH"),
     "NPX_REQUIRE_BROWSER": ("`1`", "unset"),
     "BOOK_SEEDS": ("integer", "`20`"),
-    "BOOK_KIT": ("`1`", "unset"),
+    "BOOK_CHECK_ALL_GRADIENTS": ("`1`", "unset"),
 }
 
 

@@ -74,7 +74,9 @@ def test_every_part_runs_on_fakes_and_fills_the_page(tmp_path):
     assert {"memory and calls", "matmuls", "steps: ours", "steps: floor", "training step, GPU = CPU"} < {*results}
     assert list(results)[-1] == "compute-sanitizer initcheck" and len(torch) == 3
 
-    assert all(value["off"] == 0 and value["graphs"] == 3 for value in results["training step, graph = none"].values())
+    assert all(
+        value["off"] == 0 and value["graphs"] == 3 for value in results["training step, with graph = without"].values()
+    )
     assert all(value["choices"] == 2 for value in results["matmuls by cublasLt"].values())
     assert results["steps: ours-graph"].keys() == results["steps: ours-lt"].keys() == {*REHEARSAL.shapes}
     steps = results["steps: ours"]

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import npx
 from autograd.testing.problem import protected
-from autograd.testing.rules import relaid
+from autograd.testing.rules import with_layout
 from npx import Array, Key
 from npx.dispatch import map_arrays
 
@@ -50,16 +50,18 @@ def scaled(value: Any, factor: float) -> Any:
 
 def copied_to_device(value: Any, layout: str = "given") -> Any:
     """Return a value with its arrays copied to the current device, in a memory layout."""
-    return map_arrays(lambda x: in_layout(npx.asarray(npx.from_host(npx.to_host(x)).copy()), layout), value)
+    return map_arrays(
+        lambda x: with_layout_or_broadcast(npx.asarray(npx.from_host(npx.to_host(x)).copy()), layout), value
+    )
 
 
-def in_layout(x: Array, layout: str) -> Array:
+def with_layout_or_broadcast(x: Array, layout: str) -> Array:
     """Return an array in a memory layout; the values stay the same unless the layout is one of `BROADCAST`."""
     if layout in BROADCAST and x.ndim:
         return npx.broadcast_to(x[(slice(0, 1),) * (x.ndim if layout == BROADCAST[0] else 1)], x.shape)
     if layout in (*BROADCAST, "given"):
         return x
-    return protected(x) if layout == "read-only" else relaid(x, layout)
+    return protected(x) if layout == "read-only" else with_layout(x, layout)
 
 
 def with_other_values(values: Values) -> Values:

@@ -23,10 +23,10 @@ from autograd.testing.hidden_state import buffer_state, cast_buffers, hold_state
 from autograd.testing.problem import Problem, floating_point_warnings_ignored, is_float, require_floats
 from autograd.testing.problem_check import ProblemCheck
 from autograd.testing.progress import progress_line
-from autograd.testing.reference import Reference, compare_value, unwritten_recognized
+from autograd.testing.reference import Reference, compare_value, missing_bodies_reported
 from autograd.testing.report import Report
 from autograd.testing.reproduction import Placeholder, literal, reproduction
-from autograd.testing.stray_tensors import note_strays, require_registered, stray_tensors
+from autograd.testing.stray_tensors import note_unchecked_tensors, require_registered, stray_tensors
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def check_operation(
     problem, report = operation_problem(operation, arguments, settings), Report()
     problem.constants = arguments.constants(problem, report.notes)
     variants.require_inside(problem, domain)
-    with unwritten_recognized(problem, operation, *arguments.restore(arguments.values)):
+    with missing_bodies_reported(problem, operation, *arguments.restore(arguments.values)):
         hold_state(problem, operation, report.notes)
         check = ProblemCheck(report, directions, float32, domain, dtype, seed)
         check.declared = None if expect is None else DeclaredGradient(expect)
@@ -97,10 +97,10 @@ def check_operation(
             check.compare_value = partial(compare_value, reference=arguments.adapt(reference))
         check.compare_value(problem, tolerance=1e-9, given=True)
         expected = check.at_given_inputs(problem)
-    note_strays(stray_tensors(expected.problem), report.notes)
+    note_unchecked_tensors(stray_tensors(expected.problem), report.notes)
     if check.declared is not None:
         report.notes.append(check.declared.describe_difference(problem, seed))
-    output, _ = problem.run()
+    output, _ = problem.output_and_leaves()
     saved = report.saved_bytes = rules.saved_bytes(output, [*problem.values, *options.values()])
     if max_saved_bytes is not None and saved > max_saved_bytes:
         text = f"expected at most {max_saved_bytes} bytes saved for backward beyond inputs and output; got {saved}"
@@ -108,7 +108,7 @@ def check_operation(
     rules.in_blocks(expected)
     for option in blocks:
         for size in (1, 2, 3):
-            y, gradients = arguments.with_options(problem, {option: size}).evaluate(expected.c)
+            y, gradients = arguments.with_options(problem, {option: size}).output_and_gradients(expected.c)
             expected.compare("block size", f"with {option}={size}", y, gradients)
     if derive:
         check.at_derived_inputs(problem)

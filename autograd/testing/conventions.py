@@ -148,7 +148,7 @@ class Neighborhood:
         result = []
         for arrays in points:
             try:
-                output, leaves = self.problem.run([npx.from_host(a) for a in arrays])
+                output, leaves = self.problem.output_and_leaves([npx.from_host(a) for a in arrays])
                 result.append((arrays, self.problem.gradients(output, leaves, self.c)))
             except (GradientError, *REJECTIONS):  # outside the domain
                 continue
@@ -195,7 +195,7 @@ class Neighborhood:
             arrays[i] = arrays[i] + (t * self.sizes[i] * part).astype(arrays[i].dtype)
         undefined = npx.host.full(self.c.size, npx.nan, "float64")
         try:
-            y = self.problem.value(list(map(npx.from_host, arrays))).reshape(-1)
+            y = self.problem.output_value(list(map(npx.from_host, arrays))).reshape(-1)
         except REJECTIONS:
             return undefined
         return y if y.size == self.c.size else undefined

@@ -41,15 +41,15 @@ class DeclaredGradient:
     def compare(self, problem: Problem, seed: int) -> Expected:
         """Compare the gradient with the declared one for several incoming gradients; return the first result."""
         arrays = [npx.to_host(a).copy() for a in problem.arrays]
-        problem = problem.at(arrays)
-        y = npx.to_host(problem.run([npx.from_host(a.copy()) for a in arrays])[0].data).copy()
+        problem = problem.with_arrays(arrays)
+        y = npx.to_host(problem.output_and_leaves([npx.from_host(a.copy()) for a in arrays])[0].data).copy()
         if not npx.isfinite(y).all():
             raise NonFiniteError(f"{problem.name}: expected finite outputs; got NaN or infinity; try other inputs")
         c = npx.to_host(npx.random.normal(npx.Key(seed, 0, 0), y.shape, y.dtype))
         results = []
         for g in (c, 1e3 * c, -1e-3 * c, npx.host.ones_like(c), 0 * c) if self.reference else (c,):
             g = npx.host.asarray(g, dtype=y.dtype)
-            output, leaves = problem.run([npx.from_host(a.copy()) for a in arrays])
+            output, leaves = problem.output_and_leaves([npx.from_host(a.copy()) for a in arrays])
             results.append(problem.gradients(output, leaves, g))
             if self.reference:
                 self.require(problem, g, results[-1])
@@ -85,7 +85,7 @@ class DeclaredGradient:
 def suggest_declaration(problem: Problem, seed: int) -> str:
     """Return how to declare the gradient of a problem, if it looks intended; else ""."""
     try:
-        output, leaves = problem.run([npx.from_host(npx.to_host(a).copy()) for a in problem.arrays])
+        output, leaves = problem.output_and_leaves([npx.from_host(npx.to_host(a).copy()) for a in problem.arrays])
         c = npx.to_host(npx.random.normal(npx.Key(seed, 0, 0), output.shape, output.dtype))
         gx = problem.gradients(output, leaves, c)[0]
     except (RuntimeError, ValueError, AssertionError):

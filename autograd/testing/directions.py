@@ -41,9 +41,9 @@ class Directions:
     ) -> None:
         self.report, self.seed = report, seed
         self.arrays = [npx.to_host(a).copy() for a in problem.arrays]
-        self.problem = problem.at(self.arrays)
+        self.problem = problem.with_arrays(self.arrays)
         dtypes = {a.dtype.name for a in self.arrays}
-        output, leaves = problem.run([npx.from_host(a.copy()) for a in self.arrays])
+        output, leaves = problem.output_and_leaves([npx.from_host(a.copy()) for a in self.arrays])
         lowest = next((d for d in (*dtypes, output.dtype.name) if d != "float64"), "float64")
         if lowest not in STEP:
             raise TypeError(
@@ -64,7 +64,7 @@ class Directions:
         self.weights = self.c.astype("float64").reshape(-1)
         self.is_composed = len(nodes(output)) > 1
         self.gradients = problem.gradients(output, leaves, self.c)
-        repeated = problem.value([npx.from_host(a.copy()) for a in self.arrays]).reshape(-1)
+        repeated = problem.output_value([npx.from_host(a.copy()) for a in self.arrays]).reshape(-1)
         # Some frameworks compute a function in another order when no input requires a gradient.
         rounding = 8 * EPS[lowest] * float(abs(here).max(initial=0.0))
         if not npx.host.allclose(here, repeated, rtol=0, atol=rounding, equal_nan=True):
@@ -108,7 +108,7 @@ class Directions:
         def at(t: float) -> Array:
             undefined = npx.host.full(self.y.size, npx.nan, "float64")
             try:
-                y = self.problem.value(list(map(npx.from_host, self.arrays_at(direction, t)))).reshape(-1)
+                y = self.problem.output_value(list(map(npx.from_host, self.arrays_at(direction, t)))).reshape(-1)
             except REJECTIONS:  # outside the domain
                 return undefined
             return y if y.size == self.y.size else undefined
@@ -242,7 +242,7 @@ class Directions:
     def neighbor(self, direction: Direction, t: float, sizes: dict[int, Array] | None = None) -> "Directions | None":
         """Return the check at a nearby point; None where the function is undefined."""
         scale = self.scale
-        problem = self.problem.at(self.arrays_at(direction, t, sizes))
+        problem = self.problem.with_arrays(self.arrays_at(direction, t, sizes))
         try:
             return Directions(problem, Report(), scale.rtol, scale.atol, self.seed, scale.least)
         except REJECTIONS:

@@ -20,7 +20,7 @@ class Expected:
     @classmethod
     def evaluate(cls, problem: Problem, c: Array) -> "Expected":
         """Evaluate a problem on protected arrays."""
-        y, gradients = problem.evaluate(c)
+        y, gradients = problem.output_and_gradients(c)
         return cls(problem, y, c, gradients)
 
     @property

@@ -176,7 +176,7 @@ def hold_state(problem: Problem, subject: Any, notes: list[str]) -> None:
         for _ in range(3):
             for restore in restores:
                 restore()
-            outputs.append(problem.value([npx.from_host(npx.to_host(a).copy()) for a in problem.arrays]))
+            outputs.append(problem.output_value([npx.from_host(npx.to_host(a).copy()) for a in problem.arrays]))
         return not all(npx.array_equal(outputs[0], y, equal_nan=True) for y in outputs)
 
     restores: list[Callable[[], Any]] = []
@@ -189,7 +189,7 @@ def hold_state(problem: Problem, subject: Any, notes: list[str]) -> None:
         restores.append(restore_buffers)
         is_varying = varies(restores)
         restore_buffers()
-        problem.value()
+        problem.output_value()
         notes.append(f"buffers that each call changes: held fixed ({', '.join(sorted(set(restore_buffers())))})")
     if is_varying:
         advice = "try giving its random numbers a fixed key (npx.Key, or `with npx.keyed(...)` inside it)"

@@ -15,9 +15,9 @@ from autograd.testing.call_variants import (
     arrays_in,
     copied_to_device,
     differ,
-    in_layout,
     is_finite,
     scaled,
+    with_layout_or_broadcast,
     with_other_values,
     with_repeated_rows,
 )
@@ -244,7 +244,7 @@ class KernelCheck:
         Raises KernelMismatch with `rule` if the call fails or its outcome differs from the expected one.
         """
         condition += "" if fast else ", reference"
-        with breaks(rule, f"{self.name}, {condition}"):
+        with reported_as(rule, f"{self.name}, {condition}"):
             call = self.forward(self.key if fast else None, copied_to_device(expected.values[:2], layout))
             outcome = self.outcome(call, expected, incoming)
             self.compare(condition, expected, outcome)
@@ -257,7 +257,7 @@ class KernelCheck:
         triples = zip(*map(arrays_in, (expected.values[:2], right.arguments, outcome.arguments)), strict=True)
         for i, (before, by_reference, after) in enumerate(triples):
             is_result = differ(before, by_reference)  # the reference writes to it; the caller's rule applies
-            with breaks("" if is_result else "no mutation", name):
+            with reported_as("" if is_result else "no mutation", name):
                 compare(f"{name}, argument {i} after the call", by_reference, after)
         compare(f"{self.grad_name}, {condition}", right.gradients, outcome.gradients)
 
@@ -295,7 +295,7 @@ class KernelCheck:
         if g is None or not g.size:
             return
         for layout in BROADCAST:
-            if repeated := self.derived(self.values, np.array(in_layout(g, layout))):
+            if repeated := self.derived(self.values, np.array(with_layout_or_broadcast(g, layout))):
                 condition = f"gradient of the output: {layout}"
                 self.require("incoming gradient layout", condition, repeated, incoming=layout)
         if ones := self.derived(self.values, np.ones_like(g)):
@@ -306,7 +306,7 @@ class KernelCheck:
         for factor in FACTORS if g.dtype.itemsize > 2 and is_finite(expected.outcome) else ():
             multiple = self.derived(self.values, scaled(g, factor))
             condition = f"gradient of the output times {factor:g}"
-            with breaks("linearity", f"{self.grad_name}, {condition}"):
+            with reported_as("linearity", f"{self.grad_name}, {condition}"):
                 if multiple:
                     call = self.forward(self.key, copied_to_device(self.values[:2]))
                     gradients = self.gradients(call, multiple)[0]
@@ -320,11 +320,11 @@ class KernelCheck:
         for first in (expected, doubled) if changed else ():
             for order in ((0, 1), (1, 0)) if first else ():
                 condition = f"two calls, the gradient of call {order[0] + 1} first"
-                with breaks("independent calls", f"{self.name}, {condition}"):
+                with reported_as("independent calls", f"{self.name}, {condition}"):
                     self.interleave((first, changed), order, condition)
         if changed:
             condition = "a second call with other values in the arrays of the first"
-            with breaks("independent calls", f"{self.name}, {condition}"):
+            with reported_as("independent calls", f"{self.name}, {condition}"):
                 self.compare(condition, changed, self.refilled(expected, changed))
 
     def interleave(self, expected_calls: Any, order: tuple[int, int], condition: str) -> None:
@@ -383,7 +383,7 @@ def mismatch(rule: str, message: str) -> KernelMismatch:
 
 
 @contextmanager
-def breaks(rule: str, name: str) -> Iterator[None]:
+def reported_as(rule: str, name: str) -> Iterator[None]:
     """Turn any error within the block into a KernelMismatch with `rule`, unless it already names a rule."""
     try:
         yield

@@ -14,7 +14,7 @@ Action = Callable[[], Any]
 
 def check_backward_in_other_mode(expected: Expected, leave: Action, enter: Action) -> None:
     """Check that backward uses the mode of the forward call, even if the layer has since changed its mode."""
-    output, leaves = expected.problem.run()
+    output, leaves = expected.problem.output_and_leaves()
     leave()
     try:
         gradients = expected.problem.protected_gradients(output, leaves, expected.c)
@@ -30,13 +30,13 @@ def check_return_to_mode(expected: Expected, others: Sequence[tuple[Action, Expe
         others: actions that enter other modes, each with the call to make in that mode, or None.
     """
     enter()
-    expected.problem.run([npx.from_host(npx.to_host(a).copy()) for a in expected.problem.arrays])
+    expected.problem.output_and_leaves([npx.from_host(npx.to_host(a).copy()) for a in expected.problem.arrays])
     for enter_other, other in others:
         enter_other()
         if other:
-            other.problem.run()
+            other.problem.output_and_leaves()
     enter()
-    y, gradients = expected.problem.evaluate(expected.c)
+    y, gradients = expected.problem.output_and_gradients(expected.c)
     expected.compare("layer mode", "after the layer has been switched to its other mode and back", y, gradients)
 
 
@@ -54,7 +54,7 @@ def check_mode_after_update(
         for parameter, array in zip(problem.parameter_tensors, problem.parameters.values(), strict=True):
             parameter.data = npx.from_host(npx.to_host(array).copy())
         enter()
-        return problem.evaluate(expected.c)
+        return problem.output_and_gradients(expected.c)
 
     for other in others:
         restore_buffers()

@@ -194,7 +194,12 @@ def parser() -> Parser:
     add("module", metavar="MODULE", help="dotted name or path of a .py file")
     add("--only", metavar="OPERATION", action="append", default=[], help="mutate only this operation; may be repeated")
     add("--jobs", metavar="N", type=int, default=os.cpu_count() or 1, help="number of processes (default: all cores)")
-    add("--limit", metavar="SECONDS", type=float, help="CPU time per mutant (default: 4 x the first run + 5)")
+    add(
+        "--limit",
+        metavar="SECONDS",
+        type=float,
+        help="CPU time per mutant (default: 4 x that of the first run, plus 5 s)",
+    )
     add("--list", action="store_true", help="list the mutants without running any tests")
     add("--json", metavar="FILE", type=Path, help="write all results to FILE")
     to_pytest = "pytest arguments; must come last (default: test files next to MODULE and in ./tests that import it)"

@@ -62,10 +62,10 @@ def float64_precision(expected: Expected) -> None:
         ]
         rates = []
         for t in (1e-10, 1e-6, 1e-5):
-            neighbor = expected.problem.at(
+            neighbor = expected.problem.with_arrays(
                 [npx.from_host(a + t * p) for a, p in zip(arrays, perturbations, strict=True)]
             )
-            y, gradients = neighbor.evaluate(expected.c)
+            y, gradients = neighbor.output_and_gradients(expected.c)
             rates.append([(new - old) / t for new, old in zip((y, *gradients), here, strict=True)])
         for k, (small, middle, large, error) in enumerate(zip(*rates, rounding, strict=True)):
             is_straight = abs(large - middle) <= 0.3 * abs(large)  # finite and not at an extremum
@@ -100,7 +100,7 @@ def float32_accuracy(expected: Expected, has_domain: bool, least: Sequence[float
 
     with floating_point_warnings_ignored():
         try:
-            output, leaves = problem.run(list(map(npx.from_host, narrow)))
+            output, leaves = problem.output_and_leaves(list(map(npx.from_host, narrow)))
             y = npx.to_host(output.data).copy()
             single = [y, *problem.protected_gradients(output, leaves, expected.c.astype(y.dtype))]
             if not (has_domain or npx.isfinite(single[0]).all()):
@@ -109,8 +109,8 @@ def float32_accuracy(expected: Expected, has_domain: bool, least: Sequence[float
             return False
         if single[0].dtype.name != "float32":
             raise problem.failure("dtype", f"expected a float32 output for float32 inputs; got {single[0].dtype}")
-        wide = problem.at([npx.from_host(a.astype("float64")) for a in narrow])
-        y, gradients = wide.evaluate(expected.c)
+        wide = problem.with_arrays([npx.from_host(a.astype("float64")) for a in narrow])
+        y, gradients = wide.output_and_gradients(expected.c)
         double = [y, *gradients]
         sensitivity = [npx.zeros_like(x) for x in double]
         sizes = [float(abs(a[npx.isfinite(a)]).max(initial=0.0)) for a in double]
@@ -166,13 +166,13 @@ def accuracy_in_16_bits(expected: Expected, dtype: str) -> None:
     try:
         with floating_point_warnings_ignored():
             narrow = [a.astype(npx.precision.dtype(dtype)) for a in host]
-            output, leaves = problem.run(list(map(npx.from_host, narrow)))
+            output, leaves = problem.output_and_leaves(list(map(npx.from_host, narrow)))
             y = npx.to_host(output.data).copy()
             if y.dtype.name != dtype or not npx.isfinite(y).all():
                 return
             single = [y, *problem.gradients(output, leaves, expected.c.astype(dtype))]
-            wide = problem.at([npx.from_host(a.astype("float64")) for a in narrow])
-            y, gradients = wide.evaluate(expected.c)
+            wide = problem.with_arrays([npx.from_host(a.astype("float64")) for a in narrow])
+            y, gradients = wide.output_and_gradients(expected.c)
             double = [y, *gradients]
             change = [0.0 for _ in double]
             for sample in range(9):  # first measure how much rounding the inputs changes the result
@@ -194,7 +194,7 @@ def rounded_results(problem: Problem, c: Array, unit: float, sample: int) -> lis
     for i, a in enumerate(map(npx.to_host, problem.arrays)):
         noise = npx.to_host(npx.random.uniform(npx.Key(sample, 11, i), a.shape, "float64", -1.0, 1.0))
         arrays.append(npx.from_host(a * (1 + unit * noise)))
-    y, gradients = problem.at(arrays).evaluate(c)
+    y, gradients = problem.with_arrays(arrays).output_and_gradients(c)
     return [y, *gradients]
 
 

@@ -55,7 +55,7 @@ class Problem:
         """Return the name of a value, for messages."""
         return self.names[i] if self.names else f"input {i}"
 
-    def at(self, arrays: Sequence[Array]) -> "Problem":
+    def with_arrays(self, arrays: Sequence[Array]) -> "Problem":
         """Return the same problem with other `arrays`."""
         values = list(self.values)
         for i, a in zip(self.floats, arrays, strict=False):
@@ -79,7 +79,7 @@ class Problem:
 
     # Evaluation
 
-    def run(
+    def output_and_leaves(
         self, arrays: Sequence[Array] | None = None, require: Sequence[int] | None = None
     ) -> tuple[Tensor, list[Tensor]]:
         """Return the output and the leaf Tensors of the arrays.
@@ -98,7 +98,7 @@ class Problem:
         progress.step(self.name)
         return self.output(leaves), leaves
 
-    def apply(self, tensors: Sequence[Tensor]) -> Tensor:
+    def output_from_tensors(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return the output when the arrays are replaced by Tensors that other operations computed."""
         for parameter, t in zip(self.parameter_tensors, tensors[len(self.floats) :], strict=True):
             parameter.data = t.data
@@ -123,10 +123,10 @@ class Problem:
             raise TypeError(f"{self.name}: expected the function to return a Tensor; got {type(output).__name__}")
         return output
 
-    def value(self, arrays: Sequence[Array] | None = None) -> Array:
+    def output_value(self, arrays: Sequence[Array] | None = None) -> Array:
         """Return the output on the host, in float64, computed without a graph."""
         with no_grad():
-            return npx.to_host(self.run(arrays)[0].data).astype("float64")
+            return npx.to_host(self.output_and_leaves(arrays)[0].data).astype("float64")
 
     def gradients(self, output: Tensor, leaves: list[Tensor], c: Array) -> list[Array]:
         """Return the gradients of sum(output * c) on the host; raise GradientError if the backward pass fails."""
@@ -138,19 +138,19 @@ class Problem:
                 raise self.failure("valid gradient", text, GradientError) from error
         return [npx.to_host(leaf_gradient(t)).copy() for t in leaves]
 
-    def evaluate(self, c: Array, require: Sequence[int] | None = None) -> tuple[Array, list[Array]]:
+    def output_and_gradients(self, c: Array, require: Sequence[int] | None = None) -> tuple[Array, list[Array]]:
         """Return the output and the gradients of sum(output * c), computed from write-protected arrays."""
-        on_device = self.at([npx.from_host(npx.to_host(a)) for a in self.arrays])
+        on_device = self.with_arrays([npx.from_host(npx.to_host(a)) for a in self.arrays])
         output, leaves = on_device.run_protected(require)
         y = npx.to_host(output.data).copy()
         return y, self.protected_gradients(output, leaves, c)
 
     def run_protected(self, require: Sequence[int] | None = None) -> tuple[Tensor, list[Tensor]]:
-        """Return the result of `run` on write-protected arrays."""
-        guarded = self.at([protected(a) for a in self.arrays])
+        """Return the result of `output_and_leaves` on write-protected arrays."""
+        guarded = self.with_arrays([protected(a) for a in self.arrays])
         guarded.values = [protected(x) if is_array(x) else x for x in guarded.values]
         with self.no_writes("expected the function not to modify its inputs and parameters; it wrote to one of them"):
-            return guarded.run(require=require)
+            return guarded.output_and_leaves(require=require)
 
     def protected_gradients(self, output: Tensor, leaves: list[Tensor], c: Array) -> list[Array]:
         """Return the result of `gradients` for a write-protected incoming gradient c."""

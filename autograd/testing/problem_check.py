@@ -82,7 +82,7 @@ class ProblemCheck:
         """Call the layer with other values first, so that values cached by the first call are wrong for later calls."""
         for _, other in variants.values(problem):
             with rejections_skipped():
-                output, _ = other.run()
+                output, _ = other.output_and_leaves()
                 if output.requires_grad:
                     output.backward(npx.ones_like(output.data))
             break
@@ -99,7 +99,7 @@ class ProblemCheck:
         self.sizes = [float(abs(x).max(initial=0.0)) for x in (expected.y, *expected.gradients)]
         rules.keeps_dtype(expected, self.dtype)
         rules.single_backward(expected)
-        y, gradients = problem.evaluate(expected.c)
+        y, gradients = problem.output_and_gradients(expected.c)
         cause = "a result is cached by array identity, or read-only arrays are handled differently"
         expected.compare("no mutation", "for write-protected arrays", y, gradients, cause=cause)
         rules.no_mutation(expected)
@@ -136,9 +136,9 @@ class ProblemCheck:
             if name not in names:
                 continue
             with rejections_skipped():
-                output, leaves = other.run()
+                output, leaves = other.output_and_leaves()
                 other.gradients(output, leaves, npx.ones_like(npx.to_host(output.data)))  # raises if backward fails
-                output, leaves = other.run()
+                output, leaves = other.output_and_leaves()
                 y = npx.to_host(output.data).copy()
                 if not npx.isfinite(y).all():
                     continue
@@ -186,7 +186,7 @@ class ProblemCheck:
             if error.rule != "valid gradient":
                 raise
             is_singular = isinstance(error.__cause__, npx.host.linalg.LinAlgError)
-            if not problem.value().size and all(a.size for a in problem.arrays):  # no entry to differentiate
+            if not problem.output_value().size and all(a.size for a in problem.arrays):  # no entry to differentiate
                 return
             if not guessed and not is_singular or guessed == "inputs" and rules.rejects_parameters(problem):
                 raise
@@ -196,7 +196,7 @@ class ProblemCheck:
         self.report.variants += 1
         if is_cheap:
             return
-        y, gradients = problem.evaluate(expected.c)
+        y, gradients = problem.output_and_gradients(expected.c)
         expected.compare("independent calls", "if it is called again", y, gradients)
         if self.float32 and limit and not name.startswith(variants.NARROW):
             loose = 1.0 if name.startswith(variants.FLOAT32) else 1e6  # at other variants only overflow matters

@@ -59,7 +59,7 @@ def compare_value(problem: Problem, reference: Reference, tolerance: float, give
 def value_difference(problem: Problem, expected: Array, tolerance: float, given: bool) -> str:
     """Describe how the output of a problem differs from the reference's; "" if it does not."""
     try:
-        output = problem.value()
+        output = problem.output_value()
     except REJECTIONS as error:
         return f"got {type(error).__name__}: {error}"
     if given and output.shape != expected.shape:
@@ -76,7 +76,7 @@ def value_difference(problem: Problem, expected: Array, tolerance: float, given:
 
 
 @contextmanager
-def unwritten_recognized(
+def missing_bodies_reported(
     problem: Problem, operation: Any, inputs: Sequence[Any], options: dict[str, Any]
 ) -> Iterator[None]:
     """Convert errors caused by an operation or vjp without a body to CheckError with the rule `not implemented`."""

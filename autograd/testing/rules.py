@@ -20,7 +20,7 @@ from npx import Array
 LAYOUTS = ("reversed", "every second", "column-major")
 
 
-def relaid(x: Array, layout: str) -> Array:
+def with_layout(x: Array, layout: str) -> Array:
     """Return the same values in one of the memory `LAYOUTS`."""
     if not x.ndim:
         return npx.asarray(x)
@@ -38,10 +38,10 @@ def no_mutation(expected: Expected) -> None:
     """Check that backward changes no input, parameter, output or incoming gradient, even if all are writable."""
     problem = expected.problem
     arrays = [npx.from_host(npx.to_host(a).copy()) for a in problem.arrays]
-    writable = problem.at(arrays)
+    writable = problem.with_arrays(arrays)
     writable.values = [x.copy() if is_array(x) and not is_float(x) else x for x in writable.values]
     before = [npx.to_host(x).copy() if is_array(x) else x for x in writable.values]
-    output, leaves = writable.run(arrays)
+    output, leaves = writable.output_and_leaves(arrays)
     c = npx.from_host(expected.c.copy())
     for leaf in leaves:
         leaf.grad = None
@@ -63,9 +63,9 @@ def no_mutation(expected: Expected) -> None:
 def input_layouts(expected: Expected) -> None:
     """Check that other memory layouts of inputs and parameters give the same results."""
     for layout in LAYOUTS:
-        arrays = [relaid(npx.from_host(npx.to_host(a)), layout) for a in expected.problem.arrays]
-        problem = expected.problem.at(arrays)
-        problem.values = [relaid(x, layout) if is_array(x) and not is_float(x) else x for x in problem.values]
+        arrays = [with_layout(npx.from_host(npx.to_host(a)), layout) for a in expected.problem.arrays]
+        problem = expected.problem.with_arrays(arrays)
+        problem.values = [with_layout(x, layout) if is_array(x) and not is_float(x) else x for x in problem.values]
         output, leaves = problem.run_protected()
         y = npx.to_host(output.data).copy()
         gradients = problem.protected_gradients(output, leaves, expected.c)
@@ -80,18 +80,18 @@ def incoming_gradients(expected: Expected, is_linear: bool = True) -> None:
     """
     problem, c = expected.problem, expected.c
     for layout in LAYOUTS:
-        gradients = problem.evaluate(npx.to_host(relaid(npx.asarray(c), layout)))[1]
+        gradients = problem.output_and_gradients(npx.to_host(with_layout(npx.asarray(c), layout)))[1]
         condition = f"for an incoming gradient in {layout} memory layout"
         expected.compare("incoming gradient layout", condition, None, gradients)
     for factor in (-0.3, 1e-6, 1e6, 0.0) if is_linear else ():
-        gradients = problem.evaluate((factor * c).astype(c.dtype))[1]
+        gradients = problem.output_and_gradients((factor * c).astype(c.dtype))[1]
         condition = f"for an incoming gradient times {factor:g}"
         expected.compare("linearity", condition, None, gradients, factor, 1e-10 if factor else 0.0)
     if c.size:
         constant = npx.host.broadcast_to(npx.host.asarray(c.reshape(-1)[0]), c.shape)
-        copied = Expected(problem, expected.y, c, problem.evaluate(constant.copy())[1])
+        copied = Expected(problem, expected.y, c, problem.output_and_gradients(constant.copy())[1])
         condition = "for a broadcast incoming gradient (strides of 0) as for a copy of it"
-        copied.compare("incoming gradient layout", condition, None, problem.evaluate(constant)[1])
+        copied.compare("incoming gradient layout", condition, None, problem.output_and_gradients(constant)[1])
     if not is_linear:
         return
     flat, parts = c.reshape(-1), []
@@ -102,7 +102,7 @@ def incoming_gradients(expected: Expected, is_linear: bool = True) -> None:
     if c.size > 1 and c.dtype.name == "float64":
         parts.append((flat - flat.mean(), "a part that sums to 0"))
     for part, name in parts:
-        pair = [problem.evaluate(p.astype(c.dtype).reshape(c.shape))[1] for p in (part, flat - part)]
+        pair = [problem.output_and_gradients(p.astype(c.dtype).reshape(c.shape))[1] for p in (part, flat - part)]
         total = [a + b for a, b in zip(*pair, strict=True)]
         condition = f"as the sum of the gradients for {name} and for the rest of the incoming gradient"
         expected.compare("linearity", condition, None, total)
@@ -119,8 +119,8 @@ def aliased_inputs(expected: Expected) -> None:
     if len(aliased) < 2:
         return
     try:
-        copies = Expected.evaluate(problem.at([a.copy() for a in arrays]), expected.c)
-        output, leaves = problem.at(arrays).run()
+        copies = Expected.evaluate(problem.with_arrays([a.copy() for a in arrays]), expected.c)
+        output, leaves = problem.with_arrays(arrays).output_and_leaves()
     except (CheckError, *REJECTIONS):  # equal inputs are outside the domain
         return
     gradients = copies.problem.protected_gradients(output, leaves, expected.c)
@@ -133,7 +133,7 @@ def independent_inputs(expected: Expected) -> None:
     number = len(expected.gradients)
     if 1 < number <= 12:
         for i in range(number):
-            y, gradients = expected.problem.evaluate(expected.c, require=[i])
+            y, gradients = expected.problem.output_and_gradients(expected.c, require=[i])
             only: list[Array | None] = [g if i == k else None for k, g in enumerate(gradients)]
             expected.compare("independent inputs", "if no other input requires a gradient", y, only)
 
@@ -141,7 +141,7 @@ def independent_inputs(expected: Expected) -> None:
 def in_blocks(expected: Expected) -> None:
     """Check that kernels of `npx`, including `npx.elementwise`, give the same results in blocks of one row."""
     with npx.small_blocks(1, threads=2):
-        y, gradients = expected.problem.evaluate(expected.c)
+        y, gradients = expected.problem.output_and_gradients(expected.c)
     expected.compare("block size", "in blocks of one row (npx.small_blocks)", y, gradients)
 
 
@@ -161,7 +161,7 @@ def rejects_parameters(problem: Problem) -> bool:
     """
     first = len(problem.floats)
     try:
-        output, _ = problem.run(require=range(first, first + len(problem.parameters)))
+        output, _ = problem.output_and_leaves(require=range(first, first + len(problem.parameters)))
         if output.requires_grad:
             output.backward(npx.ones_like(output.data))
     except RuntimeError:  # from the engine, which validates gradients
@@ -174,7 +174,7 @@ def rejects_parameters(problem: Problem) -> bool:
 def accumulation(expected: Expected) -> None:
     """Check that gradients are added to existing ones, and summed over several calls on the same Tensors."""
     problem = expected.problem
-    output, leaves = problem.run()
+    output, leaves = problem.output_and_leaves()
     existing = [npx.to_host(npx.random.normal(npx.Key(8, i, 0), t.shape, t.dtype.name)) for i, t in enumerate(leaves)]
     for leaf, g in zip(leaves, existing, strict=True):
         leaf.grad = npx.from_host(g.copy())
@@ -186,7 +186,7 @@ def accumulation(expected: Expected) -> None:
     leaves = [Tensor(a, requires_grad=True) for a in arrays]
     inputs, total = [operations.multiply(t, 1.0) for t in leaves], None
     for _ in range(3):
-        part = operations.multiply(problem.apply(inputs), npx.from_host(expected.c))
+        part = operations.multiply(problem.output_from_tensors(inputs), npx.from_host(expected.c))
         total = part if total is None else operations.add(total, part)
     if total is not None and total.requires_grad:
         total.backward(npx.ones_like(total.data))
@@ -199,7 +199,7 @@ def accumulation(expected: Expected) -> None:
 
 def single_backward(expected: Expected) -> None:
     """Check that a second backward pass through the same graph raises RuntimeError."""
-    output, _ = expected.problem.run()
+    output, _ = expected.problem.output_and_leaves()
     if output.node is None:
         return
     output.backward(npx.from_host(expected.c.copy()))
@@ -220,12 +220,12 @@ def independent_calls(expected: Expected, others: Sequence[Expected]) -> None:
     """
     for other in others:
         for first, second in ((expected, other), (other, expected)):
-            runs = [call.problem.run() for call in (first, second)]
+            runs = [call.problem.output_and_leaves() for call in (first, second)]
             for call, (output, leaves) in zip((first, second), runs, strict=True):
                 compare_run(call, output, leaves, "if another call runs before it, or between it and its backward pass")
-            output, leaves = first.problem.run()
+            output, leaves = first.problem.output_and_leaves()
             with no_grad():
-                second.problem.run()
+                second.problem.output_and_leaves()
             compare_run(first, output, leaves, "if a call without gradients follows")
         in_one_graph(expected, other)
     for other in others:
@@ -236,7 +236,7 @@ def independent_calls(expected: Expected, others: Sequence[Expected]) -> None:
 def compare_run(
     expected: Expected, output: Tensor, leaves: list[Tensor], condition: str, rule: str = "independent calls"
 ) -> None:
-    """Compare the output of `Problem.run`, and the gradients of its leaves, with the expected ones."""
+    """Compare the output of `Problem.output_and_leaves`, and the gradients of its leaves, with the expected ones."""
     gradients = expected.problem.protected_gradients(output, leaves, expected.c)
     expected.compare(rule, condition, npx.to_host(output.data), gradients)
 
@@ -250,7 +250,7 @@ def in_one_graph(expected: Expected, other: Expected) -> None:
     ]
     inputs = [[operations.multiply(t, 1.0) for t in tensors] for tensors in leaves]  # computed before either call
     for call, tensors in zip(pair, inputs, strict=True):
-        output = call.problem.apply(tensors)
+        output = call.problem.output_from_tensors(tensors)
         part = operations.sum(operations.multiply(output, npx.from_host(call.c)))
         total = part if total is None else operations.add(total, part.astype(total.dtype))
     assert total is not None
@@ -264,11 +264,11 @@ def in_one_graph(expected: Expected, other: Expected) -> None:
 def fresh_values(expected: Expected, other: Expected) -> None:
     """Check that a call after an in-place update of its arrays gives the results for the new values."""
     arrays = [npx.from_host(npx.to_host(a).copy()) for a in expected.problem.arrays]
-    output, leaves = expected.problem.at(arrays).run(arrays)
+    output, leaves = expected.problem.with_arrays(arrays).output_and_leaves(arrays)
     expected.problem.protected_gradients(output, leaves, expected.c)
     for a, b in zip(arrays, other.problem.arrays, strict=True):
         a[...] = npx.from_host(npx.to_host(b))
-    output, leaves = other.problem.at(arrays).run(arrays)
+    output, leaves = other.problem.with_arrays(arrays).output_and_leaves(arrays)
     compare_run(other, output, leaves, "after an in-place update of inputs and parameters", "fresh values")
 
 

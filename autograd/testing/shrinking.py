@@ -37,4 +37,4 @@ def candidates(problem: Problem, index: tuple[int, ...]) -> Iterator[Problem]:
                 yield other
     arrays = [npx.to_host(a) for a in problem.arrays]
     if any((a != npx.host.round(a, 3)).any() for a in arrays):
-        yield problem.at([npx.from_host(npx.host.round(a, 1)) for a in arrays])
+        yield problem.with_arrays([npx.from_host(npx.host.round(a, 1)) for a in arrays])

@@ -7,7 +7,7 @@ smallest shape, the style "plain" and seed 0. Empty arrays and single numbers ar
 from typing import Any
 
 import npx
-from autograd.testing.rules import relaid
+from autograd.testing.rules import with_layout
 from npx import Array
 
 try:
@@ -80,11 +80,11 @@ def arrays(
     Args:
         shape: a shape, or a strategy for shapes.
         styles: the styles of `numbers` to choose from.
-        layouts: the memory layouts of `laid_out` to choose from.
+        layouts: the memory layouts of `with_drawn_layout` to choose from.
     """
     shape = draw(shape) if isinstance(shape, st.SearchStrategy) else shape
     style, seed = draw(st.sampled_from(styles)), draw(st.integers(0, 999))
-    return laid_out(npx.asarray(numbers(shape, style, seed).astype(dtype)), draw(st.sampled_from(layouts)))
+    return with_drawn_layout(npx.asarray(numbers(shape, style, seed).astype(dtype)), draw(st.sampled_from(layouts)))
 
 
 def numbers(shape: tuple[int, ...], style: str, seed: int = 0) -> Array:
@@ -110,12 +110,12 @@ def positive(shape: Any) -> st.SearchStrategy[Any]:
     return arrays(shape, styles=("plain", "normal")).map(lambda x: npx.asarray(0.5 + abs(x)))
 
 
-def laid_out(x: Array, layout: str) -> Array:
+def with_drawn_layout(x: Array, layout: str) -> Array:
     """Return the same values in one of the memory `LAYOUTS`; "read-only" arrays cannot be written to."""
     if layout == "read-only":
         x = x.copy()
         x.flags.writeable = False
-    return x if layout in ("read-only", "plain") else relaid(x, layout)
+    return x if layout in ("read-only", "plain") else with_layout(x, layout)
 
 
 @st.composite

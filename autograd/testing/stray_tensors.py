@@ -16,7 +16,7 @@ def stray_tensors(problem: Problem, layer: Any = None) -> list[Tensor]:
 
     Parameters that the layer creates during the call are not returned either.
     """
-    output, leaves = problem.run()
+    output, leaves = problem.output_and_leaves()
     parameters = [p for _, p in layer.named_parameters()] if layer else []
     known = {id(t) for t in (*leaves, *parameters)}
     strays: dict[int, Tensor] = {}
@@ -25,7 +25,7 @@ def stray_tensors(problem: Problem, layer: Any = None) -> list[Tensor]:
     return list(strays.values())
 
 
-def note_strays(strays: list[Tensor], notes: list[str]) -> None:
+def note_unchecked_tensors(strays: list[Tensor], notes: list[str]) -> None:
     """Record that the gradients of Tensors in options and closures are not compared."""
     for t in strays:
         note = f"not compared: the gradient of a Tensor {t.shape} that is not an input; try passing it as one"
@@ -37,7 +37,7 @@ def require_registered(problem: Problem, layer: Any, options: dict[str, Any], no
     """Raise CheckError if a layer holds an unregistered Tensor; record those that its inputs and options contain."""
     passed = {id(value) for _, value in nested("", [problem.values, options])}
     strays = stray_tensors(problem, layer)
-    note_strays([t for t in strays if id(t) in passed], notes)
+    note_unchecked_tensors([t for t in strays if id(t) in passed], notes)
     for t in strays:
         if id(t) not in passed:
             text = (

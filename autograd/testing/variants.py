@@ -160,7 +160,7 @@ def values(problem: Problem, domain: Any = None) -> Iterator[tuple[str, Problem]
             new[i] = reflected(VALUES[name](arrays[i]), intervals[i]).astype(arrays[i].dtype)
             if not is_inside(new[i], intervals[i]):
                 return None
-        return problem.at([npx.from_host(a) for a in new])
+        return problem.with_arrays([npx.from_host(a) for a in new])
 
     changes: list[tuple[str, str, Sequence[int]]] = []
     changes += [(name, "", range(n_inputs)) for name in VALUES if n_inputs and not name.startswith("times")]
@@ -194,14 +194,14 @@ def undeclared_values(problem: Problem) -> Iterator[tuple[str, Problem]]:
 def with_changed_value(problem: Problem, i: int, change: Callable[[Array], Array]) -> Problem:
     """Return the problem with one argument changed."""
     x = problem.values[i]
-    other = problem.at(problem.arrays)
+    other = problem.with_arrays(problem.arrays)
     other.values[i] = npx.from_host(change(npx.to_host(x)).astype(x.dtype))
     return other
 
 
 def with_values(problem: Problem, values: list[Any]) -> Problem:
     """Return the problem with other arguments, of any shape."""
-    other = problem.at([*(values[i] for i in problem.floats), *problem.parameters.values()])
+    other = problem.with_arrays([*(values[i] for i in problem.floats), *problem.parameters.values()])
     other.values = values
     return other
 
@@ -251,7 +251,7 @@ def shapes(problem: Problem, domain: Any = None) -> Iterator[tuple[str, Problem]
         pairs = zip(problem.floats, intervals, strict=True)
         arrays = [reflected(npx.to_host(other.values[i]), interval) for i, interval in pairs]
         if all(map(is_inside, arrays, intervals)):
-            yield name, other.at([*map(npx.from_host, arrays), *problem.parameters.values()])
+            yield name, other.with_arrays([*map(npx.from_host, arrays), *problem.parameters.values()])
 
 
 def resized_problems(problem: Problem) -> Iterator[tuple[str, Problem]]:
@@ -289,7 +289,7 @@ def is_accepted(problem: Problem) -> bool:
     """Return whether the function accepts a problem."""
     try:
         with floating_point_warnings_ignored():
-            problem.value()
+            problem.output_value()
     except (AttributeError, *REJECTIONS):
         return False
     return True
@@ -354,7 +354,7 @@ def have_equal_values(problem: Problem, other: Problem) -> bool:
     """Return whether two problems have equal outputs, up to rounding."""
     try:
         with floating_point_warnings_ignored():
-            y, z = problem.value(), other.value()
+            y, z = problem.output_value(), other.output_value()
     except (AttributeError, *REJECTIONS):
         return False
     size = float(abs(z[npx.isfinite(z)]).max(initial=0.0))
@@ -368,7 +368,9 @@ def grows_superlinearly(problem: Problem, other: Problem, times: float) -> bool:
     """
     try:
         with floating_point_warnings_ignored():
-            (operations, numbers), (more_operations, more_numbers) = (cost(p.run()[0]) for p in (problem, other))
+            (operations, numbers), (more_operations, more_numbers) = (
+                cost(p.output_and_leaves()[0]) for p in (problem, other)
+            )
     except REJECTIONS:
         return False
     return more_operations > 1.2 * operations or more_numbers > 1.2 * times * numbers

@@ -254,7 +254,7 @@ class SequenceModel(Module):
         """
         if enabled and self.config.n_experts:
             raise ValueError(
-                f"gradient checkpointing: expected a model without experts; got n_experts = {self.config.n_experts}; "
+                f"gradient checkpointing does not support experts (n_experts = {self.config.n_experts}); "
                 "try smaller batches"
             )
         for module in self.modules():

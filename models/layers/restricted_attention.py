@@ -34,8 +34,8 @@ class Blocks:
         self.size = window
         self.n = -(-self.length // self.size)
         width = self.size + self.before + self.after  # positions of a block with its margins
-        # A padded sequence has n + extra blocks; block b with its margins is the first `width` positions of the blocks
-        # b to b + extra.
+        # A padded sequence has n + len(parts) - 1 blocks. Block b with its margins is the first `width` positions from
+        # the start of block b: parts[i] of them are in block b + i.
         self.parts = [min(self.size, width - start) for start in range(0, width, self.size)]
         self.width = width
 

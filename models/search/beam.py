@@ -21,7 +21,7 @@ class SearchStep(NamedTuple):
     log_probability: Any  # (n, C) of the complete prefix; -inf: no candidate
     node: Any  # (n, K or 2 K) the new node of each competing candidate; -1: it has ended; -2: the beam was full
     penalty: float  # length penalty at this length
-    worst: Any  # (n,) the score to beat: the n_best-th best finished score; -inf if fewer have finished
+    score_to_beat: Any  # (n,) the n_best-th best finished score; -inf if fewer have finished
     bound: Any  # (n,) the best score that a live hypothesis can still reach
     at_limit: Any  # (n,) whether this is the maximum length
     done: Any  # (n,) whether the search ends here for the sentence
@@ -179,7 +179,7 @@ def beam_search(
                 of_beam = [host.take_along_axis(x, columns, axis=1) for x in (live, total, row, token, new_node)]
                 live, total, row, token, new_node = of_beam
             # Rows of ended hypotheses become copies of a live one, with log-probability -inf.
-            kept = _remaining(done)
+            kept = _compacted_places(done)
             source = host.where(live, host.arange(live.shape[1]), live.argmax(axis=1)[:, None])[kept]  # (n, K)
             total = host.where(live, total, -host.inf)[kept]
             row, tokens, node = (host.take_along_axis(x[kept], source, axis=1).ravel() for x in (row, token, new_node))
@@ -189,8 +189,8 @@ def beam_search(
     return _read_hypotheses(best, *map(host.concatenate, (parents, symbols, node_values)))
 
 
-def _remaining(done: Any) -> Any:
-    """Return the indices of the unfinished sentences, by place: the last ones move to the places of the finished ones.
+def _compacted_places(done: Any) -> Any:
+    """Return the indices of the unfinished sentences; the last ones take the places of the finished ones.
 
     All others keep their places, so the states of their rows need not be copied.
     """

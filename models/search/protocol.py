@@ -100,7 +100,7 @@ def check_integer(name: str, value: Any, minimum: int) -> None:
         raise ValueError(f"{name}: expected a whole number >= {minimum}; got {value!r}")
 
 
-def never_chosen(config: Any) -> tuple[int, ...]:
+def excluded_ids(config: Any) -> tuple[int, ...]:
     """Return the ids that a search never chooses, without duplicates."""
     return tuple(dict.fromkeys((config.pad_id, config.bos_id, *getattr(config, "suppressed_ids", ()))))
 
@@ -113,7 +113,7 @@ def top_continuations(logits: npx.Array, k: int, config: Any, position: int) -> 
     """
     if logits.dtype.itemsize < 4:
         logits = logits.astype(npx.float32)
-    values, ids = npx.top_k(logits, k, never_chosen(config))
+    values, ids = npx.top_k(logits, k, excluded_ids(config))
     values = npx.to_host(values).astype(host.float64)
     if not (values[:, 0] > -host.inf).all():
         raise FloatingPointError(f"search: expected finite logits; got NaN or infinity at output position {position}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import npx
 from models.module import evaluation_mode
-from models.search.protocol import Hypothesis, SearchModel, check_integer, never_chosen, prepare
+from models.search.protocol import Hypothesis, SearchModel, check_integer, excluded_ids, prepare
 from models.search.stepwise import decode_stepwise
 from npx import host
 
@@ -62,7 +62,7 @@ def sample(
             else:
                 last, n_seen = texts[:, end - 1], n_seen + 1
             logits = npx.to_host(model.step(last, state)).astype(host.float64)  # (B, V)
-            logits[:, [*never_chosen(model.config), model.config.eos_id]] = -host.inf
+            logits[:, [*excluded_ids(model.config), model.config.eos_id]] = -host.inf
             if not host.isfinite(logits.max(axis=1)).all():
                 raise FloatingPointError(f"sample: expected finite logits; got NaN or infinity at position {end}")
             n_generated = end - lengths  # (B,) below 0 within the prompt; more than `tokens` are cut off below
@@ -110,7 +110,7 @@ def sample_outputs(
         z = npx.to_host(logits).astype(host.float64)  # (R, V)
         z -= z.max(axis=1, keepdims=True)
         log_total = host.log(host.exp(z).sum(axis=1))
-        z[:, never_chosen(model.config)] = -host.inf
+        z[:, excluded_ids(model.config)] = -host.inf
         if not host.isfinite(z.max(axis=1)).all():
             raise FloatingPointError(
                 f"sample: expected finite logits; got NaN or infinity at output position {position}"

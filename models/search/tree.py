@@ -59,14 +59,14 @@ class Tree:
             parent, token = self.index_of_node[int(step.parent[0, rank])], int(step.token[0, rank])
             score = log_probability / float(step.penalty)
             self.candidates.append(Candidate(length, parent, token, log_probability, score, fate))
-        worst, bound = float(step.worst[0]), float(step.bound[0])
-        self.bounds.append((worst, bound))
+        score_to_beat, bound = float(step.score_to_beat[0]), float(step.bound[0])
+        self.bounds.append((score_to_beat, bound))
         if step.done[0]:
             if bound == -host.inf:
                 self.stop_reason = "no live hypothesis is left"
-            elif worst >= bound:
+            elif score_to_beat >= bound:
                 self.stop_reason = (
-                    f"no live hypothesis can score above {bound:.4f}, and one has finished with {worst:.4f}"
+                    f"no live hypothesis can score above {bound:.4f}, and one has finished with {score_to_beat:.4f}"
                 )
             else:
                 self.stop_reason = f"the length limit of {length} tokens is reached"

@@ -50,7 +50,7 @@ def launch(
             ValueError.
         defines: preprocessor definitions: integers, or dtypes, which become C types.
     """
-    grid3, block3 = _three(grid), _three(block)
+    grid3, block3 = _as_dim3(grid), _as_dim3(block)
     if 0 in grid3:
         return
     for i, arg in enumerate(() if strided else args):
@@ -75,7 +75,7 @@ def contiguous(x: Any) -> Any:
     return x if x is None or x.flags.c_contiguous else array_module(x).ascontiguousarray(x)
 
 
-def _three(n: Any) -> tuple[int, int, int]:
+def _as_dim3(n: Any) -> tuple[int, int, int]:
     sizes = (n,) if isinstance(n, (int, np.integer)) else tuple(n)
     return tuple(int(size) for size in (*sizes, 1, 1)[:3])  # type: ignore[return-value]
 

@@ -39,7 +39,7 @@ def dropout_residual_norm_grad(
     gresidual is the gradient of the layer norm's input, and gx is `dropout_grad` of gresidual.
 
     Args:
-        accumulate_into: arrays that ggamma and gbeta are added to, or None for new arrays.
+        accumulate_into: arrays to which ggamma and gbeta are added, or None for new arrays.
     """
     gresidual, ggamma, gbeta = norms.layer_norm_grad.reference(g, gamma, xhat, rstd, accumulate_into)
     return dropout_grad.reference(gresidual, drop, keep), gresidual, ggamma, gbeta

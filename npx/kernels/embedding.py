@@ -44,7 +44,7 @@ def embedding_grad(
     g, keep (..., D); ids (...).
 
     Args:
-        accumulate_into: an array that gtable is added to, if not None.
+        accumulate_into: an array to which gtable is added, or None for a new array.
 
     Sums follow the order of the positions, so they are deterministic. The scale is applied to g, which has far fewer
     rows than gtable.

@@ -36,7 +36,7 @@ def linear_grad(
     The ReLU passes g where y > 0. gx = g w^T, gw = x^T g, gb = sum of g over rows. g, y (R, O); x (R, I); w (I, O).
 
     Args:
-        accumulate_into: arrays that the gradients are added to, or None for new arrays.
+        accumulate_into: arrays to which the gradients are added, or None for new arrays.
     """
     if y is not None:
         g = g * (y > 0)

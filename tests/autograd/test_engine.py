@@ -354,7 +354,7 @@ def test_errors_of_tensor():
     with pytest.raises(TypeError, match="expected an array without a mask; got a masked array; try .filled"):
         Tensor(np.ma.array([1.0, 2.0], mask=[False, True]))
     assert Tensor([True]).dtype == bool and Tensor(3).data == 3 and Tensor([]).shape == (0,)
-    with pytest.raises(TypeError, match="floating dtype for requires_grad; got int"):
+    with pytest.raises(TypeError, match="requires_grad: expected a floating dtype; got int"):
         Tensor(np.array([1, 2]), requires_grad=True)
     with pytest.raises(TypeError, match="power: expected a Python number"):
         leaf(1.0) ** leaf(2.0)

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import given
 
-from autograd import MemoryProfiler, Observer, Recorder, Tensor, backward, observing, on_gradient
+from autograd import MemoryProfiler, Observer, Recorder, Tensor, backward, hook_gradient, observing
 from tests.helpers.expressions import expressions
 
 
@@ -67,12 +67,12 @@ def test_recorder_reports_how_gradients_are_passed_on():
     assert len(recorder.leaves) == 1 and steps[0].parents == [-1]
 
 
-def test_on_gradient_receives_the_complete_gradient_and_may_replace_it():
+def test_hook_gradient_receives_the_complete_gradient_and_may_replace_it():
     received = []
     a = leaf(3.0)
-    u = on_gradient(a * 2.0, lambda g: received.append(g.tolist()))
+    u = hook_gradient(a * 2.0, lambda g: received.append(g.tolist()))
     (u * u + u).sum().backward()
     assert received == [[13.0]] and a.grad.tolist() == [26.0]
     b = leaf(3.0)
-    on_gradient(b, lambda g: 10 * g).sum().backward()
+    hook_gradient(b, lambda g: 10 * g).sum().backward()
     assert b.grad.tolist() == [10.0]

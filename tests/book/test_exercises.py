@@ -14,7 +14,8 @@ from book.judging import MAX_LINES, WIDTH, judge, show
 from tests.book import answers
 
 SEEDS = range(int(os.environ.get("BOOK_SEEDS", "20")))  # seeds of the cases that a correct answer must pass
-CHECK_ALL_GRADIENTS = "BOOK_KIT" in os.environ  # run the gradient checker on every correct answer: takes minutes
+# Run the gradient checker on every correct answer, which takes minutes.
+CHECK_ALL_GRADIENTS = "BOOK_CHECK_ALL_GRADIENTS" in os.environ
 ALL = exercises()
 for_each_exercise = pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.name)
 pytestmark = pytest.mark.usefixtures("registry", "default_rematerialization")  # answers register operations

@@ -107,7 +107,7 @@ def figures(name: str, rehearse: bool) -> Any:
         "training step, GPU = CPU": right.training_step,
         "matmuls by cublasLt": measure.matmuls_by_cublaslt,
         "training step, cublasLt = CPU": right.training_step_by_cublaslt,
-        "training step, graph = none": right.training_step_by_graph,
+        "training step, with graph = without": right.training_step_by_graph,
         "short training": right.short_training,
         "a run": right.a_run,
         "every kernel": right.every_kernel,

@@ -56,7 +56,7 @@ def parts(rehearse: bool) -> Iterator[Part]:
     yield measurement("memory and calls", 60)
     yield measurement("matmuls", 60)
     yield measurement("steps: ours", 120)
-    yield measurement("training step, graph = none", 60)
+    yield measurement("training step, with graph = without", 60)
     yield measurement("steps: ours-graph", 60)
     yield measurement("training step, cublasLt = CPU", 60)
     yield measurement("steps: ours-lt", 60)

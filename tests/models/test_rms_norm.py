@@ -41,7 +41,7 @@ def test_rms_norm_in_a_residual_connection(place):
 
 
 @pytest.mark.parametrize("place", ["post", "pre"])
-def test_a_model_selects_it_by_name(place):
+def test_a_model_selects_rms_norm_by_name(place):
     config = TransformerConfig(11, d_model=8, d_ff=12, n_heads=2, n_layers=1, norm=place, normalization="rms_norm")
     model = Transformer(config, seed=1)
     assert config.n_parameters() == model.n_parameters()

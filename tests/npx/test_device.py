@@ -77,12 +77,12 @@ def test_the_softmax_reference_runs_on_cupy(shape):
         assert y.shape == shape and np.allclose(npx.to_host(y).sum(axis=1), float(bool(shape[-1])))
 
 
-@pytest.mark.parametrize("shape", [{}, {"norm": "pre", "positions": "learned", "attention_dropout": 0.1}], ids=str)
-def test_a_step_on_the_device_equals_that_on_the_host_and_waits_once(shape):
+@pytest.mark.parametrize("settings", [{}, {"norm": "pre", "positions": "learned", "attention_dropout": 0.1}], ids=str)
+def test_a_step_on_the_device_equals_that_on_the_host_and_waits_once(settings):
     micro = [*batch().halves(), batch()]
 
     def updated():
-        update = update_of(model(**shape), None, clip_norm=0.5)
+        update = update_of(model(**settings), None, clip_norm=0.5)
         for step in (1, 2):
             update.apply(0.01, update.gradient(micro, step)[1])
         return update
@@ -115,11 +115,11 @@ def test_ids_of_every_integer_type_reach_the_kernels(dtype):
         assert step(dtype) == step("int64")
 
 
-@pytest.mark.parametrize("shape", [{}, {"norm": "pre", "positions": "learned"}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"norm": "pre", "positions": "learned"}], ids=str)
 @pytest.mark.parametrize("mode", ["reference", pytest.param("emulate", marks=needs_gxx)])
-def test_search_on_the_device_equals_that_on_the_host(shape, mode):
+def test_search_on_the_device_equals_that_on_the_host(settings, mode):
     def searched():
-        made = model(**shape)
+        made = model(**settings)
         maps = made.eval().attention_maps(SRC, TGT)
         assert all(type(weights) is np.ndarray for weights in maps)
         return (

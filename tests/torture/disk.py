@@ -13,6 +13,7 @@ ALICE (Pillai et al., OSDI 2014) and CrashMonkey (Mohan et al., OSDI 2018).
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import product
@@ -103,7 +104,7 @@ class Recorder:
 
     def __init__(self, folder, on_mark):
         self.folder, self.on_mark, self.events = Path(folder), on_mark, []
-        self.tree = {}
+        self.tree, self.unnamed = {}, None  # the newest file that was created without a name (O_TMPFILE)
         self._read(self.folder)
         self.before = dict(self.tree)
 
@@ -119,12 +120,17 @@ class Recorder:
         number = 0
         for name in Path(path).relative_to(self.folder).parts:
             entries = self.tree.get(number)
-            number = entries.get(name) if isinstance(entries, dict) else None
+            if re.fullmatch(r"#\d+ \(deleted\)", name):  # how the kernel names a file without a name
+                number = self.unnamed
+            else:
+                number = entries.get(name) if isinstance(entries, dict) else None
         return number
 
     def __call__(self, call):
         """Record a call that the kernel is about to execute, unless it will fail."""
         path = Path(call.paths[0])
+        if path.parent == Path("/proc/self/fd"):
+            path = Path(os.readlink(f"/proc/{call.pid}/fd/{path.name}"))
         if path.name.startswith(MARK):
             self.events.append(path.name.removeprefix(MARK))
             self.on_mark(self.events[-1])
@@ -140,13 +146,18 @@ class Recorder:
             self._do(Entries(((folder, path.name, target),)))
 
     def _create(self, path, content):
+        self._set(path, self._add(content))
+
+    def _add(self, content):
         number = len(self.tree)
         self.tree[number] = self.before[number] = content
-        self._set(path, number)
+        return number
 
     def _open(self, call, path, number):
         flags = call.argument("w")
-        if number is None and flags & os.O_CREAT:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            self.unnamed = self._add(b"")
+        elif number is None and flags & os.O_CREAT:
             self._create(path, b"")
         elif isinstance(self.tree.get(number), bytes) and flags & os.O_TRUNC and self.tree[number]:
             self._do(Truncation(number, 0))
@@ -169,6 +180,11 @@ class Recorder:
         folder, replaced = self.find(target.parent), self.tree.get(self.find(target))
         if number is not None and folder is not None and not (isinstance(replaced, dict) and replaced):
             self._do(Entries(((self.find(path.parent), path.name, None), (folder, target.name, number))))
+
+    def _link(self, call, path, number):
+        target = Path(call.paths[1])
+        if number is not None and self.find(target) is None:
+            self._set(target, number)
 
     def _unlink(self, call, path, number):
         if isinstance(self.tree.get(number), bytes):

@@ -67,9 +67,8 @@ class Program:
             settings["data"]["tokenizer"] = str(shutil.copy(tokenizer, self.folder / "tokenizer.json"))
         (self.folder / "config.toml").write_text(RunConfig.from_dict(settings).dump(), encoding="utf-8")
         self.resumes = False
-        cli = importlib.import_module("train.cli.main")
-        cli.load_commands("train", "average")
-        self.app = typer.main.get_command(cli.app)
+        importlib.import_module("train.cli.main").load_commands("train", "average")
+        self.app = typer.main.get_command(importlib.import_module("train.cli.app").app)
         with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             self.train_and_average()  # imports modules that the forks then share
         self.expected, self.checkpoints = self.result(), self.intact()

@@ -72,7 +72,7 @@ def test_a_folder_without_checkpoints_is_not_averaged(tmp_path, last):
     assert "expected a run folder; got nothing" in one_line(error)
     with pytest.raises(UserError) as error:
         average_checkpoints(tmp_path, last)
-    assert "expected a run folder; got another folder; try the --out" in one_line(error)
+    assert "expected a run folder; got another folder; try a folder that train" in one_line(error)
     (tmp_path / "config.toml").touch()
     with pytest.raises(UserError) as error:
         average_checkpoints(tmp_path, last)

@@ -399,7 +399,7 @@ def test_other_folders_and_input_files_are_not_modified(tmp_path, capfd):
     (tmp_path / "linked").hardlink_to(out / "train.src")
     for path in (out / "train.src", tmp_path / "linked"):
         assert main([*data, str(out), f"--train-src={path}", given[1]]) == 2
-        assert f"{path}: expected a text outside --out; got an output file, {out}" in capfd.readouterr().err
+        assert f"{path}: expected a text outside the output folder; got {out}" in capfd.readouterr().err
     (tmp_path / "linked").unlink()
     assert files_of(tmp_path) == before
 

@@ -65,9 +65,9 @@ def copy(uninterrupted, tmp_path):
             ["info", "tiny", "--set", "model.n_layer=2"],
             "--set: model.n_layer: expected a key of [model]; got an unknown",
         ),
-        (["info", "runs/x"], "got no such file or preset; try the --out of a training"),
-        (["plan", "runs/x"], "got no such file or preset; try the --out of a training"),
-        (["average", "runs/x"], "runs/x: expected a run folder; got nothing; try the --out of a training"),
+        (["info", "runs/x"], "got no such file or preset; try a folder that train has written"),
+        (["plan", "runs/x"], "got no such file or preset; try a folder that train has written"),
+        (["average", "runs/x"], "runs/x: expected a run folder; got nothing; try a folder that train has written"),
         (["info", "tine"], "got no such file or preset; try tiny"),
         (["draw", "curves", "runs/a", "--out", "a.svg"], "got 'runs/a'; try draw runs/a curves"),
         (["prepare", "own"], "prepare: expected a command; got an unknown one; try npx-transformer data"),
@@ -97,7 +97,7 @@ def copy(uninterrupted, tmp_path):
         (["generate", "--model", "RUN", "--prompt", "a\udcff"], "--prompt: expected UTF-8; got invalid bytes"),
         (
             ["translate", "--model", "TEXT"],
-            "expected a run folder or a checkpoint folder; got another folder; try the --out",
+            "expected a run folder or a checkpoint folder; got another folder; try a folder that train",
         ),
         (["parse", "--model", "RUN", "--svg", "tree.png"], "tree.png: expected a file name ending in .svg; got '.png'"),
         (["train", "tiny", "--set", "train.max_steps=5,000", "--out", "D"], 'got "5,000"; try max_steps = 5000\n'),
@@ -196,7 +196,7 @@ def test_an_empty_sentence_is_rejected():
         def encode(self, sentence):
             return []
 
-    with pytest.raises(Exception, match="got 0; try a word$"):
+    with pytest.raises(Exception, match="got 0; try at least one word$"):
         source_ids(Transformer(TransformerConfig.preset("tiny", 300)), Nothing(), " ")
 
 

@@ -189,7 +189,7 @@ def test_https_is_never_left():
     "mirror", ["file:///etc", "ftp://127.0.0.1", "http://", "https:///a", "http://ä.example", "http://127.0.0.1/\udcff"]
 )
 def test_a_mirror_is_a_folder_or_a_web_server(tmp_path, mirror):
-    with pytest.raises(UserError, match="--mirror: expected a folder, http:// or https://"):
+    with pytest.raises(UserError, match="--mirror: expected a folder, or an http:// or https:// URL"):
         fetch_all([ARCHIVE], tmp_path, mirror)
 
 

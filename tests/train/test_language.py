@@ -61,7 +61,7 @@ def test_training_is_deterministic_and_load_inverts_save(folder, tokenizers, tmp
 
 
 def test_a_vocabulary_smaller_than_the_characters_raises(folder):
-    match = r"vocab_size: expected at least 23, 19 different characters and 4 .*; got 22; try a larger one, or token"
+    match = r"vocab_size: expected at least 23 \(19 different characters and 4 .*\); got 22; try a larger one, or token"
     with pytest.raises(UserError, match=match):
         PlainTokenizer.from_files([folder / "train.txt"], "characters", 22)
     with pytest.raises(UserError, match="tokenizer: expected one of characters, bpe; got 'wordpiece'"):

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from train.cli import main
 from train.experiments import length
-from train.experiments.length import COMMA, FIRST, LENGTHS, ROWS, TASKS, WORDS, answer, reach, run_length
+from train.experiments.length import (
+    COMMA,
+    FIRST,
+    LENGTHS,
+    ROWS,
+    TASKS,
+    WORDS,
+    describe_verdict,
+    mastered_length,
+    run_length,
+)
 from train.json_files import read_sealed, write_json
 
 UNITS = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
@@ -45,16 +55,16 @@ def test_the_answer_follows_from_the_lengths_that_sinusoids_reach():
         {"positions": "sinusoidal", "lengths": scores(*exact)}
         for exact in ((100,) * 5 + (96, 50), (100, 98, 92, 90, 89, 100), (20,))
     )
-    assert [reach(row) for row in (good, short, none)] == [30, 20, 0]
+    assert [mastered_length(row) for row in (good, short, none)] == [30, 20, 0]
     for rows, verdict in (
         ({"copy": good, "reverse": good}, "is confirmed here"),
-        ({"copy": good, "reverse": short}, "is confirmed in part here"),
+        ({"copy": good, "reverse": short}, "is partly confirmed here"),
         ({"copy": short, "reverse": none}, "is not confirmed here"),
     ):
-        text = answer({name: {"task": name, **row} for name, row in rows.items()})
+        text = describe_verdict({name: {"task": name, **row} for name, row in rows.items()})
         assert verdict in text and all(name in text for name in rows)
     assert "no length for reverse" in text and "20 for copy" in text
-    assert answer({"copy": {"task": "copy", **good, "positions": "t5"}}).startswith("No row")
+    assert describe_verdict({"copy": {"task": "copy", **good, "positions": "t5"}}).startswith("No row")
 
 
 def test_a_table_is_written_and_continued(tmp_path, monkeypatch, capfd):

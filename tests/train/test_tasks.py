@@ -43,8 +43,8 @@ def test_a_task_name_cannot_be_registered_twice():
 class CopyKeys:
     """Copy a line."""
 
-    copied: str = key("", "Training text: a sentence a line. Also --copied.", may_change=True)
-    valid_copied: str = key("", "Validation text. Also --valid-copied.", may_change=True)
+    copied: str = key("", "Training text: a sentence a line. Option: --copied.", may_change=True)
+    valid_copied: str = key("", "Validation text. Option: --valid-copied.", may_change=True)
 
 
 @dataclass

@@ -46,6 +46,12 @@ def traced(request):
     return model, ids, Trace(model, ids)
 
 
+def read(model, ids):
+    """Return the tokens (1, T) that each stack reads: a text to its end, a target without its last token."""
+    *sources, last = (np.array([row]) for row in ids)
+    return [*sources, last if model.examples == "text" else last[:, :-1]]
+
+
 def values(matrix, name="values"):
     return np.frombuffer(base64.b64decode(matrix[name]), "<f4").reshape(matrix["shape"])
 
@@ -96,8 +102,7 @@ def test_a_head_is_the_models_own(traced):
     stacks = {"encoder": "encoder", "decoder": "decoder", "cross": ""}
     kinds = {"text": "layers"} if model.examples == "text" else stacks
     for kind in kinds:
-        inputs = [np.array([row]) for row in ids]
-        inputs[-1] = inputs[-1][:, :-1]
+        inputs = read(model, ids)
         maps = model.attention_maps(*inputs, *([] if kind == "text" else [kind]))
         for layer in range(2):
             name = f"decoder.{layer}.cross_attention" if kind == "cross" else f"{kinds[kind]}.{layer}.attention"
@@ -210,8 +215,7 @@ def close(found, expected):
 
 def test_the_output_block_has_the_models_probabilities(traced):
     model, ids, trace = traced
-    inputs = [np.array([row]) for row in ids]
-    inputs[-1] = inputs[-1][:, :-1]
+    inputs = read(model, ids)
     logits = npx.to_host(model(*inputs).data)[0]
     block = show_block(trace, OUTPUT, 0, Names())
     order = [int(name.strip("·").replace("</s>", "2")) for name in named(block, "logits")["columns"]]
@@ -231,7 +235,7 @@ def test_embedding_and_feed_forward_blocks_have_the_shapes_of_the_model(traced):
     if model.config.positions == "rotary":
         np.testing.assert_allclose(positions, 0, atol=1e-6)
     hidden = named(show_block(trace, f"{stack}.0.feed_forward", 0, Names()), "hidden")
-    assert hidden["shape"] == [len(ids[-1]) - 1, 16]
+    assert hidden["shape"] == [read(model, ids)[-1].shape[1], 16]
 
 
 def test_answers_are_strict_json_with_every_block(traced):

@@ -26,22 +26,22 @@ def data(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.", show_default=False)],
     mirror: Annotated[str, typer.Option(metavar="URL|DIR", help="Fetch the files from this URL or folder.")] = "",
     train_src: Annotated[
-        str, typer.Option(metavar="F", help="own: source training text; may be gzip-compressed (.gz).")
+        str, typer.Option(metavar="F", help="For own: source training text; may be gzip-compressed (.gz).")
     ] = "",
-    train_tgt: Annotated[str, typer.Option(metavar="F", help="own: target training text.")] = "",
-    valid_src: Annotated[str, typer.Option(metavar="F", help="own: source validation text.")] = "",
-    valid_tgt: Annotated[str, typer.Option(metavar="F", help="own: target validation text.")] = "",
+    train_tgt: Annotated[str, typer.Option(metavar="F", help="For own: target training text.")] = "",
+    valid_src: Annotated[str, typer.Option(metavar="F", help="For own: source validation text.")] = "",
+    valid_tgt: Annotated[str, typer.Option(metavar="F", help="For own: target validation text.")] = "",
     hold_out: Annotated[
         int,
         number_option(
             int,
             "[0, 1e9]",
             metavar="N",
-            help="own: without a validation text, take N distinct sources out of the training text for validation.",
+            help="For own: without a validation text, take N distinct sources out of the training text for validation.",
         ),
     ] = 0,
     tokenizer: Annotated[
-        str | None, typer.Option(metavar="bpe|wordpiece", help="Subword algorithm; default: as in the paper.")
+        str | None, typer.Option(metavar="bpe|wordpiece", help="Subword algorithm; default: the paper's algorithm.")
     ] = None,
     vocab_size: Annotated[
         int | None,
@@ -62,7 +62,7 @@ def data(
     max_ratio: Annotated[
         float,
         number_option(
-            float, "[0, 1e9]", help="Drop pairs with a larger length ratio (characters + 20 on each side); 0: keep all."
+            float, "[0, 1e9]", help="Drop pairs with a larger ratio of lengths, in characters + 20; 0: keep all."
         ),
     ] = 3.0,
     keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help="Keep repeated pairs.")] = False,

@@ -19,7 +19,10 @@ PICTURE_SYNONYMS = {  # maps what users may call a picture to its name
     **dict.fromkeys(("errors", "matrix"), "confusion"),
 }  # fmt: skip
 DEFAULT_SENTENCES = 100
-MODELS = {"text": "a language model", "labels": "an encoder"}  # maps `model.examples` to a description of the model
+MODEL_DESCRIPTIONS = {
+    "text": "a language model",
+    "labels": "an encoder",
+}  # maps `model.examples` to a description of the model
 
 
 @app.command(
@@ -35,23 +38,26 @@ def draw(
     out: Annotated[Path, typer.Option(metavar="F.png|F.svg", help="File to write.", show_default=False)],
     input: Annotated[
         str,
-        text_option("--input", metavar="SENTENCE", help="heads, beam: the input sentence.", show_default=False),
+        text_option("--input", metavar="SENTENCE", help="For heads and beam: the input sentence.", show_default=False),
     ] = "",
     kind: Annotated[
-        str, typer.Option(metavar="encoder|decoder|cross", help="heads: kind of attention; default: all three.")
+        str, typer.Option(metavar="encoder|decoder|cross", help="For heads: kind of attention; default: all three.")
     ] = "",
     also: Annotated[
-        list[Path] | None, typer.Option(metavar="RUN", help="curves: another run to draw; may be repeated.")
+        list[Path] | None, typer.Option(metavar="RUN", help="For curves: another run to draw; may be repeated.")
     ] = None,
     sentences: Annotated[
         int | None,
         number_option(
-            int, "[1, 1000000]", help=f"roles: number of validation sentences; default: {DEFAULT_SENTENCES}."
+            int, "[1, 1000000]", help=f"For roles: number of validation sentences; default: {DEFAULT_SENTENCES}."
         ),
     ] = None,
-    beam: Annotated[int | None, search_option("beam", help="heads, beam: beam size; default: as in the run.")] = None,
+    beam: Annotated[
+        int | None, search_option("beam", help="For heads and beam: beam size; default: the run's setting.")
+    ] = None,
     alpha: Annotated[
-        float | None, search_option("alpha", help="heads, beam: length penalty exponent; default: as in the run.")
+        float | None,
+        search_option("alpha", help="For heads and beam: length penalty exponent; default: the run's setting."),
     ] = None,
     device: Device = "cpu",
 ) -> None:
@@ -126,7 +132,7 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
     model, tokenizer, origin, search = load_for_search(run, overrides)
     if model.examples != "pairs":
         if kind or overrides:
-            name, got = "kind" if kind else next(iter(overrides)), MODELS[model.examples]
+            name, got = "kind" if kind else next(iter(overrides)), MODEL_DESCRIPTIONS[model.examples]
             raise UserError(f"--{name}: expected an encoder-decoder model; got {got}; try without this option")
         inspect_one = inspect_text if model.examples == "text" else inspect_encoder
         draw_heads(inspect_one(model, tokenizer, sentence), sentence, out, origin, ["text"])
@@ -148,7 +154,7 @@ def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any])
 
     model, tokenizer, origin, search = load_for_search(run, overrides)
     if model.examples != "pairs":
-        got = MODELS[model.examples]
+        got = MODEL_DESCRIPTIONS[model.examples]
         raise UserError(f"{run}: expected a model that translates or parses; got {got}; try draw RUN heads")
     src, tree = source_ids(model, tokenizer, sentence), Tree()
     hypotheses = translate(constrained_model(model, tokenizer, sentence), src, search, observe=tree)
@@ -168,7 +174,9 @@ def draw_curves_of(runs: list[Path], out: Path) -> None:
         if not curves[name]:
             if run.is_dir() and not folder.has_run_files():
                 raise not_a_run_error(run, "a run folder")
-            raise UserError(f"{run}: expected a run with metrics; got nothing to draw; try the --out of a training run")
+            raise UserError(
+                f"{run}: expected a run with metrics; got nothing to draw; try a folder that train has written"
+            )
     draw_curves(curves, out, ", ".join(f"{name}/metrics.jsonl" for name in curves))
 
 

@@ -36,7 +36,7 @@ def resolve_model(
 
     Args:
         what: a run folder, a configuration file or the name of a preset.
-        vocab_size: the value of --vocab-size, which a run does not accept; None means as in the configuration.
+        vocab_size: the value of --vocab-size, which a run does not accept; None leaves the configuration unchanged.
         settings: changes to the configuration, as for --set.
         data: a folder written by `data`, as for `train --data`; ignored for a run.
 
@@ -62,7 +62,7 @@ def resolve_model(
         raise not_a_run_error(run.path, "a run folder", "one without config.toml")
     if what not in PRESETS and not run.path.is_file():
         similar = difflib.get_close_matches(what, PRESETS, n=1)
-        attempt = similar[0] if similar else "the --out of a training run, CONFIG.toml, or a preset such as base"
+        attempt = similar[0] if similar else "a folder that train has written, CONFIG.toml, or a preset such as base"
         raise UserError(
             f"{what}: expected a run folder, CONFIG.toml or a preset; got no such file or preset; try {attempt}"
         )

@@ -36,7 +36,7 @@ def search_option(key: str, **settings: Any) -> Any:
 
     field = keys_of("search")[key]
     return checked_option(
-        range_of(field), **{"help": f"{field.metadata['help'].rstrip('.')}; default: as in the run.", **settings}
+        range_of(field), **{"help": f"{field.metadata['help'].rstrip('.')}; default: the run's setting.", **settings}
     )
 
 
@@ -89,26 +89,25 @@ Models = Annotated[
 Output = Annotated[
     Path | None, typer.Option(metavar="F", help="Output file, written atomically; default: standard output.")
 ]
-Beam = Annotated[int | None, search_option("beam", help="Beam size; default: as in the run.")]
-Alpha = Annotated[float | None, search_option("alpha", help="Length penalty exponent; default: as in the run.")]
+Beam = Annotated[int | None, search_option("beam", help="Beam size; default: the run's setting.")]
+Alpha = Annotated[float | None, search_option("alpha", help="Length penalty exponent; default: the run's setting.")]
 Penalty = Annotated[
-    str | None, search_option("penalty", metavar="paper|length", help="Length penalty formula; default: as in the run.")
+    str | None,
+    search_option("penalty", metavar="paper|length", help="Length penalty formula; default: the run's setting."),
 ]
 MaxExtra = Annotated[
     int | None,
-    search_option("max_extra", help="Output tokens allowed beyond the input's length; default: as in the run."),
+    search_option("max_extra", help="Output tokens allowed beyond the input's length; default: the run's setting."),
 ]
 NBest = Annotated[
     int, search_option("beam", metavar="K", help="Print the K best outputs as 'index ||| text ||| score'.")
 ]
 BatchTokens = Annotated[
-    int | None, search_option("batch_tokens", help="Source tokens per batch; default: as in the run.")
+    int | None, search_option("batch_tokens", help="Source tokens per batch; default: the run's setting.")
 ]
 VocabSize = Annotated[
     int | None,
-    number_option(
-        int, VOCABULARY, metavar="V", help="Vocabulary size (not for runs); default: as in the configuration."
-    ),
+    number_option(int, VOCABULARY, metavar="V", help="Vocabulary size (not for runs); default: the configuration's."),
 ]
 
 

@@ -32,7 +32,7 @@ def plan(
             float,
             "(0, 1e12]",
             metavar="X",
-            help="Source + target tokens per second of one GPU; default: as in the run.",
+            help="Source + target tokens per second of one GPU; default: the speed measured in the run.",
         ),
     ] = None,
     bandwidth: Annotated[

@@ -32,7 +32,7 @@ def score(
             int,
             "[0, 1000000]",
             metavar="N",
-            help="Confidence intervals from N resamples; 0: none (1000 with --baseline).",
+            help="Add confidence intervals from N resamples; 0: none, but --baseline then uses 1000.",
         ),
     ] = 0,
     model: Annotated[
@@ -141,7 +141,7 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool)
         terms = t.hypothesis.token_log_probabilities
         total, n_tokens, n_pairs = total + sum(terms), n_tokens + len(terms), n_pairs + 1
     if n_empty:
-        warn(f"{plural(n_empty, 'pair')} with an empty side, which training leaves out")
+        warn(f"{plural(n_empty, 'pair')} with an empty side; training leaves such pairs out")
     perplexity = math.exp(min(-total / max(1, n_tokens), 700.0))
     counts = f"{plural(n_pairs, 'pair')}, {plural(n_tokens, 'token')}"
     warn(f"{counts}: log-probability {total:.4f}, perplexity {perplexity:.4f}")

@@ -36,7 +36,7 @@ def serve(
         raise UserError(f"serve: {missing[0]} is not installed; try {pip_install('page')}")
     for path in also or ():
         if not path.is_dir():
-            raise UserError(f"--also: expected a run folder; got {path}; try the --out of a training run")
+            raise UserError(f"--also: expected a run folder; got {path}; try a folder that train has written")
     import uvicorn
 
     from train.viewer.connections import server_config

@@ -160,8 +160,8 @@ def check_sides(changed: Collection[str], task: Task[Any, Any, Any], data: Any) 
         for name in names if given else ():
             if name not in given and (file := getattr(data, name)):
                 raise UserError(
-                    f"{option(given[0])}: expected both sides of a text; got one for use with the configured {file}; "
-                    f"try adding {option(name)} F"
+                    f"{option(given[0])}: expected both sides of a text; got one, which would be paired with {file} "
+                    f"from the configuration; try adding {option(name)} F"
                 )
 
 

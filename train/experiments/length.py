@@ -1,4 +1,4 @@
-"""Length extrapolation, which the paper hopes for in section 3.5: train on up to 20 tokens, test on up to 200.
+"""Length extrapolation, a hypothesis of section 3.5 of the paper: train on up to 20 tokens, test on up to 200.
 
     OUT/settings.json         settings of all rows: updates and seed
        /rows/TASK-POSITIONS.json  the results of a row; a row that has this file is finished
@@ -178,7 +178,7 @@ def test_model(model: Transformer, pairs: Sequence[Pair]) -> dict[str, float]:
 # The table
 
 
-def reach(result: Mapping[str, Any]) -> int:
+def mastered_length(result: Mapping[str, Any]) -> int:
     """Return the greatest tested length up to which every length is mastered, or 0."""
     longest = 0
     for n, scores in result["lengths"].items():
@@ -188,24 +188,26 @@ def reach(result: Mapping[str, Any]) -> int:
     return longest
 
 
-def answer(table: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a sentence that says whether the paper's hope for sinusoids is confirmed."""
-    reached = {result["task"]: reach(result) for result in table.values() if result["positions"] == "sinusoidal"}
+def describe_verdict(table: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a sentence that says whether the results confirm the paper's hypothesis about sinusoids."""
+    reached = {
+        result["task"]: mastered_length(result) for result in table.values() if result["positions"] == "sinusoidal"
+    }
     if not reached:
         return "No row with sinusoidal positions is finished."
     beyond = [task for task, length in reached.items() if length > TRAINED]
-    verdict = {0: "is not confirmed", len(reached): "is confirmed"}.get(len(beyond), "is confirmed in part")
+    verdict = {0: "is not confirmed", len(reached): "is confirmed"}.get(len(beyond), "is partly confirmed")
     details = ", ".join(f"{length or 'no length'} for {task}" for task, length in reached.items())
     return (
-        f"The hope {verdict} here: with sinusoids, at least {MASTERED:.0f}% of the outputs are exact up to length "
-        f"{details}."
+        f"The hypothesis {verdict} here: with sinusoids, at least {MASTERED:.0f}% of the outputs are exact up to "
+        f"length {details}."
     )
 
 
 def write_length(out: Path, steps: int) -> dict[str, Any]:
     """Write length.json, length.md and, if matplotlib is installed, length.png; return the content of the JSON."""
     finished = results(out)
-    table = {"steps": steps, "trained": TRAINED, "answer": answer(finished), "rows": finished}
+    table = {"steps": steps, "trained": TRAINED, "answer": describe_verdict(finished), "rows": finished}
     write_table(out, "length", table, markdown(table, draw(finished, out / "length.png")))
     return table
 
@@ -221,7 +223,7 @@ def markdown(table: Mapping[str, Any], has_picture: bool) -> Iterator[str]:
     yield from ("", "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns))
     for result in table["rows"].values():
         exact = [f"{scores['exact']:.0f}" for scores in result["lengths"].values()]
-        cells = [result["task"], result["positions"], str(reach(result)), *exact, f"{result['seconds']:.0f}"]
+        cells = [result["task"], result["positions"], str(mastered_length(result)), *exact, f"{result['seconds']:.0f}"]
         yield "| " + " | ".join(cells) + " |"
     yield ""
     yield 'The paper (section 3.5) chose sinusoids because they "may allow the model to extrapolate to sequence lengths'

@@ -109,7 +109,7 @@ def estimate_step(
 
 def table(estimates: list[StepEstimate], tokens: float) -> Iterator[str]:
     """Yield the lines of a table; `tokens` is the number of tokens per step on one GPU."""
-    yield "  GPUs      s/step   s exposed   efficiency      tokens/s  s reduction   ring or tree"
+    yield "  GPUs      s/step  exposed, s   efficiency      tokens/s reduction, s   ring or tree"
     for e in estimates:
         yield (
             f"{e.gpus:>6,} {e.step:>11.4f} {e.exposed:>11.4f} {100 * e.efficiency:>11.1f}% "

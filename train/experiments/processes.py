@@ -27,7 +27,7 @@ def run_tasks(tasks: Tasks, jobs: int) -> Iterator[tuple[str, str]]:
     A signal stops all tasks as it stops a training run, and KeyboardInterrupt is raised when they have ended.
     """
     if jobs == 1:
-        yield from ((name, error_of(task)) for name, task in tasks.items())
+        yield from ((name, run_and_describe_error(task)) for name, task in tasks.items())
         return
     context = multiprocessing.get_context("spawn")
     threads = max(1, npx.cpu.row_blocks.thread_count() // jobs)
@@ -57,7 +57,7 @@ def run_tasks(tasks: Tasks, jobs: int) -> Iterator[tuple[str, str]]:
         raise KeyboardInterrupt
 
 
-def error_of(task: Callable[[], object]) -> str:
+def run_and_describe_error(task: Callable[[], object]) -> str:
     """Run a task and return its error on one line, or "". Prints the traceback of any error except a UserError."""
     try:
         task()
@@ -78,7 +78,7 @@ def run_in_process(task: Callable[[], object], threads: int, device: str, sender
     npx.configure_process()
     npx.use_device(device)
     try:
-        error = error_of(task)
+        error = run_and_describe_error(task)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     with suppress(BrokenPipeError):  # the parent was killed

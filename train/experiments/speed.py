@@ -17,7 +17,7 @@ from train.tasks import TASKS
 from train.text.batches import Batch, Batches, Stream
 from train.text.corpus import Corpus
 
-LENGTH = 30  # length of a random sentence in tokens, including EOS
+SENTENCE_LENGTH = 30  # length of a random sentence in tokens, including EOS
 MAX_BATCH_TOKENS = 2048  # tokens per side; larger micro-batches take about the same time per token
 
 
@@ -39,10 +39,10 @@ def measure_speed(shape: TransformerConfig, config: RunConfig, updates: int = 3)
 def measure_activations(shape: TransformerConfig, config: RunConfig) -> float:
     """Return an estimate of the memory in bytes that an update takes in addition to weights, gradients and moments.
 
-    This is the peak during a micro-batch of `measure_speed`. A larger train.batch_tokens is extrapolated from it and
-    its first half, because some of the memory does not depend on the batch; it may take less, because a large batch
-    recomputes more intermediates. The memory that a kernel needs while it runs is not included. Raises UserError for a
-    task other than translation.
+    This is the peak during a micro-batch of `measure_speed`. For a larger train.batch_tokens, it is extrapolated from
+    the peaks of this micro-batch and of its first half, because some of the memory does not depend on the batch. The
+    true peak may be lower, because a large batch recomputes more intermediates. The memory that a kernel needs while it
+    runs is not included. Raises UserError for a task other than translation.
     """
     update, batch = first_update(shape, config)
 
@@ -52,7 +52,9 @@ def measure_activations(shape: TransformerConfig, config: RunConfig) -> float:
         return memory.peak.live
 
     measured, half = peak(batch), batch.halves()[0]
-    if (missing := 2 * config.train.batch_tokens - batch.n_tokens) < 2 * LENGTH or half.n_tokens == batch.n_tokens:
+    if (
+        missing := 2 * config.train.batch_tokens - batch.n_tokens
+    ) < 2 * SENTENCE_LENGTH or half.n_tokens == batch.n_tokens:
         return measured
     return measured + missing * (measured - peak(half)) / (batch.n_tokens - half.n_tokens)
 
@@ -63,10 +65,10 @@ def first_update(shape: TransformerConfig, config: RunConfig) -> tuple[Update, B
     if config.data.task != task.name:
         raise UserError(f"--measure: expected a model of the task translation; got {config.data.task}; try a preset")
     settings = replace(
-        config.train, batch_tokens=max(LENGTH, min(config.train.batch_tokens, MAX_BATCH_TOKENS)), accumulate=1
+        config.train, batch_tokens=max(SENTENCE_LENGTH, min(config.train.batch_tokens, MAX_BATCH_TOKENS)), accumulate=1
     )
-    rng, pairs = np.random.default_rng(0), settings.batch_tokens // LENGTH
-    ids = rng.integers(4, shape.vocab_size, (2, pairs, LENGTH - 1)).tolist()
+    rng, pairs = np.random.default_rng(0), settings.batch_tokens // SENTENCE_LENGTH
+    ids = rng.integers(4, shape.vocab_size, (2, pairs, SENTENCE_LENGTH - 1)).tolist()
     stream = Stream(Batches(Corpus.from_pairs(zip(*ids, strict=True)), settings.batch_tokens, 0))
     model = shape.build(0, npx.use_precision(settings.precision).weight_dtype)
     model.train()

@@ -266,7 +266,7 @@ def input_gradient(layers: list[Module], n: int, d: int) -> Any:
 
 
 def gradient_by_distance(kind: Kind, distances: tuple[int, ...]) -> dict[str, float]:
-    """Return the norm of one layer's gradient with respect to the input at each distance before the output."""
+    """Return the norm of one layer's gradient with respect to each input, by its distance before the output."""
     n = max(distances) + 1
     norms = input_gradient([make(kind.layer, HEAD)], n, HEAD)
     return {str(distance): float(norms[n - 1 - distance]) for distance in distances}

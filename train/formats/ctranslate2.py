@@ -40,7 +40,7 @@ def write_ctranslate2(model: Any, tokenizer: Any, config: RunConfig, folder: Pat
     source, target = (names[:-1] if is_pad_last(converted) else names for names in converted.vocabularies)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
-    spec.config.eos_token = spec.config.decoder_start_token = target[converted.id(c.eos_id)]
+    spec.config.eos_token = spec.config.decoder_start_token = target[converted.marian_id(c.eos_id)]
     spec.config.unk_token = SPECIALS[3]
     spec.config.add_source_eos = False  # the tokenizers append it, as for CTranslate2's own converter of Marian models
     spec.config.layer_norm_epsilon = c.layer_norm_eps

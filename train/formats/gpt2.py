@@ -130,7 +130,7 @@ def read_byte_level_tokenizer(folder: Path, config: Mapping[str, Any]) -> PlainT
         if type(eos) is not int:
             raise UserError(f"{folder / CONFIG}: eos_token_id: expected a whole number; got {eos!r}; {UNSUPPORTED}")
         if None in ids:
-            raise UserError(f"{folder}: the tokenizer does not contain all bytes; try a model with a byte-level one")
+            raise UserError(f"{folder}: the tokenizer lacks some bytes; try a model with a byte-level tokenizer")
         spec = {**spec, SPECIAL_IDS: [*ids[:2], eos, ids[2]]}
     return PlainTokenizer({**spec, "post_processor": None}, str(folder / TOKENIZER))
 

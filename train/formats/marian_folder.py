@@ -30,7 +30,7 @@ MAX_POSITIONS = 1024  # sinusoids have no maximum length, but the format require
 MAX_EPSILON = (
     2e-5  # maximum epsilon of the norms: transformers uses 1e-5 instead, which changes variances by at most 1e-5
 )
-NEVER = -1e4  # bias of padding, whose row is zeros; within the range of float16
+NEVER = -1e4  # output bias that excludes padding, whose row of zeros gives the logit 0; float16 can represent it
 
 
 class MarianModel(NamedTuple):
@@ -47,9 +47,9 @@ class MarianModel(NamedTuple):
     pad_id: int
     n_positions: int
 
-    def id(self, ours: int) -> int:
+    def marian_id(self, our_id: int) -> int:
         """Return Marian's id for one of our ids."""
-        return int(np.flatnonzero(self.order == ours)[0])
+        return int(np.flatnonzero(self.order == our_id)[0])
 
 
 def check_model(c: TransformerConfig, target: str, norms: tuple[str, ...] = ("post",)) -> None:
@@ -144,7 +144,7 @@ def write_settings(c: TransformerConfig, converted: MarianModel, config: RunConf
     }
     is_shared = c.shares_source or marian.SHARED in converted.tensors
     special = {"pad_token_id": converted.pad_id, "decoder_start_token_id": converted.pad_id}
-    special["eos_token_id"] = converted.id(c.eos_id)
+    special["eos_token_id"] = converted.marian_id(c.eos_id)
     write_json(folder / CONFIG, {
         "architectures": ["MarianMTModel"], "model_type": "marian", "is_encoder_decoder": True, "dtype": dtype,
         "d_model": c.d_model, **sides, "activation_function": names[c.activation], "dropout": c.dropout,
@@ -153,7 +153,7 @@ def write_settings(c: TransformerConfig, converted: MarianModel, config: RunConf
         "decoder_vocab_size": len(converted.vocabularies[1]), "share_encoder_decoder_embeddings": is_shared,
         "tie_word_embeddings": c.tying != "none", "max_position_embeddings": converted.n_positions, **special,
     })  # fmt: skip
-    never = {converted.pad_id, converted.id(c.bos_id), *map(converted.id, c.suppressed_ids)}
+    never = {converted.pad_id, converted.marian_id(c.bos_id), *map(converted.marian_id, c.suppressed_ids)}
     write_json(folder / GENERATION, {
         **special, "bad_words_ids": [[i] for i in sorted(never)], "num_beams": config.search.beam,
         "length_penalty": config.search.alpha, "max_length": converted.n_positions,
@@ -182,7 +182,7 @@ def write_tokenizer(tokenizer: Any, converted: MarianModel, folder: Path) -> Non
 
 
 def renumbered_spec(tokenizer: Tokenizer, converted: MarianModel) -> dict[str, Any]:
-    """Return the tokenizer.json with Marian's ids, which appends the end-of-sentence token to every text."""
+    """Return a tokenizer.json with Marian's ids that appends the end-of-sentence token to every text."""
     spec, ids = tokenizer.spec, {name: i for i, name in enumerate(converted.vocabularies[0])}
     model = {
         **spec["model"],

@@ -194,7 +194,7 @@ def read_zip(path: Path) -> Any:
     with zipfile.ZipFile(path) as archive:
         pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
         if len(pickles) != 1:
-            raise ValueError(f"a zip file with {len(pickles)} data.pkl")
+            raise ValueError(f"a zip file with {len(pickles)} entries named data.pkl")
         folder = pickles[0].removesuffix("data.pkl")
         order = f"{folder}byteorder"
         if order in archive.namelist() and read_member(archive, order) != b"little":

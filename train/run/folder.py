@@ -243,7 +243,7 @@ def step_of(path: Path) -> int:
 
 
 def not_a_run_error(
-    path: Path, expected: str, got: str = "another folder", attempt: str = "the --out of a training run"
+    path: Path, expected: str, got: str = "another folder", attempt: str = "a folder that train has written"
 ) -> UserError:
     """Return the error for a path that is not a run; it names the run around the path or the runs in it, if any."""
     runs = [str(child) for child in sorted(path.glob("*")) if child.is_dir() and RunFolder(child).steps()]

@@ -58,8 +58,8 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 VARIANT = key(
     "paper",
     "Details of the paper's text (paper), or of its authors' program as of June 2017 (tensor2tensor-v1) or October"
-    " 2017 (tensor2tensor-v2); docs/configuration.md lists the keys. tensor2tensor, a mixture of both, is for runs of"
-    " earlier versions.",
+    " 2017 (tensor2tensor-v2); docs/configuration.md lists the keys. tensor2tensor, a mixture of both, only serves to"
+    " load runs of earlier versions of this program.",
     choices=VARIANTS,
 )
 ModelSection: Any = make_dataclass(
@@ -144,14 +144,14 @@ class TrainSection:
     seed: int = key(1, "Seed of the initialization, the order of batches and dropout.", within="[0, 4294967295]")
     init: str = key(
         "",
-        "Run or checkpoint whose weights the training starts from; empty: random weights. Also --init.",
+        "Run or checkpoint whose weights the training starts from; empty: random weights. Option: --init.",
         may_change=True,
         is_path=True,
     )
     init_only: str = key(
         "",
-        "Patterns, separated by commas, of the parameters that train.init sets, such as encoder.*; empty: all. Also"
-        " --init-only.",
+        "Patterns, separated by commas, of the parameters that train.init sets, such as encoder.*; empty: all."
+        " Option: --init-only.",
     )
     freeze: str = key(
         "", "Patterns, separated by commas, of parameters that are not trained, such as embedding.weight, encoder.*."
@@ -265,7 +265,7 @@ class TrainSection:
     best_metric: str | None = key(
         None,
         "Metric (lowest loss or highest score) that selects checkpoints/best, which commands then load, and that"
-        " patience watches. An equal score is no improvement, unless both scores are 0 and the loss is lower.",
+        " patience watches. An equal score does not count as an improvement, unless both are 0 and the loss is lower.",
         choices=METRICS,
         unset="F1 for parsing; accuracy for classification and tagging; otherwise patience watches the loss and no best"
         " checkpoint is kept",
@@ -303,7 +303,7 @@ class TrainSection:
     )
     rank_timeout: float = key(
         20.0,
-        "Seconds without a heartbeat from a rank, or spent waiting for it, after which a run with several ranks ends.",
+        "Seconds after which a run with several ranks ends if a rank sends no heartbeat or keeps the others waiting.",
         within="[1, 1e6]",
         may_change=True,
     )

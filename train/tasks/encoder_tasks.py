@@ -232,9 +232,9 @@ class ClassificationKeys:
     """A classifier is trained on lines that contain a label and one or two texts, separated by tabs."""
 
     train_labeled: str = file_key(
-        "Training text of a classifier: a label, a tab and a text per line. Also --train-labeled."
+        "Training text of a classifier: a label, a tab and a text per line. Option: --train-labeled."
     )
-    valid_labeled: str = file_key("Validation text of a classifier; empty: none. Also --valid-labeled.")
+    valid_labeled: str = file_key("Validation text of a classifier; empty: none. Option: --valid-labeled.")
 
 
 @task
@@ -269,14 +269,14 @@ class TaggingKeys:
 
     train_tagged: str = file_key(
         "Training text of a tagger: on each line, a word, a tab and the word's tag; with train_tags, a sentence of"
-        " words per line. Also --train-tagged."
+        " words per line. Option: --train-tagged."
     )
     train_tags: str = file_key(
-        "Tags of the sentences in train_tagged, one line per sentence; empty: they are in train_tagged. Also"
-        " --train-tags."
+        "Tags of the sentences in train_tagged, one line per sentence; empty: they are in train_tagged."
+        " Option: --train-tags."
     )
-    valid_tagged: str = file_key("Validation text of a tagger; empty: none. Also --valid-tagged.")
-    valid_tags: str = file_key("Tags of the sentences in valid_tagged, like train_tags. Also --valid-tags.")
+    valid_tagged: str = file_key("Validation text of a tagger; empty: none. Option: --valid-tagged.")
+    valid_tags: str = file_key("Tags of the sentences in valid_tagged, like train_tags. Option: --valid-tags.")
 
 
 @task

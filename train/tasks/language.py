@@ -17,8 +17,8 @@ from train.text.plain import KINDS, PlainText, PlainTokenizer, WindowBatches, Wi
 class LanguageKeys:
     """A language model is trained on one text."""
 
-    text: str = file_key("Training text of a language model: UTF-8, of any size. Also --text.")
-    valid_text: str = file_key("Validation text of a language model; empty: none. Also --valid-text.")
+    text: str = file_key("Training text of a language model: UTF-8, of any size. Option: --text.")
+    valid_text: str = file_key("Validation text of a language model; empty: none. Option: --valid-text.")
 
 
 @task

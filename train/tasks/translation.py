@@ -27,16 +27,16 @@ from train.text.tokenizer import Tokenizer
 class TranslationKeys:
     """A translation model is trained on two files; line i of the target translates line i of the source."""
 
-    train_src: str = file_key("Training text, source language: UTF-8, one sentence per line. Also --train-src.")
-    train_tgt: str = file_key("Training text, target language. Also --train-tgt.")
+    train_src: str = file_key("Training text, source language: UTF-8, one sentence per line. Option: --train-src.")
+    train_tgt: str = file_key("Training text, target language. Option: --train-tgt.")
     vocabularies: str = key(
         "shared",
         "Vocabularies of source and target: one for both, as in the paper (shared), or one for each, of at most"
-        " vocab_size tokens (separate). Also --vocabularies.",
+        " vocab_size tokens (separate). Option: --vocabularies.",
         choices=("shared", "separate"),
     )
-    valid_src: str = file_key("Validation text, source language; empty: none. Also --valid-src.")
-    valid_tgt: str = file_key("Validation text, target language. Also --valid-tgt.")
+    valid_src: str = file_key("Validation text, source language; empty: none. Option: --valid-src.")
+    valid_tgt: str = file_key("Validation text, target language. Option: --valid-tgt.")
 
 
 @task

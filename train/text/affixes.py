@@ -60,8 +60,8 @@ def affix_spec(sentences: Iterable[Sequence[str]], symbols: Sequence[str], vocab
     repeated = sorted((p for p, n in counts.items() if n > 1), key=lambda p: (p[0] == " ", -counts[p], p))
     if n_affixes < MIN_AFFIXES:
         raise UserError(
-            f"data.vocab_size: expected at least {len(symbols) + MIN_AFFIXES}, {len(symbols)} special symbols and "
-            f"{MIN_AFFIXES} affixes; got {vocab_size}; try 8000"
+            f"data.vocab_size: expected at least {len(symbols) + MIN_AFFIXES} ({len(symbols)} special symbols "
+            f"and {MIN_AFFIXES} affixes); got {vocab_size}; try 8000"
         )
     vocabulary = {token: i for i, token in enumerate([*symbols, *repeated[:n_affixes]])}
     model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": SPECIALS[3]}

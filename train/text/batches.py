@@ -75,7 +75,7 @@ class Batches:
     """
 
     def __init__(self, corpus: Corpus, batch_tokens: int, seed: int = 1, order: int = ORDER) -> None:
-        """Raise `UserError` for an empty corpus and for a sentence longer than `batch_tokens`."""
+        """Raise UserError for an empty corpus and for a sentence longer than `batch_tokens`."""
         if not len(corpus):
             raise UserError("data: expected at least one pair; got an empty corpus; try other training files")
         if seed < 0:

@@ -47,7 +47,7 @@ def prepare(
     that already holds the result for the same text, tokenizer and `max_length` is reused. `on_progress` receives the
     number of pairs read so far.
 
-    Raises `UserError` for unreadable files, for different numbers of lines, if no pair remains, and if `out_dir` cannot
+    Raises UserError for unreadable files, for different numbers of lines, if no pair remains, and if `out_dir` cannot
     be written.
     """
 
@@ -164,7 +164,7 @@ class Corpus:
     def open(cls, out_dir: str | PathLike[str], special: SpecialIds = DEFAULT_IDS) -> "Corpus":
         """Map the files written by `prepare`; `special` are the tokenizer's special ids.
 
-        Raises `UserError` if the files are missing or damaged.
+        Raises UserError if the files are missing or damaged.
         """
         out_dir = Path(out_dir)
         meta = read_prepared(out_dir, ARRAYS, {}, format=FORMAT)

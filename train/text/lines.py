@@ -101,7 +101,7 @@ def read_lines(
     a missing last "\n" are accepted. `on_bytes` is called with all bytes in order, for example a hash's `update`.
     A pipe can be read only once and is rejected unless `allow_pipe`.
 
-    Raises `UserError` for a missing, unreadable or empty file, a folder, and (with the line number) for invalid UTF-8
+    Raises UserError for a missing, unreadable or empty file, a folder, and (with the line number) for invalid UTF-8
     and a line of more than MAX_LINE_BYTES bytes.
     """
     for chunk in decoded_chunks(path, limited_lines, chunk_lines, on_bytes, allow_pipe):
@@ -200,7 +200,7 @@ def read_parallel(
 ) -> Iterator[tuple[list[str], ...]]:
     """Yield chunks of lines of several files, where line i of one file translates line i of the others.
 
-    Raises `UserError` like `read_lines`, and at the end if the files have different numbers of lines.
+    Raises UserError like `read_lines`, and at the end if the files have different numbers of lines.
     """
     sides = [
         read_lines(path, chunk_lines=chunk_lines, on_bytes=callback) for path, callback in zip_longest(paths, on_bytes)

@@ -44,7 +44,7 @@ class PlainTokenizer(Tokenizer):
     def from_files(cls, paths: Sequence[str | PathLike[str]], kind: str, vocab_size: int) -> Self:
         """Train on text files: every character that occurs, or at most `vocab_size` subwords by byte-pair encoding.
 
-        Raises `UserError` for an unknown kind, an unreadable file and for more characters than `vocab_size`.
+        Raises UserError for an unknown kind, an unreadable file and for more characters than `vocab_size`.
         """
         check_choice("tokenizer", kind, KINDS)
         lines = chain.from_iterable(map(read_plain, paths))
@@ -52,8 +52,8 @@ class PlainTokenizer(Tokenizer):
             characters = sorted(set().union(*(set(line) for chunk in lines for line in chunk)))
             if len(SPECIALS) + len(characters) > vocab_size:
                 raise UserError(
-                    f"data.vocab_size: expected at least {len(SPECIALS) + len(characters)}, {len(characters)} "
-                    f"different characters and {len(SPECIALS)} special tokens; got {vocab_size}; "
+                    f"data.vocab_size: expected at least {len(SPECIALS) + len(characters)} ({len(characters)} "
+                    f"different characters and {len(SPECIALS)} special tokens); got {vocab_size}; "
                     'try a larger one, or tokenizer = "bpe"'
                 )
             vocabulary = {token: i for i, token in enumerate((*SPECIALS, *characters))}
@@ -189,7 +189,7 @@ class WindowBatches:
     """
 
     def __init__(self, text: PlainText, batch_tokens: int, seed: int = 1) -> None:
-        """Raise `UserError` if a window has more than `batch_tokens` predictions."""
+        """Raise UserError if a window has more than `batch_tokens` predictions."""
         length = text.length
         if length > batch_tokens:
             raise UserError(

@@ -91,7 +91,7 @@ class Tokenizer:
             spec: the parsed JSON.
             name: name of the file in error messages.
 
-        Raises `UserError` if the library rejects it, if a special token is missing, or if the ids are not 0 to n - 1.
+        Raises UserError if the library rejects it, if a special token is missing, or if the ids are not 0 to n - 1.
         """
         try:
             # Disable settings in files of other programs that would make encoding random or change its length.
@@ -147,7 +147,7 @@ class Tokenizer:
             pretokenizer: "words", or "whitespace" for text that is already tokenized.
             parallel: the files are translations of each other and must have equal numbers of lines.
 
-        Raises `UserError` for an invalid argument, an unreadable file or unequal numbers of lines.
+        Raises UserError for an invalid argument, an unreadable file or unequal numbers of lines.
         """
         paths = [paths] if isinstance(paths, str | PathLike) else list(paths)
         lines = chain.from_iterable(read_parallel(*paths) if parallel else map(read_lines, paths))
@@ -170,12 +170,12 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
-        """Read a `tokenizer.json`; raise `UserError` if it is missing, damaged or without the special tokens."""
+        """Read a `tokenizer.json`; raise UserError if it is missing, damaged or without the special tokens."""
         return cls.from_content(read_json(path, "a Hugging Face tokenizer.json", REMEDY), path)
 
     @classmethod
     def from_content(cls, spec: Any, path: str | PathLike[str]) -> Self:
-        """Wrap the parsed JSON of the file at `path`; raise `UserError` if it is not a tokenizer."""
+        """Wrap the parsed JSON of the file at `path`; raise UserError if it is not a tokenizer."""
         if not isinstance(spec, dict) or not isinstance(spec.get("model"), dict):
             raise UserError(
                 f"{path}: expected a Hugging Face tokenizer.json; got JSON without 'model'; try that of a run"
@@ -189,7 +189,7 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, without special ids, in parallel on several cores.
 
-        Raises `UserError` for a text with lone surrogates, which stand for invalid UTF-8 in Python.
+        Raises UserError for a text with lone surrogates, which stand for invalid UTF-8 in Python.
         """
         try:
             encodings = self._call(self._engine.encode_batch_fast, list(texts), add_special_tokens=False)
@@ -278,12 +278,12 @@ def byte_pretokenizer(pattern: str) -> pre_tokenizers.PreTokenizer:
 def train_bpe(lines: Iterable[list[str]], vocab_size: int, normalizer: Any, pretokenizer: Any) -> dict[str, Any]:
     """Train byte-pair encoding and return the model of a `tokenizer.json`: special tokens, bytes, subwords.
 
-    Raises `UserError` for a vocabulary of fewer than 260 tokens.
+    Raises UserError for a vocabulary of fewer than 260 tokens.
     """
     if vocab_size < MIN_VOCAB_SIZE:
         raise UserError(
-            f"data.vocab_size: expected at least {MIN_VOCAB_SIZE}, {len(SPECIALS)} special tokens and "
-            f"{len(ALPHABET)} bytes; got {vocab_size}; try 4000 or more"
+            f"data.vocab_size: expected at least {MIN_VOCAB_SIZE} ({len(SPECIALS)} special tokens and "
+            f"{len(ALPHABET)} bytes); got {vocab_size}; try 4000 or more"
         )
     engine = HuggingFaceTokenizer(models.BPE())
     engine.pre_tokenizer = pretokenizer
@@ -333,7 +333,7 @@ def _train_merges(spec: dict[str, Any], settings: dict[str, Any], lines: Iterabl
     if process.returncode > 0 and not re.search("MemoryError|annot (map|allocate)|failed to map", error):
         raise RuntimeError(f"bpe_process.py: {error}")
     raise UserError(
-        "vocabulary: expected enough memory to train it, about 1.6 KB per distinct word; the trainer ended with "
+        "vocabulary: not enough memory to train it (about 1.6 KB per distinct word); the trainer ended with "
         f"'{one_line(error)[:99] or 'Killed'}'; try fewer lines (data own --learn-from N), or more memory"
     )
 

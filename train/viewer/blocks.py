@@ -43,11 +43,11 @@ def show_overview(trace: Trace) -> dict[str, Any]:
             "shape": list(y.shape), "value": thumbnail(y), "gradient": thumbnail(g), "norm": norm(y),
             "gradient_norm": norm(g), "leaving": left, "parameter_gradient_norm": weights,
         }  # fmt: skip
-    return {"blocks": shown, "loss": trace.loss, "about_loss": about_loss(trace)}
+    return {"blocks": shown, "loss": trace.loss, "about_loss": describe_loss_targets(trace)}
 
 
-def about_loss(trace: Trace) -> str:
-    """Return a sentence that says with what the loss compares the predictions."""
+def describe_loss_targets(trace: Trace) -> str:
+    """Return a sentence that says what the loss compares the predictions with."""
     if trace.model.examples == "labels":
         return OWN_LABELS
     return NEXT_TOKEN if trace.ids["encoder"] is None else OWN_OUTPUT
@@ -335,23 +335,28 @@ def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int
     logits = on_host(trace.model.logits(Tensor(npx.asarray(trace.states[trace.rows]))).data)
     log_p = log_softmax(logits)  # (T, V)
     order = np.argsort(-log_p, axis=1, kind="stable")
-    wanted = dict.fromkeys(trace.targets.tolist())
+    has_target = np.arange(len(log_p)) < len(log_p) - (trace.model.examples == "text")  # the end of a text has none
+    targets = trace.targets[has_target]
+    wanted = dict.fromkeys(targets.tolist())
     for rank in range(log_p.shape[1]):
         if len(wanted) >= min(SHOWN_TOKENS, log_p.shape[1]):
             break
         wanted |= dict.fromkeys(order[:, rank].tolist())
-    ids = list(wanted)[: max(SHOWN_TOKENS, len(set(trace.targets.tolist())))]
+    ids = list(wanted)[: max(SHOWN_TOKENS, len(set(targets.tolist())))]
     names = labels(tokenizer, ids)
     gradient = np.exp(log_p)
-    gradient[np.arange(len(gradient)), trace.targets] -= 1
-    gradient /= max(1, int((trace.targets != trace.model.config.pad_id).sum()))
-    predicted = labels(tokenizer, trace.targets.tolist())
+    gradient[np.flatnonzero(has_target), targets] -= 1
+    gradient[~has_target] = 0
+    gradient /= max(1, int((targets != trace.model.config.pad_id).sum()))
+    predicted = [*labels(tokenizer, targets.tolist()), *["(next token)"] * int((~has_target).sum())]
     whom = "the first token, <s>," if len(trace.states) == 1 else "the first token of each word"
     kind, tied = "output", trace.model.projection is None
+    bias = "" if trace.model.output_bias is None else " + b"
     note = f"{'E is the embedding matrix: input and output are tied. ' if tied else ''}" + (
         f"The loss on this sentence is {trace.loss:.4f} nats per token. "
         f"A row is named after its target. Of {log_p.shape[1]:,} tokens, {len(ids)} are shown."
     )
+    note += "" if has_target.all() else " The last row predicts the token after the text."
     read = rows | {block.stack: predicted}
     if trace.model.examples == "labels":
         kind, read = "output.labels", rows
@@ -362,11 +367,11 @@ def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int
         if len(trace.rows) > 1:
             predicted = [f"{rows['rows'][i]}/{name}" for i, name in zip(trace.rows, predicted, strict=True)]
     return {
-        **explain(kind, loss=about_loss(trace), whom=whom, bias="" if trace.model.output_bias is None else " + b"),
+        **explain(kind, loss=describe_loss_targets(trace), whom=whom, bias=bias),
         "note": note,
         "targets": predicted,
         "bars": [
-            [[label, float(np.exp(log_p[t, i])), int(i) == int(trace.targets[t])] for i, label in
+            [[label, float(np.exp(log_p[t, i])), bool(has_target[t] and i == trace.targets[t])] for i, label in
              zip(order[t, :10], labels(tokenizer, order[t, :10].tolist()), strict=True)]
             for t in range(len(log_p))
         ],

@@ -128,8 +128,9 @@ def source_ids(model: Any, tokenizer: Any, sentence: str) -> list[int]:
     ids = tokenizer.encode(escape_brackets(sentence) if is_parser(tokenizer) else sentence)
     limit = max_source_tokens(model)
     if not 1 <= len(ids) <= limit:
-        attempt = "a shorter sentence" if ids else "a word"
-        raise UserError(f"sentence: expected 1 to {limit} tokens; got {len(ids)}; try {attempt}")
+        name = "text" if model.examples == "text" else "sentence"
+        attempt = f"a shorter {name}" if ids else "at least one word"
+        raise UserError(f"{name}: expected 1 to {limit} tokens; got {len(ids)}; try {attempt}")
     return [*ids, tokenizer.eos_id]
 
 

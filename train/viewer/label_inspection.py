@@ -53,7 +53,7 @@ def read_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledInsp
         (ids,), positions = encode_texts(tokenizer.source, [text.split("\t")]), [0]
     limit = max_source_tokens(model) - 1
     if not 2 <= len(ids) <= limit + 1:
-        attempt = "a shorter text" if ids else "a word"
+        attempt = "a shorter text" if ids else "at least one word"
         raise UserError(f"text: expected 1 to {limit} tokens; got {max(0, len(ids) - 1)}; try {attempt}")
     ids = [*ids, tokenizer.eos_id]
     maps = {"text": np.stack([layer[0] for layer in model.attention_maps(np.array([ids]))])}

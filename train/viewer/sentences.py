@@ -197,10 +197,10 @@ class Sentences:
         If "tokens" > 0, also return a continuation of the text, sampled with "seed".
         """
         if self.model.examples != "text":
-            raise UserError("next_token: expected a language model; got one that translates or parses; try translate")
+            raise UserError("next_token: expected a language model; got another kind; try the request translate")
         text, options = text_of(query), sampling_options(query)
         if not (ids := self.tokenizer.encode(text)):
-            raise UserError("text: expected at least one token; got an empty text; try a word")
+            raise UserError("text: expected at least one token; got an empty text; try at least one word")
         model, window = self.model, self.config.data.max_length
         c = model.config
         with evaluation_mode(model):

@@ -175,7 +175,7 @@ class Page:
         return JSONResponse(answer)
 
     async def curves(self, request: Request) -> Response:
-        tag = f'"{" ".join(stamp(run.metrics_file) for run in self.runs.values())}"'
+        tag = f'"{" ".join(etag_part(run.metrics_file) for run in self.runs.values())}"'
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"etag": tag})
         about = {name: {"title": title, "axis": axis, "log": log} for name, (title, axis, _, log) in PANELS.items()}
@@ -199,7 +199,7 @@ class Page:
         return StreamingResponse(self.inference.lines(job), media_type="application/x-ndjson")
 
 
-def stamp(file: Path) -> str:
+def etag_part(file: Path) -> str:
     """Return a part of an ETag that changes as the file grows."""
     try:
         stat = file.stat()

@@ -142,7 +142,8 @@ class Trace:
     Args:
         model: in evaluation mode.
         ids: rows of token ids, [source, target] with BOS first in the target, [text], or [text, labels] with one label
-            or, for each token, a label or padding; the last row is predicted.
+            or, for each token, a label or padding; the last row is predicted. A text is also read to its last token,
+            which has no target.
         ablated: the heads to ablate (`ablate_heads`).
 
     The loss is the cross entropy per predicted token, without label smoothing.
@@ -156,7 +157,10 @@ class Trace:
         self.parameters = dict(model.named_parameters())
         *sources, predicted = (np.array([row]) for row in ids)
         labels_text = model.examples == "labels"
+        padding, is_text = np.full((1, 1), model.config.pad_id), model.examples == "text"
         inputs, targets = (sources[0], predicted) if labels_text else (predicted[:, :-1], predicted[:, 1:])
+        if is_text:
+            inputs, targets = predicted, np.concatenate([targets, padding], axis=1)
         has_source = bool(sources) and not labels_text
         self.ids = {"encoder": sources[0][0] if has_source else None, "decoder": inputs[0], "text": inputs[0]}
         self.rows = np.flatnonzero(targets[0] != model.config.pad_id) if labels_text else np.arange(targets.shape[1])
@@ -168,14 +172,14 @@ class Trace:
                 hidden = model.decode(npx.from_host(inputs), *model.encode(sources[0]))
             else:
                 hidden = model.hidden_states(npx.from_host(inputs))
-            loss = model.cross_entropy(hidden, npx.from_host(targets), 0.0, "all", max(1, len(self.rows)))
+            loss = model.cross_entropy(hidden, npx.from_host(targets), 0.0, "all", max(1, len(self.rows) - is_text))
             loss.backward()
         self.loss = loss.item()
         self.operations = recording.operations
         self.parameter_gradients = {n: norm(p.grad) for n, p in self.parameters.items() if p.grad is not None}
         for parameter in self.parameters.values():
             parameter.grad = None
-        self.states = on_host(hidden.data)  # projected to the vocabulary; `rows` are those with a target
+        self.states = on_host(hidden.data)  # projected to the vocabulary, of which `rows` are predictions
         self.members = self.assign()
         self.owner_of = {number: name for name, numbers in self.members.items() for number in numbers}
 

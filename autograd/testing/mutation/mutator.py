@@ -22,15 +22,15 @@ from autograd.testing.mutation.backward_code import (
     returned,
 )
 from autograd.testing.mutation.operators import (
-    ABOUT_SHAPES,
     ON_A_GRADIENT,
     RULES,
+    SHAPE_ATTRIBUTES,
     WITHOUT_NUMBERS,
     Context,
     Node,
-    called,
-    numeric,
+    called_name,
     template,
+    value_nodes,
 )
 
 
@@ -163,7 +163,7 @@ class Mutator:
         """Add every mutant of one function of the backward code."""
         context, function = Context(backward.inputs, self.modules), backward.node
         for part in function.body if isinstance(function, ast.FunctionDef) else [function.body]:
-            for node in numeric(part, context):
+            for node in value_nodes(part, context):
                 if isinstance(node, (ast.expr, ast.stmt)):
                     for kind, rule in RULES:
                         for change in rule(node, context):
@@ -198,7 +198,7 @@ class Mutator:
     def gradients(self, results: list[ast.expr]) -> Iterator[ast.expr]:
         """Yield the gradients that are not None or zeros."""
         for gx in (value for result in results for value in alternatives(result)):
-            if not isinstance(gx, (ast.Constant, ast.Starred)) and called(gx) not in ("zeros", "zeros_like"):
+            if not isinstance(gx, (ast.Constant, ast.Starred)) and called_name(gx) not in ("zeros", "zeros_like"):
                 yield gx
 
     def is_mutated_helper(self, gx: ast.expr) -> bool:
@@ -251,15 +251,15 @@ class Mutator:
             node.targets[0].attr
             for node in ast.walk(layer)
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute)
-            if any(called(part) == "Parameter" for part in ast.walk(node.value))
+            if any(called_name(part) == "Parameter" for part in ast.walk(node.value))
         }
         inputs = leading(forward)[1:]  # without self
         for method in methods.values():
             for node in own_nodes(method) if method.name != "__init__" else ():
                 parent = self.source.parents[node]
-                if isinstance(parent, ast.Attribute) and parent.attr in ABOUT_SHAPES | {"data", "grad"}:
+                if isinstance(parent, ast.Attribute) and parent.attr in SHAPE_ATTRIBUTES | {"data", "grad"}:
                     continue
-                if called(parent) in WITHOUT_NUMBERS or isinstance(parent, ast.Compare):
+                if called_name(parent) in WITHOUT_NUMBERS or isinstance(parent, ast.Compare):
                     continue
                 match node:
                     case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Load()):

@@ -1,10 +1,11 @@
 """The mutation operators: each rule takes a node of the backward code and yields replacements.
 
     @rule("sign")
-    def signs(node, context): ...; yield template("a + b", a=node.left, b=node.right)      # for a - b
+    def signs(node, context):
+        yield template("a + b", a=node.left, b=node.right)  # if node is a - b
 
 A node is an expression or a statement of Python's `ast`. A rule yields trees that replace the node, or pairs (inner
-node, tree) that replace a part of it. Indices, shapes and conditions on shapes are not mutated (`numeric`): such
+node, tree) that replace a part of it. Indices, shapes and conditions on shapes are not mutated (`value_nodes`): such
 mutants usually crash. Mutations that cannot be written as an expression call a method of `planted` in planted.py.
 """
 
@@ -50,7 +51,7 @@ OPPOSITE = {"max": "min", "amax": "amin", "maximum": "minimum", "argmax": "argmi
 OPPOSITE |= {least: most for most, least in OPPOSITE.items()}
 STRICTER = {ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Lt: ast.LtE, ast.LtE: ast.Lt}
 INVERTED = {ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
-ABOUT_SHAPES = {"shape", "ndim", "size", "dtype", "itemsize"}
+SHAPE_ATTRIBUTES = {"shape", "ndim", "size", "dtype", "itemsize"}
 
 
 @dataclass
@@ -95,7 +96,7 @@ def template(text: str, **parts: ast.AST) -> ast.AST:
     return statement.value if isinstance(statement, ast.Expr) else statement
 
 
-def called(node: ast.AST) -> str:
+def called_name(node: ast.AST) -> str:
     """Return the last part of the name of the called function; "" if the node is not a call."""
     if not isinstance(node, ast.Call):
         return ""
@@ -123,18 +124,21 @@ def integer(node: ast.AST | None) -> int | None:
     return value if type(value) is int else None
 
 
-def about_shapes(comparison: ast.AST) -> bool:
+def involves_shapes(comparison: ast.AST) -> bool:
     """Return whether a comparison involves shapes, lengths, types or None instead of numbers."""
     return any(
-        getattr(part, "attr", None) in ABOUT_SHAPES
-        or called(part) in WITHOUT_NUMBERS
+        getattr(part, "attr", None) in SHAPE_ATTRIBUTES
+        or called_name(part) in WITHOUT_NUMBERS
         or (isinstance(part, ast.Constant) and (part.value is None or isinstance(part.value, (str, bool))))
         for part in ast.walk(comparison)
     )
 
 
-def numeric(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """Yield the node and its descendants that affect values: not indices, shapes, axes, nor conditions on them."""
+def value_nodes(node: ast.AST, context: Context) -> Iterator[ast.AST]:
+    """Yield the node and those of its descendants that affect values.
+
+    Indices, shapes, axes and conditions on them do not.
+    """
     if isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef, ast.Raise, ast.Assert, ast.JoinedStr)):
         return
     if isinstance(node, (ast.BinOp, ast.UnaryOp)) and any(isinstance(n, ast.FloorDiv) for n in ast.walk(node)):
@@ -145,14 +149,16 @@ def numeric(node: ast.AST, context: Context) -> Iterator[ast.AST]:
         if name in ("keywords", "slice", "iter", "annotation") or (isinstance(node, ast.For) and name == "target"):
             continue
         if name == "test":
-            parts = [p for part in parts for p in ast.walk(part) if isinstance(p, ast.Compare) and not about_shapes(p)]
-        if name == "args" and called(node) in WITHOUT_NUMBERS:
+            parts = [
+                p for part in parts for p in ast.walk(part) if isinstance(p, ast.Compare) and not involves_shapes(p)
+            ]
+        if name == "args" and called_name(node) in WITHOUT_NUMBERS:
             continue
-        if name == "args" and called(node) in NUMBERS_FIRST:
+        if name == "args" and called_name(node) in NUMBERS_FIRST:
             assert isinstance(node, ast.Call)
             parts = [part for part in parts if part is context.subject(node)[0]]
         for part in parts:
-            yield from numeric(part, context)
+            yield from value_nodes(part, context)
 
 
 @rule("sign")
@@ -168,8 +174,8 @@ def signs(node: ast.AST, context: Context) -> Iterator[Change]:
             yield template("x -= a", x=x, a=a)
         case ast.AugAssign(target=x, op=ast.Sub(), value=a):
             yield template("x += a", x=x, a=a)
-        case ast.Call(args=[_, _]) if called(node) in ("add", "subtract"):
-            yield renamed(node, {"add": "subtract", "subtract": "add"}[called(node)])
+        case ast.Call(args=[_, _]) if called_name(node) in ("add", "subtract"):
+            yield renamed(node, {"add": "subtract", "subtract": "add"}[called_name(node)])
 
 
 @rule("factor")
@@ -190,11 +196,11 @@ def reductions(node: ast.AST, context: Context) -> Iterator[Change]:
     x, others = context.subject(node)
     if x is None:
         return
-    if called(node) in ("unbroadcast", "sum_to", "sum_to_shape", "sum_to_size"):
+    if called_name(node) in ("unbroadcast", "sum_to", "sum_to_shape", "sum_to_size"):
         yield x
-    if called(node) in ("sum", "mean"):
+    if called_name(node) in ("sum", "mean"):
         yield x
-        yield renamed(node, "mean" if called(node) == "sum" else "sum")
+        yield renamed(node, "mean" if called_name(node) == "sum" else "sum")
         axis = integer(keyword(node, "axis", "dim") or (others[0] if others else None))
         if axis is not None:
             keeps = getattr(keyword(node, "keepdims", "keepdim"), "value", False)
@@ -209,7 +215,7 @@ def swaps(node: ast.AST, context: Context) -> Iterator[Change]:
     match node:
         case ast.BinOp(left=a, op=(ast.Sub() | ast.Div() | ast.MatMult()) as op, right=b):
             yield ast.BinOp(b, op, a)
-        case ast.Call(args=[a, b]) if called(node) in ("subtract", "divide"):
+        case ast.Call(args=[a, b]) if called_name(node) in ("subtract", "divide"):
             yield ast.Call(node.func, [b, a], node.keywords)
     match node:
         case ast.BinOp(left=a, op=ast.Sub() | ast.Mult() | ast.Div() | ast.MatMult(), right=b):
@@ -240,9 +246,9 @@ def axes(node: ast.AST, context: Context) -> Iterator[Change]:
     if not isinstance(node, ast.Call):
         return
     array, others = context.subject(node)
-    if array is not None and called(node) in REORDERING:
+    if array is not None and called_name(node) in REORDERING:
         yield array
-    positional = others and called(node) in ALONG_AN_AXIS and isinstance(node.func, ast.Attribute)  # not min(a, b)
+    positional = others and called_name(node) in ALONG_AN_AXIS and isinstance(node.func, ast.Attribute)  # not min(a, b)
     axis = keyword(node, "axis", "dim") or (others[0] if positional else None)
     match axis:
         case None | ast.Constant(value=None):
@@ -270,16 +276,16 @@ def repeats(node: ast.AST, context: Context) -> Iterator[Change]:
 @rule("changed comparison")
 def comparisons(node: ast.AST, context: Context) -> Iterator[Change]:
     match node:
-        case ast.Compare(left=a, ops=[op], comparators=[b]) if not about_shapes(node):
+        case ast.Compare(left=a, ops=[op], comparators=[b]) if not involves_shapes(node):
             for table in (STRICTER, INVERTED):
                 if type(op) in table:
                     yield ast.Compare(a, [table[type(op)]()], [b])
         case ast.UnaryOp(op=ast.Invert(), operand=x):
             yield x
-        case ast.Call(args=[condition, a, b]) if called(node) == "where":
+        case ast.Call(args=[condition, a, b]) if called_name(node) == "where":
             yield ast.Call(node.func, [condition, b, a], node.keywords)
-        case ast.Call(func=ast.Attribute()) if called(node) in OPPOSITE:
-            yield renamed(node, OPPOSITE[called(node)])
+        case ast.Call(func=ast.Attribute()) if called_name(node) in OPPOSITE:
+            yield renamed(node, OPPOSITE[called_name(node)])
 
 
 @rule("changed power")
@@ -289,7 +295,7 @@ def powers(node: ast.AST, context: Context) -> Iterator[Change]:
             exponent = integer(n)
             lower = template("n - 1", n=n) if exponent is None else template(str(exponent - 1))
             yield x if exponent == 2 else template("x**n", x=x, n=lower)
-        case ast.Call() if called(node) in ("sqrt", "square"):
+        case ast.Call() if called_name(node) in ("sqrt", "square"):
             under, _ = context.subject(node)
             if under is not None:
                 yield under

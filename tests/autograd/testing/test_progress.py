@@ -59,8 +59,13 @@ def test_the_caller_of_a_check_can_show_its_progress(monkeypatch):
 
 def count_calls(monkeypatch):
     """Return a list that receives an item for each call to the checked function."""
-    calls, run = [], Problem.run
-    monkeypatch.setattr(Problem, "run", lambda self, *args, **options: calls.append(1) or run(self, *args, **options))
+    calls, run = [], Problem.output_and_leaves
+
+    def counted(self, *args, **options):
+        calls.append(1)
+        return run(self, *args, **options)
+
+    monkeypatch.setattr(Problem, "output_and_leaves", counted)
     return calls
 
 

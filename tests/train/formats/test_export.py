@@ -57,7 +57,7 @@ def test_marian_tensors_compute_our_logits(options):
     model = build(small(**options), dtype="float32").eval()
     converted = marian_model(model, TOKENIZER, "huggingface")
     src, tgt = [7, 9, 30, 2], [1, 8, 30, 40, 9]
-    theirs = [converted.id(i) for i in src], [converted.pad_id, *(converted.id(i) for i in tgt[1:])]
+    theirs = [converted.marian_id(i) for i in src], [converted.pad_id, *(converted.marian_id(i) for i in tgt[1:])]
     logits = reference_logits(converted.tensors, json_config(model.config), *theirs)
     ours = model(np.array([src]), np.array([tgt])).data[0][:, converted.order]
     is_kept = np.arange(V) != (converted.pad_id if options["decoder_start"] != "pad" else V)

@@ -261,12 +261,22 @@ def test_a_setting_that_our_search_lacks_is_reported_and_the_others_are_imported
     assert load_model(tmp_path / "run")[2].search.stop_at_beam
 
 
-def test_only_a_language_code_of_the_vocabulary_is_a_token_and_ids_are_checked(monkeypatch):
+def word_tokenizer(monkeypatch):
+    """Return a SentencePiece tokenizer whose engine splits at spaces, with a language code in its vocabulary."""
     monkeypatch.setattr(sentencepiece_tokenizer, "load_engine", lambda *arguments: marian_folders.WordEngine())
     vocabulary = {word: i for i, word in enumerate(["<pad>", "</s>", "<unk>", ">>deu<<", ">>a", "b<<", "c"])}
-    tokenizer = sentencepiece_tokenizer.SentencePieceTokenizer(b"", vocabulary, SpecialIds(0, 0, 1, 2))
+    return sentencepiece_tokenizer.SentencePieceTokenizer(b"", vocabulary, SpecialIds(0, 0, 1, 2))
+
+
+def test_only_a_language_code_of_the_vocabulary_is_a_token(monkeypatch):
+    tokenizer = word_tokenizer(monkeypatch)
     assert tokenizer.encode_batch([">>deu<< c", ">>a b<< c", "c >>deu<<", ">>a"]) == [[3, 6], [4, 5, 6], [6, 3], [4]]
-    assert tokenizer.encode_batch([]) == [] and tokenizer.decode([6, 1, 0]) == "c"
+    assert tokenizer.encode_batch([]) == []
+
+
+def test_a_sentencepiece_tokenizer_decodes_only_ids_of_its_vocabulary(monkeypatch):
+    tokenizer = word_tokenizer(monkeypatch)
+    assert tokenizer.decode([6, 1, 0]) == "c"
     for i in (-1, 7):
         with pytest.raises(ValueError, match=f"ids: expected 0 to 6; got {i}"):
             tokenizer.decode([6, i])

@@ -144,6 +144,7 @@ def test_a_token_can_be_forced_and_a_head_ablated(tab, address, page):
     change = f"log-probability {plain.log_probability:.3f} → {best.log_probability:.3f}."
     assert plain.tokens == best.tokens  # only the probabilities change
     assert tab.inner_text("#compare") == signed(f"The translation is the same; {change}")
+    assert tab.inner_text("#head .effect") == tab.inner_text("#compare")  # next to the button, where it is seen
     assert ", was " in tab.inner_text("button.token >> nth=0")
     assert all((before[name] == array).all() for name, array in model.state_dict().items())
     turn_to(tab, "model")

@@ -47,6 +47,16 @@ def test_the_heads_are_on_the_first_screen(tab, address):
     assert len(tops) == 2 and tops[0] == tops[1]  # the input and the output are next to each other
 
 
+def test_a_phone_scrolls_to_the_block_of_the_address(tab, address):
+    tab.set_viewport_size({"width": 390, "height": 844})
+    view(tab, address, "model/encoder.0.attention")
+    if not tab.input_value("#text"):
+        tab.fill("#text", SENTENCE)
+        tab.press("#text", "Enter")
+    until(tab, f"{OPENED} === 'encoder.0.attention'")
+    until(tab, f"({SEEN})('#model .opened .heading h3')")
+
+
 def test_a_phone_scrolls_to_the_block_that_opens(tab, address, page):
     """By a click, by the keys and by the buttons of the walk, in both directions."""
     model_view(tab, address, 390, 844)

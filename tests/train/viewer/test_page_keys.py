@@ -1,6 +1,6 @@
 """Keys that lead out of the parts of the page, and to their first and last elements; see conftest.py."""
 
-from tests.helpers.pages import translate, turn_to, until
+from tests.helpers.pages import translate, turn_to, until, view
 
 ACTIVE = "document.activeElement"
 
@@ -37,6 +37,54 @@ def test_home_and_end_reach_the_first_and_the_last(tab, address):
         selected = tab.get_attribute("#beam [data-node][aria-pressed=true]", "aria-label")
         step = int(selected.split()[1].rstrip(","))
         assert step == (max if i else min)(int(label.split()[1].rstrip(",")) for label in nodes)
+
+
+def test_a_table_keeps_the_focus_on_its_name(tab, address):
+    translate(tab, address)
+    tab.click("[data-head='cross.0.0']")
+    tab.focus("#head summary")
+    for is_open in (True, False, True):
+        tab.keyboard.press("Enter")
+        until(tab, f"document.querySelector('#head details').open === {str(is_open).lower()}")
+        assert tab.evaluate(f"{ACTIVE}.textContent") == "As a table"
+        assert tab.is_visible("#head details table") == is_open
+
+
+def test_tab_leads_from_the_open_block_to_its_contents(tab, address):
+    translate(tab, address)
+    turn_to(tab, "model")
+    tab.wait_for_selector("#model[data-flow]", state="attached")
+    tab.focus("[data-block='encoder.0.attention']")
+    tab.keyboard.press("Enter")
+    until(tab, "document.querySelector('#model .opened').dataset.block")
+    tab.keyboard.press("Tab")
+    if tab.evaluate(f"{ACTIVE}.matches('.opened, .scroller')"):  # an area that scrolls is reachable too
+        tab.keyboard.press("Tab")
+    assert tab.evaluate(f"{ACTIVE}.textContent").startswith("Next: ")
+    tab.keyboard.press("Shift+Tab")
+    tab.keyboard.press("Escape")
+    stops = tab.locator("#model .block").evaluate_all("all => all.map((one) => one.tabIndex)")
+    assert set(stops) == {0}  # without an open block, Tab reaches every block
+
+
+def test_a_quiz_leaves_the_arrow_keys_to_the_steps(tab, address):
+    view(tab, address, "step")
+    tab.wait_for_selector("#step svg .box")
+    tab.focus("#predict")
+    top = tab.locator("#predict").bounding_box()["y"]
+    tab.keyboard.press("Space")
+    assert tab.is_checked("#predict") and tab.locator("#predict").bounding_box()["y"] == top
+    tab.keyboard.press("ArrowRight")
+    tab.wait_for_selector("#guess")
+
+
+def test_an_error_quotes_the_beginning_of_a_long_sentence(tab, address):
+    sentence = " ".join(["one two three"] * 6)
+    translate(tab, address, sentence)
+    tab.fill("#text", " ")
+    tab.press("#text", "Enter")
+    tab.wait_for_selector("#status.error")
+    assert tab.inner_text("#status").endswith(f'"{sentence[:59]}…"')
 
 
 def test_edges_of_the_search_tree_do_not_run_behind_boxes(tab, address):

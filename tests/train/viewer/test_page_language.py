@@ -1,5 +1,6 @@
 """The page's views of language models; see conftest.py."""
 
+import base64
 import json
 import re
 
@@ -55,8 +56,28 @@ def test_reading_gives_the_log_probability_of_the_text(reader):
 def test_each_layers_prediction_is_that_of_its_output(reader):
     inspection = inspect_text(reader.model, reader.tokenizer, "to be or not")
     trace = Trace(reader.model, [reader.tokenizer.encode("to be or not")])
-    first = reader.model.norm(type(reader.model.embedding.weight)(trace.output("layers.0.feed_forward_residual")[0]))
+    first = reader.model.norm(
+        type(reader.model.embedding.weight)(trace.output("layers.0.feed_forward_residual")[0][:-1])
+    )
     np.testing.assert_array_equal(inspection.by_layer[0], reader.model.logits(first).data.argmax(axis=1))
+
+
+def test_every_block_reads_all_tokens_of_a_text(reader):
+    """The last one too: it has no target, but a prediction, which is that of `next_token`."""
+    answer = ask(reader, "translate", text="to be or not")
+    query = {"translation": answer["translation"]}
+    n, flow = len(answer["source"]), ask(reader, "overview", **query)
+    assert {name: block["shape"][0] for name, block in flow["blocks"].items()} == dict.fromkeys(flow["blocks"], n)
+    weights = ask(reader, "block", block="layers.0.attention", **query)["matrices"][6]
+    assert weights["rows"] == weights["columns"] == answer["source"]
+    output = ask(reader, "block", block="output", **query)
+    assert output["targets"] == [*answer["target"], "(next token)"]
+    p = {token["label"]: token["p"] for token in ask(reader, "next_token", text="to be or not")["tokens"]}
+    for label, chance, is_target in output["bars"][-1]:
+        assert not is_target and (not p.get(label) or chance == pytest.approx(p[label], rel=0.01))  # no special token
+    logits = next(one for one in output["matrices"] if one["title"] == "logits")
+    gradient = np.frombuffer(base64.b64decode(logits["gradient"]), "<f4").reshape(logits["shape"])
+    assert not gradient[-1].any() and gradient[:-1].any(axis=1).all()
 
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.5}, {"temperature": 0.5, "top_k": 4, "top_p": 0.9}])

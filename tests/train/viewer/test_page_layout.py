@@ -90,10 +90,38 @@ def test_a_presentation_of_the_model_fits_the_screen(tab, address, width, height
         assert tab.evaluate(state)
 
 
+@pytest.mark.parametrize("presents", [False, True])
+def test_edges_take_no_detours_in_a_tree_of_single_lines(tab, address, presents):
+    """At any size of the window: the heights of the lines are equal only up to rounding."""
+    search_tree(tab, address, 12, 4)
+    n_compared = 0
+    for width in range(1280, 2561, 128):
+        tab.set_viewport_size({"width": width, "height": width * 10 // 16})
+        if presents:
+            tab.click("#present")
+            until(tab, "document.fullscreenElement")
+        tab.wait_for_timeout(200)
+        paths = tab.locator("#beam .edge").evaluate_all("all => all.map((one) => one.getAttribute('d'))")
+        tops = tab.locator("#beam .drawing rect").evaluate_all("all => all.map((one) => one.getAttribute('y'))")
+        if presents:
+            tab.click("#present")
+            until(tab, "!document.fullscreenElement")
+        if len(set(tops)) > 12:
+            continue  # steps of two lines
+        n_compared += 1
+        assert not [path for path in paths if "H" in path], width
+    assert n_compared >= 8
+
+
+@pytest.mark.parametrize("presents", [False, True])
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (1920, 1080), (3840, 2160)])
-def test_the_search_tree_of_a_long_sentence_fits_the_window(tab, address, width, height):
+def test_the_search_tree_of_a_long_sentence_fits_the_window(tab, address, width, height, presents):
     tab.set_viewport_size({"width": width, "height": height})
     search_tree(tab, address, 12, 4)
+    if presents:
+        tab.click("#present")
+        until(tab, "document.fullscreenElement")
+        tab.wait_for_timeout(300)  # for the tree to be drawn again
     place = "document.querySelector('#beam .drawing')"
     until(tab, f"{place}.querySelectorAll('.box').length === 48")
     assert tab.evaluate(f"{place}.getBoundingClientRect().bottom") <= height
@@ -137,6 +165,33 @@ def test_every_head_of_a_short_sentence_names_its_tokens(tab, address):
     tab.press("#text", "Enter")
     until(tab, "document.querySelectorAll('[aria-label=source] .token').length > 9")
     until(tab, "document.querySelector('.grid[data-kind=encoder]:not(.named)')")  # too small for letters
+
+
+@pytest.mark.parametrize("n_rows", [1, 4, 30])
+def test_the_names_of_the_layers_are_not_cut(tab, address, n_rows):
+    view(tab, address, "step")
+    tab.evaluate(
+        """async (n) => {
+        const { grids } = await import("/heads.js"), rows = Array(n).fill("row"), columns = Array(60).fill("column");
+        const bytes = btoa(String.fromCharCode(...Array(2 * 2 * n * 60).fill(99)));
+        const summary = Array(2).fill(Array(2).fill({ confidence: 1, entropy: 1, distance: 1 }));
+        const cross = { layers: 2, heads: 2, rows, columns, bytes, summary };
+        const { blocks } = grids({ cross }, { cross: ["", ""] }, []);
+        document.getElementById("step").prepend(...blocks);
+    }""",
+        n_rows,
+    )
+    tab.wait_for_timeout(200)
+    names = tab.locator(".layer-name").all_inner_texts()
+    assert names in (["layer 0", "layer 1"], ["L0", "L1"]) and (n_rows < 30 or names[0] == "layer 0")
+    fits = """(one) => {
+        const range = document.createRange();
+        range.selectNodeContents(one);
+        const [text, cell] = [range, one.parentElement].map((part) => part.getBoundingClientRect());
+        return text.top >= cell.top - 3 && text.bottom <= cell.bottom + 3; // the letters are lower than their line
+    }"""
+    for i in range(2 if n_rows > 1 else 0):
+        assert tab.locator(".layer-name").nth(i).evaluate(fits)
 
 
 @pytest.mark.parametrize("name", ["model", "translate", "beam", "step", "curves"])

@@ -1,5 +1,6 @@
 """The digits, colors and legends of the page's matrices; see conftest.py."""
 
+import numpy as np
 import pytest
 
 from tests.helpers.pages import RECORD_CANVAS, until, view
@@ -21,14 +22,15 @@ SHOW = """async ([values, most]) => {
     ("values", "most", "shown"),
     [
         ([137.7, 0.5, -63.57, 9.994, 0], None, ["138", "0.50", "−63.6", "9.99", "0"]),
-        ([0.95, 0.94, 1, 0.9996, 0.004], 1, [".95", ".94", "1", ".99", "0"]),
-        ([0.99996, 0.5] * 9, 1, [".99", ".50"] * 9),
+        ([0.95, 0.94, 1, 0.9996, 0.004], 1, [".95", ".94", "1", "1.0", "0"]),
+        ([0.99996, 0.5] * 9, 1, ["1.0", ".50"] * 9),
+        ([-0.9996, -1, 0.5], 1, ["−1.0", "−1", ".50"]),
         ([float("inf"), 0, float("-inf")], None, ["∞", "0", "−∞"]),
         ([-0.1189, 3e-3, 2e-5, 0.02], None, ["−.12", "0", "0", ".02"]),
     ],
 )
 def test_the_numbers_in_the_cells(tab, address, values, most, shown):
-    """Large values have three significant digits, only 1 is shown as "1", and infinite values are shown as ∞."""
+    """Large values have three significant digits, only 1 is shown as "1" (0.9996 as "1.0"), infinite values as ∞."""
     tab.add_init_script(RECORD_CANVAS)
     view(tab, address, "step")
     tab.evaluate(SHOW, [values, most])
@@ -40,13 +42,40 @@ def test_the_numbers_in_the_cells(tab, address, values, most, shown):
         assert "0 0" not in " ".join(legend.split()) and "masked" not in legend
 
 
+def test_the_digits_have_the_contrast_of_text_on_every_color(tab, address):
+    """At least 4.5, as WCAG 2 requires; black or white always reaches 4.58."""
+    tab.add_init_script("""
+        window.inks = [];
+        const { fillText } = CanvasRenderingContext2D.prototype;
+        CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+            inks.push(this.fillStyle);
+            fillText.call(this, text, ...rest);
+        };
+        window.drawn = [];""")
+    view(tab, address, "step")
+    values = np.linspace(-1, 1, 255).tolist()
+
+    def luminance(color):
+        c = np.array(color) / 255
+        return np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722]
+
+    for theme in ("light", "dark"):
+        tab.evaluate(f"async () => (await import('/parts.js')).setTheme('{theme}')")
+        tab.evaluate(SHOW.replace("700px", "9000px").replace("drawn.length", "inks.length"), [values, 1])
+        until(tab, "inks.length >= 511")  # 1 row, 255 columns and 255 cells
+        inks = [[int(ink[i : i + 2], 16) for i in (1, 3, 5)] for ink in tab.evaluate("inks.slice(256, 511)")]
+        for ink, color in zip(inks, tab.evaluate("async () => (await import('/parts.js')).scale()"), strict=True):
+            low, high = sorted([luminance(ink), luminance(color)])
+            assert (high + 0.05) / (low + 0.05) >= 4.5, (theme, ink, color)
+
+
 def test_a_probability_in_one_digit_is_not_rounded_to_1(tab, address):
     tab.add_init_script(RECORD_CANVAS)
     view(tab, address, "step")
     tab.evaluate(SHOW, [[0.95, 0.94, 0.97, 1] * 11, 1])  # narrow cells
     until(tab, "drawn.length >= 89")
     texts = [text for text, _ in tab.evaluate("drawn")][45:]
-    assert texts == [".9", ".9", ".9", "1"] * 11
+    assert texts == [".9", ".9", "1.", "1"] * 11
 
 
 def test_masked_weights_of_the_grid_are_hatched(tab, address):

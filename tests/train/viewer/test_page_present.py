@@ -97,6 +97,58 @@ def test_a_presenters_remote_reads_a_block_and_goes_on_to_the_next(tab, address,
         assert tab.evaluate(f"document.activeElement === {opened}")
 
 
+@pytest.mark.parametrize("key", ["PageDown", "Space"])
+def test_a_presenters_remote_begins_the_walk(tab, address, key):
+    view(tab, address, "model")
+    tab.fill("#text", SENTENCE)
+    tab.press("#text", "Enter")
+    tab.wait_for_selector("#model[data-flow]", state="attached")
+    tab.click("h1")
+    tab.keyboard.press("f")
+    until(tab, "document.fullscreenElement")
+    tab.keyboard.press("PageUp")
+    assert tab.evaluate("location.hash") == "#model"
+    tab.keyboard.press(key)
+    until(tab, "document.querySelector('#model .place').textContent.startsWith('1 of ')")
+    tab.wait_for_selector("#model .opened .matrix")
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (1920, 1080), (3840, 2160)])
+def test_the_weights_of_a_short_sentence_are_large(tab, address, width, height):
+    """Large enough for the last row of a lecture hall, with the formulas next to them."""
+    tab.set_viewport_size({"width": width, "height": height})
+    view(tab, address, "model")
+    tab.fill("#text", "one two")
+    tab.press("#text", "Enter")
+    tab.wait_for_selector("#model[data-flow]", state="attached")
+    tab.click("[data-block='encoder.0.attention']")
+    tab.wait_for_selector("#model .opened .matrix")
+    tab.keyboard.press("f")
+    until(tab, "document.fullscreenElement")
+    place = "document.querySelector('#model .lead {}').getBoundingClientRect()"
+    until(tab, f"{place.format('canvas')}.width >= 0.25 * innerWidth")
+    assert tab.evaluate(f"{place.format('canvas')}.height") >= 0.25 * height
+    assert tab.evaluate(f"{place.format('canvas')}.bottom") <= height
+    assert tab.evaluate(f"{place.format('.formula')}.left - {place.format('canvas')}.right") > 0
+
+
+def test_the_button_that_ends_the_presentation_covers_no_other(tab, address):
+    tab.set_viewport_size({"width": 1280, "height": 800})
+    translate(tab, address)
+    tab.click("[data-head='cross.0.0']")
+    tab.click("#switch")
+    tab.wait_for_selector(".restore")
+    turn_to(tab, "model")
+    tab.click("#present")
+    until(tab, "document.fullscreenElement")
+    tab.wait_for_timeout(300)
+    end = tab.locator("#present").bounding_box()
+    for button in tab.locator("button:visible:not(#present)").all():
+        box = button.bounding_box()
+        is_left, is_below = box["x"] + box["width"] <= end["x"], box["y"] >= end["y"] + end["height"]
+        assert is_left or is_below, button.inner_text()
+
+
 def test_the_full_screen_left_with_escape_ends_the_presentation(tab, address):
     view(tab, address, "step")
     tab.click("#present")

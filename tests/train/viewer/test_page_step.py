@@ -130,4 +130,4 @@ def test_step_shows_an_attention_head_and_an_error(tab, address):
     tab.fill("#values", "x = [[1, 2]]; w = [[1, 2]]")
     tab.press("#values", "Enter")
     assert tab.input_value("#ready") == ""  # not the example shown before
-    until(tab, "document.querySelector('#node').textContent.startsWith('1×2 @ 1×2 does not fit')")
+    until(tab, "document.querySelector('#node').textContent.startsWith('1×2 @ 1×2 does not work for these shapes')")

@@ -15,7 +15,7 @@ from train.text.batches import Position, Stream
 
 
 class WorkShare(NamedTuple):
-    """The micro-batches of an update that one rank computes."""
+    """One rank's share of the micro-batches of an update."""
 
     indices: Sequence[int]  # indices of this rank's micro-batches within the update
     n_micro_batches: int  # number of micro-batches in the complete update

@@ -31,12 +31,12 @@ CHUNK = 1024  # number of trees encoded together
 class ParsingKeys:
     """A parser is trained on trees in Penn Treebank brackets."""
 
-    train_trees: str = file_key("Training trees of a parser: Penn Treebank brackets. Also --train-trees.")
-    valid_trees: str = file_key("Validation trees of a parser; empty: none. Also --valid-trees.")
+    train_trees: str = file_key("Training trees of a parser: Penn Treebank brackets. Option: --train-trees.")
+    valid_trees: str = file_key("Validation trees of a parser; empty: none. Option: --valid-trees.")
     leaves: str = key(
         "XX",
         "Output token for a word in a parser's trees: XX, as in the paper, or its tag, which helps a parser that is"
-        " trained on few trees. Also --leaves.",
+        " trained on few trees. Option: --leaves.",
         choices=("XX", "tags"),
     )
 

@@ -35,7 +35,7 @@ class Pair:
     archive: str
     src: str
     tgt: str
-    form: str = "lines"  # key of FORMS in unpack.py
+    form: str = "lines"  # key of LINE_FILTERS in unpack.py
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,7 @@ def fetch(archive: Archive, file: Path, url: str, work: Work) -> dict[str, Any]:
             file_.truncate()
             shutil.copyfileobj(source, file_)
     elif not (re.match("https?://[^/]", url) and url.isascii()):
-        raise UserError(f"--mirror: expected a folder, http:// or https:// and a host in ASCII; got {url[:200]}")
+        raise UserError(f"--mirror: expected a folder, or an http:// or https:// URL in ASCII; got {url[:200]}")
     else:
         failures = 0
         while True:

@@ -80,7 +80,7 @@ def prepare_dataset(
     open_own_folder(out, BEGUN, TEXTS, ignored=IGNORED)
     for path, output in product(user_paths, out.rglob("*")):
         if output.exists() and output.samefile(path):
-            raise UserError(f"{path}: expected a text outside --out; got an output file, {output}; try another --out")
+            raise UserError(f"{path}: expected a text outside the output folder; got {output}; try another --out")
     settings = replace(
         settings,
         tokenizer=settings.tokenizer or dataset.tokenizer,

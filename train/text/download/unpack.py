@@ -24,9 +24,11 @@ ATTRIBUTE_TYPES = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE,
 TEXT_TAG = re.compile(r"</?(title|description)>")
 
 
-class Entry(tarfile.TarInfo):
-    """A header of an archive. tarfile itself would read names, attributes and sparse-file maps of any size into
-    memory."""
+class BoundedHeader(tarfile.TarInfo):
+    """A header of an archive, of limited size.
+
+    Without the limit, tarfile reads names, attributes and sparse-file maps of any size into memory.
+    """
 
     @classmethod
     def frombuf(cls, *args: Any) -> Any:
@@ -36,18 +38,22 @@ class Entry(tarfile.TarInfo):
         return entry
 
 
-def segments(lines: Iterator[str]) -> Iterator[str]:
+def sgml_segments(lines: Iterator[str]) -> Iterator[str]:
     """Yield the sentences of a WMT or IWSLT test set from its SGML or XML, line by line as sacreBLEU does."""
     return (" ".join(SEGMENT.sub(r"\1", line).split()) for line in lines if line.lstrip().startswith("<seg "))
 
 
-def tags(lines: Iterator[str]) -> Iterator[str]:
+def untagged_lines(lines: Iterator[str]) -> Iterator[str]:
     """Yield the sentences of IWSLT's training text, including titles and descriptions but no other tagged lines."""
     plain = (TEXT_TAG.sub("", line).strip() for line in lines)
     return (line for line in plain if not line.startswith("<"))
 
 
-FORMS: dict[str, Callable[[Iterator[str]], Iterator[str]]] = {"lines": iter, "segments": segments, "tags": tags}
+LINE_FILTERS: dict[str, Callable[[Iterator[str]], Iterator[str]]] = {
+    "lines": iter,
+    "segments": sgml_segments,
+    "tags": untagged_lines,
+}
 
 
 def read_pairs(pair: Pair, folder: Path) -> Iterator[tuple[str, str]]:
@@ -58,7 +64,7 @@ def read_pairs(pair: Pair, folder: Path) -> Iterator[tuple[str, str]]:
     archive = folder / pair.archive if pair.archive else None
     with open_member(archive, pair.src) as src, open_member(archive, pair.tgt) as tgt:
         attempt = f"deleting {archive} to download it again" if archive else "downloading or copying it again"
-        sides = [FORMS[pair.form](decode_lines(file, f"{archive or ''}:{member}".lstrip(":"), attempt))
+        sides = [LINE_FILTERS[pair.form](decode_lines(file, f"{archive or ''}:{member}".lstrip(":"), attempt))
                  for file, member in ((src, pair.src), (tgt, pair.tgt))]  # fmt: skip
         number = -1
         for number, (a, b) in enumerate(zip_longest(*sides)):
@@ -81,7 +87,7 @@ def open_member(archive: Path | None, member: str) -> Iterator[IO[bytes]]:
         return
     try:
         # Only gzip: 10 KB of bzip2 can decompress to gigabytes in one step.
-        with tarfile.open(archive, "r|" if archive.suffix == ".tar" else "r|gz", tarinfo=Entry) as tar:
+        with tarfile.open(archive, "r|" if archive.suffix == ".tar" else "r|gz", tarinfo=BoundedHeader) as tar:
             for n_entries, entry in enumerate(tar):
                 if n_entries == MAX_ENTRIES:
                     raise tarfile.ReadError(f"more than {MAX_ENTRIES:,} entries")

@@ -5,20 +5,27 @@ const ROW = 84, // from one step to the next, if the window has room for all ste
   GAP = 18, // between the boxes of two steps, at least
   NEXT = 8, // between the lines of a step
   LETTERS = [16, 15, 14, 13], // the largest with which every step takes one line, or the smallest
+  PRESENTED = 1.4, // the enlargement of a presentation (page.css)
   WIDEST = 200; // maximum width of a box; a longer token is cut
 const ruler = document.createElement("canvas").getContext("2d");
+const lengths = new Map(); // of the texts of the latest search, because each is measured several times in a drawing
 const lengthOf = (text, size) => {
-  ruler.font = `${size}px system-ui, sans-serif`; // like .drawing in page.css
-  return ruler.measureText(text).width;
+  const key = `${size} ${text}`;
+  if (!lengths.has(key)) {
+    ruler.font = `${size}px system-ui, sans-serif`; // like .drawing in page.css
+    lengths.set(key, ruler.measureText(text).width);
+  }
+  return lengths.get(key);
 };
 
 // The path of an edge that passes other lines of boxes in the gaps between them: from a parent at `from` down to
 // `bottom`, the end of its step, and from `top`, the start of the next step, down to a child at `to`. A gap has a lane for
-// the edges that leave the box on its left, and one for the edge that arrives at the box on its right.
-function edge([px, from], [x, to], bottom, top, pitch) {
+// the edges that leave the box on its left, and one for the edge that arrives at the box on its right. `below` and
+// `above`: the number of lines of boxes below the parent in its step, and above the child in its step.
+function edge([px, from], [x, to], bottom, top, pitch, below, above) {
   const lane = pitch / 2 - 2.5,
-    leave = from < bottom ? px + lane : px,
-    arrive = to > top ? x - lane : x;
+    leave = below ? px + lane : px,
+    arrive = above ? x - lane : x;
   const middle = (bottom + top) / 2;
   return [
     `M${px} ${from}`,
@@ -85,6 +92,7 @@ export function start(section) {
   document.addEventListener("translated", ({ detail }) => {
     answer = detail.answer;
     search = answer.beam;
+    lengths.clear();
     selected = search.won[0] ?? -1;
     draw();
     tables();
@@ -117,44 +125,55 @@ export function start(section) {
     }
     // boxes as wide as the longest token; a step takes one line, or as many as it needs
     const shown = rows.flat(),
+      count = rows.length - 1,
       margin = 62,
-      available = Math.max(place.clientWidth / unit(), 240) - margin,
       largest = Math.max(...rows.filter(Boolean).map((row) => row.length));
-    // so high that all steps fit the window; in a low box, the score is next to the token
-    const count = rows.length - 1,
-      high = (innerHeight - place.getBoundingClientRect().top - scrollY) / unit() - 40;
     const longest = (size, isFlat) =>
       Math.max(...shown.map((i) => lengthOf(search.nodes[i].label, size) + (isFlat ? besideLabel(search.nodes[i]) : 0)));
-    const narrowest = (size, isFlat) =>
-      Math.min(WIDEST, Math.max(56, longest(size, isFlat) + 12)) + (isFlat ? 14 : 10);
-    const linesOf = (size, isFlat) => Math.ceil(largest / Math.max(1, Math.floor(available / narrowest(size, isFlat))));
-    const lines = linesOf(LETTERS.at(-1), false); // of a step, as few as possible
-    const fitting = (isFlat) => LETTERS.find((size) => linesOf(size, isFlat) === lines);
-    const isFlat = high / count / lines < 64 && Boolean(fitting(true)),
-      size = fitting(isFlat),
-      [least, lowest] = isFlat ? [42, 24] : [56, 38], // of a step of one line, and of a box
-      perStep = Math.min(ROW, Math.max(least, high / count - (lines - 1) * (lowest + NEXT))),
+    const least = [false, true].map((isFlat) =>
+      LETTERS.map((size) => Math.min(WIDEST, Math.max(56, longest(size, isFlat) + 12)) + (isFlat ? 14 : 10)),
+    );
+    const narrowest = (size, isFlat) => least[Number(isFlat)][LETTERS.indexOf(size)];
+    // so high that all steps fit the window; in a low box, the score is next to the token. `px`: see `unit`
+    const layout = (px) => {
+      const available = Math.max(place.clientWidth / px, 240) - margin,
+        high = (innerHeight - place.getBoundingClientRect().top - scrollY) / px - 40;
+      const linesOf = (size, isFlat) => Math.ceil(largest / Math.max(1, Math.floor(available / narrowest(size, isFlat))));
+      const lines = linesOf(LETTERS.at(-1), false); // of a step, as few as possible
+      const fitting = (isFlat) => LETTERS.find((size) => linesOf(size, isFlat) === lines);
+      const isFlat = high / count / lines < 64 && Boolean(fitting(true)),
+        size = fitting(isFlat),
+        [lowestStep, lowest] = isFlat ? [42, 24] : [56, 38], // of a step of one line, and of a box
+        perStep = Math.min(ROW, Math.max(lowestStep, high / count - (lines - 1) * (lowest + NEXT))),
+        most = Math.ceil(largest / lines), // boxes per line
+        pitch = Math.max(Math.min(360, available / most), narrowest(size, isFlat)),
+        width = margin + Math.max(available, most * pitch);
+      const isFitting = lines === 1 && count * perStep <= high;
+      return { px, isFlat, size, perStep, most, pitch, width, isFitting };
+    };
+    // in a presentation, letters as small as without it rather than steps below the window
+    const enlarged = "presenting" in document.documentElement.dataset ? PRESENTED : 1;
+    const layouts = [enlarged, (enlarged + 1) / 2, 1].map((times) => layout((times / enlarged) * unit()));
+    const { px, isFlat, size, perStep, most, pitch, width } = layouts.find((one) => one.isFitting) ?? layouts[0],
       H = Math.min(50, perStep - GAP), // of a box
-      most = Math.ceil(largest / lines), // boxes per line
-      pitch = Math.max(Math.min(360, available / most), narrowest(size, isFlat)),
-      width = margin + Math.max(available, most * pitch),
       w = pitch - 10;
-    const at = new Map([[-1, [margin + (most * pitch) / 2, 8]]]),
+    const at = new Map([[-1, [margin + (most * pitch) / 2, 8, 0]]]),
+      lineOf = (k) => Math.floor(k / most), // of the box k of a step
       tops = [], // the middle of the first line of each step
       bottoms = [12]; // the lower edge of the last line of each step
     let height = 24;
     rows.forEach((row, step) => {
       tops[step] = height + perStep / 2;
       row.forEach((i, k) =>
-        at.set(i, [margin + ((k % most) + 0.5) * pitch, tops[step] + Math.floor(k / most) * (H + NEXT)]),
+        at.set(i, [margin + ((k % most) + 0.5) * pitch, tops[step] + lineOf(k) * (H + NEXT), lineOf(k)]),
       );
-      height += perStep + Math.floor((row.length - 1) / most) * (H + NEXT);
+      height += perStep + lineOf(row.length - 1) * (H + NEXT);
       bottoms[step] = height - (perStep - H) / 2;
     });
     const svg = el("svg", {
       viewBox: `0 0 ${width} ${height}`,
-      width: width * unit(),
-      height: height * unit(),
+      width: width * px,
+      height: height * px,
       role: "group",
       "data-name": "search-tree",
       "aria-label":
@@ -162,11 +181,13 @@ export function start(section) {
         "the path to the best one is drawn as a thick line. Arrow keys move between hypotheses.",
     });
     rows.forEach((row, step) => svg.append(el("text", { x: 0, y: tops[step] + 4, class: "tick" }, `step ${step}`)));
-    for (const [i, [x, y]] of at) {
+    for (const [i, [x, y, above]] of at) {
       if (i < 0) continue;
       const { parent, length } = search.nodes[i],
-        [px, py] = at.get(parent) ?? at.get(-1);
-      const d = edge([px, py + (parent < 0 ? 4 : H / 2)], [x, y - H / 2], bottoms[length - 1], tops[length] - H / 2, pitch);
+        [fromX, fromY, line] = at.get(parent) ?? at.get(-1),
+        below = lineOf((rows[length - 1]?.length ?? 1) - 1) - line;
+      const from = [fromX, fromY + (parent < 0 ? 4 : H / 2)];
+      const d = edge(from, [x, y - H / 2], bottoms[length - 1], tops[length] - H / 2, pitch, below, above);
       svg.append(el("path", { d, class: "edge", "data-edge": i }));
     }
     for (const [i, [x, y]] of at) {

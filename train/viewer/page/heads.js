@@ -107,7 +107,7 @@ function block(kind, grid, [row, column], off, open) {
       el("span", { class: "of top" }, `head ${h}`, el("span", { class: "names columns" })),
     ),
     ...Array.from({ length: layers }, (_, l) => [
-      el("span", { class: "of side" }, el("span", {}, `layer ${l}`), el("span", { class: "names rows" })),
+      el("span", { class: "of side" }, el("span", { class: "layer-name" }, `layer ${l}`), el("span", { class: "names rows" })),
       ...buttons.slice(l * heads, (l + 1) * heads),
     ]).flat(),
     ...(masked ? [hatched(grid, decode(masked))] : []),
@@ -153,6 +153,10 @@ function nameTokens(place, heads, rows, columns) {
     isWide = !fits && kind === all.firstElementChild && hasRoom(all.clientWidth),
     isNamed = fits || isWide;
   kind.classList.toggle("wide", isWide);
+  // a row that is lower than the upright name of its layer gets a short name
+  const isFlat = place.querySelector(".side").clientHeight < 4 * letter;
+  place.classList.toggle("flat", isFlat);
+  place.querySelectorAll(".layer-name").forEach((one, l) => (one.textContent = isFlat ? `L${l}` : `layer ${l}`));
   if (place.classList.contains("named") === isNamed) return;
   place.classList.toggle("named", isNamed);
   for (const [side, labels] of Object.entries({ rows, columns }))
@@ -249,9 +253,9 @@ function describe({ confidence, entropy, distance }, kind) {
   return `mean maximum weight ${maximum}, entropy ${bits} bits${kind === "cross" ? "" : `, distance ${far} tokens`}`;
 }
 
-// One head of an answer: its weights as a table, lines between tokens, and a button to ablate it. `focus` selects what
-// gets the focus.
-export async function openHead(place, answer, name, toggle, focus = "h3") {
+// One head of an answer: its weights as a table, lines between tokens, and a button to ablate it, next to the effect.
+// `focus` selects what gets the focus.
+export async function openHead(place, answer, name, { toggle, effect }, focus = "h3") {
   const [kind, layer, head] = name.split(".");
   place.dataset.head = name;
   const query = { translation: answer.translation, kind, layer: Number(layer), head: Number(head) };
@@ -269,7 +273,7 @@ export async function openHead(place, answer, name, toggle, focus = "h3") {
   place.replaceChildren(
     el("h3", { tabindex: -1 }, `Head ${name}`),
     el("p", {}, `This head: ${describe(opened, kind)}.`),
-    ...(recorded ? [] : [el("p", { class: "row" }, button)]),
+    ...(recorded ? [] : [el("p", { class: "row" }, button, el("span", { class: "effect" }, effect))]),
     el(
       "p",
       { class: "soft" },

@@ -1,5 +1,5 @@
 // A matrix as colored cells on a canvas, with headers, a legend, and the value under the pointer or the cursor.
-import { bytes, el, level, maskedColors, minus, number, pixelScale, scale } from "./parts.js";
+import { bytes, el, inkOn, level, maskedColors, minus, number, pixelScale, scale } from "./parts.js";
 
 const NARROWEST = 2, // CSS pixels per column; wider matrices scroll
   WIDEST = 3.4, // maximum width of a column, in letter heights
@@ -13,9 +13,9 @@ const ruler = document.createElement("canvas").getContext("2d");
 const sizes = new ResizeObserver((entries) => {
   const attached = entries.filter(({ target }) => target.isConnected); // others have no style
   if (!attached.length) return;
-  const { fontSize, fontFamily } = getComputedStyle(attached[0].target);
+  const styles = attached.map(({ target }) => getComputedStyle(target)).map(({ fontSize, fontFamily }) => [fontSize, fontFamily]);
   const resized = attached
-    .filter(({ target, contentRect }) => target.firstChild.fit(contentRect.width, fontSize, fontFamily))
+    .filter(({ target, contentRect }, i) => target.firstChild.fit(contentRect.width, ...styles[i]))
     .map(({ target }) => target.firstChild);
   const inWindow = resized.map((canvas) => canvas.getBoundingClientRect().top < innerHeight);
   resized.forEach((canvas, i) => (inWindow[i] ? canvas.redraw() : later.observe(canvas)));
@@ -137,7 +137,7 @@ export function matrix({
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);
     const context = canvas.getContext("2d"),
-      colors = scale();
+      inks = scale().map(inkOn);
     context.scale(ratio, ratio);
     context.font = `${size}px ${fontFamily}`;
     context.textBaseline = "middle";
@@ -183,9 +183,8 @@ export function matrix({
       for (let i = 0; i < down; i++) {
         for (let j = 0; j < across; j++) {
           if (isHatched(i * across + j)) continue;
-          const value = values[i * across + j],
-            [r, g, b] = colors[level(value, most)];
-          context.fillStyle = 0.3 * r + 0.59 * g + 0.11 * b > 140 ? "#000" : "#fff";
+          const value = values[i * across + j];
+          context.fillStyle = inks[level(value, most)];
           context.fillText(
             inCell(value, numbers.digits),
             left + (j + 0.5) * cellWidth,
@@ -256,7 +255,7 @@ export function matrix({
     if (i >= 0 && j >= 0 && i < down && j < across) read(i, j);
   });
   sizes.observe(box);
-  return el(
+  const figure = el(
     "figure",
     { class: across > (Array.isArray(columns) ? 8 : 40) ? "matrix wide" : "matrix" },
     el(
@@ -270,6 +269,9 @@ export function matrix({
     box,
     readout,
   );
+  figure.style.setProperty("--down", down); // the letters of a small matrix grow in a presentation
+  figure.style.setProperty("--across", across);
+  return figure;
 }
 
 // A pattern of diagonal lines, repeated every n pixels.
@@ -294,11 +296,11 @@ function compact(x, most, digits) {
   if (size < 0.5 * 10 ** -digits && (size === 0 || most >= 0.1)) return "0";
   const isPlain = size < 1000 && size >= 0.5 * 10 ** -digits,
     places = Math.max(0, size < 10 ? digits : size < 100 ? digits - 1 : 0);
-  let text = isPlain ? x.toFixed(places) : x.toExponential(0).replace("e+", "e");
-  // a probability just below 1 does not become 1
-  if (most <= 1 && size < 1 - 1e-6 && Math.abs(text) === 1) text = text.replace("1", "0").replace(/(?<=\..*)0/g, "9");
-  const brief = most <= 1 ? (Number(text) === 1 ? "1" : text.replace("0.", ".")) : text;
-  return minus(brief);
+  const text = isPlain ? x.toFixed(places) : x.toExponential(0).replace("e+", "e");
+  if (most > 1) return minus(text);
+  if (Math.abs(text) !== 1) return minus(text.replace("0.", "."));
+  const rest = size >= 1 - 1e-6 ? "" : digits > 1 ? ".0" : "."; // a probability just below 1 is not "1"
+  return minus(text.replace(/\.0+$/, "")) + rest;
 }
 
 function largest(values) {

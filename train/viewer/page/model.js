@@ -9,10 +9,11 @@ import { introduction } from "./introduction.js";
 import { openBlock } from "./block.js";
 import { modelFigure, stackName } from "./figure.js";
 
-const PLAY = () => ["▶ Play", el("span", { class: "longer" }, " the walk")];
-const PAUSE = () => ["Pause", el("span", { class: "longer" }, " the walk")];
+const PLAY = () => ["▶ Play", el("span", { class: "longer" }, " all")];
+const PAUSE = () => ["Pause"];
 const detail = (text) => el("span", { class: "detail" }, text); // hidden in a presentation without room for it
 const SECONDS = 5; // for each block of the walk
+const isPresenting = () => "presenting" in document.documentElement.dataset;
 const isNarrow = () => matchMedia("(max-width: 60rem)").matches; // the panel is below the figure (page.css)
 const whenIdle = (work) => (window.requestIdleCallback ?? setTimeout)(work);
 
@@ -25,6 +26,7 @@ export function start(section, about) {
     answer = null,
     toggle = null, // ablates or restores a head
     isShown = false,
+    isAwaited = false, // whether the window scrolls to the open block once there is an answer
     closed = null, // the block that was closed by going back in the history
     fetched = new Map(), // blocks of `answer`, as promises, by name and head
     head = 0,
@@ -81,7 +83,8 @@ export function start(section, about) {
     if (section.hidden || defaultPrevented || target.matches("input, select, textarea")) return;
     if (key === "Escape" && at !== null) close();
     const pages = key === "PageUp" || (key === " " && event.shiftKey) ? -1 : key === "PageDown" || key === " " ? 1 : 0;
-    if (pages && at !== null && answer && !isNarrow() && !(key === " " && isPressedBySpace(target))) {
+    const canTurn = at !== null || (pages === 1 && isPresenting()); // the first page of a presentation begins the walk
+    if (pages && canTurn && answer && !isNarrow() && !(key === " " && isPressedBySpace(target))) {
       event.preventDefault();
       return turnPage(pages);
     }
@@ -98,8 +101,7 @@ export function start(section, about) {
 
   // The presentation hides the figure, which had the focus.
   function focusPanel() {
-    const isPresenting = "presenting" in document.documentElement.dataset;
-    if (isPresenting && at !== null && !section.hidden && document.activeElement.matches("body, .block, #present"))
+    if (isPresenting() && at !== null && !section.hidden && document.activeElement.matches("body, .block, #present"))
       panel.focus({ preventScroll: true });
   }
 
@@ -131,7 +133,7 @@ export function start(section, about) {
   function follow(wasShown) {
     const [, name, pass] = location.hash.split("/"),
       place = find(name, pass === "backward");
-    if (place >= 0 && place !== at) visit(place);
+    if (place >= 0 && place !== at) visit(place, isNarrow());
     else if (!name && at !== null && wasShown) close();
     else if (closed) focusBlock(closed); // going back has taken the focus
     else writeAddress();
@@ -166,7 +168,7 @@ export function start(section, about) {
     if (loaded.error) return panel.replaceChildren(el("p", { class: "error", role: "alert" }, loaded.error));
     flow = loaded;
     draw();
-    if (at === null || !fetched.has(keyOf(walk[at][0]))) open();
+    if (at === null || !fetched.has(keyOf(walk[at][0]))) open(isAwaited);
     section.dataset.flow = Math.round(performance.now());
     whenIdle(fetchAhead);
   }
@@ -275,8 +277,11 @@ export function start(section, about) {
 
   // Marks the open block, without drawing the figure again.
   function mark() {
-    for (const button of figure.querySelectorAll(".block"))
-      button.setAttribute("aria-pressed", String(at !== null && walk[at][0] === button.dataset.block));
+    for (const button of figure.querySelectorAll(".block")) {
+      const isOpen = at !== null && walk[at][0] === button.dataset.block;
+      button.setAttribute("aria-pressed", String(isOpen));
+      button.tabIndex = at === null || isOpen ? 0 : -1; // Tab leads from the open block to its panel
+    }
     const end = at === walk.length - 1 ? ", the end" : "",
       pass = backward ? "backward" : "forward";
     const state = !answer
@@ -313,6 +318,7 @@ export function start(section, about) {
 
   async function open(seen = false) {
     writeAddress();
+    isAwaited = seen && !answer;
     if (at === null || !answer)
       return show(
         "",

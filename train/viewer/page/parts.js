@@ -100,9 +100,10 @@ export function table(caption, head, rows, rowHeads = true) {
 
 export function collapsible(name, build) {
   // content built when it is opened, and rebuilt by `refresh` while it is open
-  const details = el("details", {}, el("summary", {}, name));
+  const content = el("div"), // apart from the summary, which keeps the focus
+    details = el("details", {}, el("summary", {}, name), content);
   details.refresh = () => {
-    if (details.open) details.replaceChildren(details.firstChild, build());
+    if (details.open) content.replaceChildren(build());
   };
   details.addEventListener("toggle", details.refresh);
   return details;
@@ -139,6 +140,12 @@ export const pixelScale = () => PIXELS[theme()]; // the same as pixels of an Ima
 // The lines are as faint in both themes, so that they do not stand out among the weights.
 const MASKED = { light: ["c3cede", "e8edf5"], dark: ["2a3340", "151a22"] };
 export const maskedColors = () => MASKED[theme()].map((hex) => `#${hex}`);
+// Black or white, whichever has the larger contrast to a color (WCAG 2).
+export const inkOn = (color) => {
+  const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+  const [r, g, b] = color.map((c) => linear(c / 255));
+  return (0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05) ** 2 > 1.05 * 0.05 ? "#000" : "#fff";
+};
 export const level = (value, most) => 127 + Math.round(127 * Math.min(1, Math.max(-1, value / (most || 1))));
 
 export function setTheme(name) {
@@ -174,7 +181,7 @@ export function bytes(base64) {
 export function stepByKeys(section, go) {
   document.addEventListener("keydown", (event) => {
     if (section.hidden || event.defaultPrevented || event.altKey || event.ctrlKey || event.metaKey) return;
-    if (event.target.matches("input, select, textarea, canvas[tabindex], .scroll, .scroll *")) return;
+    if (event.target.matches("input:not([type=checkbox]), select, textarea, canvas[tabindex], .scroll, .scroll *")) return;
     const by = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
     if (by === undefined) return;
     event.preventDefault();

@@ -21,8 +21,8 @@ export function start(button) {
   button.addEventListener("click", toggle);
   document.addEventListener("fullscreenchange", () => document.fullscreenElement || set(false));
   document.addEventListener("keydown", ({ key, target, ctrlKey, metaKey, altKey }) => {
-    if (key.toLowerCase() !== "f" || ctrlKey || metaKey || altKey || target.matches("input, select, textarea")) return;
-    toggle();
+    if (key.toLowerCase() !== "f" || ctrlKey || metaKey || altKey || target.matches("input:not([type=checkbox]), select, textarea")) return;
+    if (isOn() || button.checkVisibility()) toggle(); // a phone has no room for it
   });
   set(false);
   button.title = "Full screen with large text; the key F starts and ends it";

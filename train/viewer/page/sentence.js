@@ -1,5 +1,5 @@
 // The sentence that Model, Translate and Search tree show: the form, the running search, and the latest answer.
-import { ask, el, fixed, isInBanner, minus, recall, recorded, remember, searches } from "./parts.js";
+import { ask, el, fixed, isInBanner, minus, recall, recorded, remember, searches, short } from "./parts.js";
 
 const WORDS = {
   translation: {
@@ -26,9 +26,9 @@ const WORDS = {
   tagging: { label: "Sentence", button: "Tag", hint: "Words separated by spaces", same: "The tags are the same" },
 };
 
-// Fills `place`. Each answer is announced as the event "translated" with {answer, before, rerun, toggle}: `before` is the
-// answer without ablated heads, if known; `rerun(prefix, off)` asks again with forced first tokens and ablated heads;
-// `toggle(name)` ablates or restores a head and asks again. After an error, the latest answer stays.
+// Fills `place`. Each answer is announced as the event "translated" with {answer, before, rerun, toggle, effect}: `before` is
+// the answer without ablated heads, if known; `rerun(prefix, off)` asks again with forced first tokens and ablated heads;
+// `toggle(name)` ablates or restores a head and asks again; `effect` says what the ablation changes. After an error, the latest answer stays.
 export function start(place, about) {
   if (!about.model) return {};
   const { task, examples, beam: width, most_beam, alpha: exponent } = about.model,
@@ -147,7 +147,7 @@ export function start(place, about) {
     if (controller !== running) return;
     if (answer.error) {
       const reason = isInBanner(answer.error) ? [] : [answer.error.replace(/\.$/, "")]; // not twice
-      return fail([...reason, ...(shown ? [`The values are still those of "${shown.sentence}"`] : [])].join(". "));
+      return fail([...reason, ...(shown ? [`The values are still those of "${short(shown.sentence, 60)}"`] : [])].join(". "));
     }
     if (!off.length) baseline = { question, answer };
     remember(() => sessionStorage, key, sent);
@@ -160,6 +160,7 @@ export function start(place, about) {
     const { ids, ablated_heads: off, forced: n } = (shown = answer);
     const toggle = (name) =>
       rerun(ids.slice(0, n), off.includes(name) ? off.filter((one) => one !== name) : [...off, name]);
+    const effect = off.length && before ? comparison(answer, before) : "";
     const hadFocus = [forced, ablated].some((one) => one.contains(document.activeElement));
     forced.hidden = !n;
     forced.replaceChildren(
@@ -169,7 +170,7 @@ export function start(place, about) {
     ablated.hidden = !off.length;
     ablated.replaceChildren(
       el("strong", {}, `Without ${off.length === 1 ? "head" : "heads"} ${off.join(", ")}`),
-      ...(off.length && before ? [el("span", { id: "compare" }, comparison(answer, before))] : []),
+      ...(effect ? [el("span", { id: "compare" }, effect)] : []),
       ...(recorded ? [] : off).map((name) =>
         el("button", { type: "button", class: "restore", onclick: () => toggle(name) }, `Restore head ${name}`),
       ),
@@ -182,7 +183,7 @@ export function start(place, about) {
         : `${answer.text || words.empty}${task === "classification" ? `, probability ${answer.p[0].toFixed(4)}` : ""}${answer.finished ? "" : " (cut off at the maximum length)"}`;
     const settings = Object.entries(answer.settings).map(([name, value]) => `, ${name} ${minus(value)}`);
     kept.textContent = `${words.label}: ${answer.sentence}${settings.join("")}`;
-    document.dispatchEvent(new CustomEvent("translated", { detail: { answer, before, rerun, toggle } }));
+    document.dispatchEvent(new CustomEvent("translated", { detail: { answer, before, rerun, toggle, effect } }));
   }
 
   // Describes what the ablation changes.
@@ -191,7 +192,7 @@ export function start(place, about) {
     if (task === "text") return `${change("loss", -before.score, -answer.score)} nats per token.`;
     const difference = change("log-probability", before.log_probability, answer.log_probability);
     if (before.text === answer.text) return `${words.same}; ${difference}.`;
-    return `Without ablation: ${before.text || words.empty}; ${difference}.`;
+    return `${before.text || words.empty} → ${answer.text || words.empty}; ${difference}.`;
   }
 
   return {

@@ -13,19 +13,19 @@ export function start(section, about) {
     opened = null, // the name of the open head
     openHeadAgain = null;
   section.append(result);
-  document.addEventListener("translated", ({ detail: { answer, before, rerun, toggle } }) => {
+  document.addEventListener("translated", ({ detail: { answer, before, rerun, toggle, effect } }) => {
     if (answer.sentence !== shown?.sentence) opened = null;
     shown = answer;
     const focused = document.activeElement,
       isIn = (place) => result.querySelector(place)?.contains(focused);
     const [wasInHead, wasInOthers] = [isIn("#head"), isIn("#others")];
-    show(answer, before, rerun, toggle);
+    show(answer, before, rerun, toggle, effect);
     // the focus stays where the question was asked
     if (opened) openHeadAgain(wasInHead ? "#switch" : null);
     if (wasInOthers) result.querySelectorAll("button.token")[answer.forced - 1]?.focus();
   });
 
-  function show(answer, before, rerun, toggle) {
+  function show(answer, before, rerun, toggle, effect) {
     const off = answer.ablated_heads;
     const place = el("div", { class: "heads" }),
       panel = el("div", { id: "head" }),
@@ -41,7 +41,7 @@ export function start(section, about) {
     const changed = (i) => isAblated && before.target[i] !== answer.target[i];
     // the probability that an unchanged token has without ablation
     const change = (i) => (changed(i) ? " changed" : isAblated ? `, was ${before.p[i].toFixed(4)}` : "");
-    openHeadAgain = (focus) => openHead(panel, answer, opened, toggle, focus);
+    openHeadAgain = (focus) => openHead(panel, answer, opened, { toggle, effect }, focus);
     const { blocks, light } = grids(answer.heads, kinds, off, (name) => {
       opened = name;
       openHeadAgain();
