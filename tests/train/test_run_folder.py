@@ -220,6 +220,7 @@ EDITS = {
     "an earlier version": lambda text: text.replace(" Written by a training run.", ""),
     "version 0.2": lambda text: text.partition("\n")[2].replace(END, ""),
     "nothing": str,
+    "moved": lambda text: "",
 }
 
 
@@ -230,17 +231,23 @@ def test_a_run_killed_before_its_first_checkpoint_continues_beside_other_files(t
     run(text, out)
     for name in ("checkpoints", "metrics.jsonl"):
         (shutil.rmtree if name == "checkpoints" else os.unlink)(out / name)
-    (out / "config.toml").write_bytes(EDITS[edit]((out / "config.toml").read_text()).encode())
-    for reason in ["a folder with an edited config.toml"] * (edit != "nothing") + ["a folder with .nfs0001"]:
+    if content := EDITS[edit]((out / "config.toml").read_text()):
+        (out / "config.toml").write_bytes(content.encode())
+    else:
+        (out / "config.toml").rename(tmp_path / "config.toml")
+    for reason in ["a folder with an edited config.toml"] * (edit not in ("nothing", "moved")) + [
+        "a folder with .nfs0001"
+    ]:
         if reason.endswith(".nfs0001"):
             for name, content in others.items():
                 (out / name).write_text(content)
         before = files_of(out)
-        with pytest.raises(UserError, match=f"expected a new run folder; got {reason}.*; try --resume to continue the"):
+        attempt = "a new --out" if edit == "moved" else "--resume to continue the run in it, or a new --out"
+        with pytest.raises(UserError, match=f"expected a new run folder; got {reason}.*; try {attempt}"):
             run(text, out)
         assert files_of(out) == before
     run(text, out, resume=True)
-    for name in ("config.toml", "tokenizer.json", *others):
+    for name in ("config.toml",) * (edit != "moved") + ("tokenizer.json", *others):
         assert (out / name).read_bytes() == before[out / name]
     assert outcome(out) == outcome(uninterrupted)
 

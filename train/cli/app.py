@@ -201,9 +201,8 @@ def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) 
     other inputs and outputs of the command, or is inside the run of one of `models`."""
     from train.run.folder import is_inside_run
 
-    real = Path(os.path.realpath(path))
     for other in filter(None, (Path("/dev/stdin"), *others)):
-        is_same_new_file = not path.exists() and str(real) == os.path.realpath(other)
+        is_same_new_file = not path.exists() and os.path.realpath(path) == os.path.realpath(other)
         if is_same_new_file or path.is_file() and other.exists() and path.samefile(other):
             raise UserError(f"{path}: {REPLACES}")
     for model in models:

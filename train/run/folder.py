@@ -27,15 +27,14 @@ from typing import Any
 
 from train.errors import ReadError, UserError, plural
 from train.files import describe_path, disk_errors, make_folder, open_for_appending, open_for_reading, write_text
-from train.json_files import parse_json
+from train.json_files import parse_json, read_sealed
 from train.lock import FOLDERS, FolderLock, lock_folder
 from train.run.config import HEADER, RunConfig
 from train.run.replace import CHECKPOINT, existing_folder, finish_replacements, original_name, remove_partial
 from train.tasks.protocols import TextTokenizer
 
 LISTED = 5  # number of runs that a message lists
-CONTENTS = {"config.toml", "tokenizer.json", "data", "checkpoints", "log.txt"}
-CONTENTS |= {"metrics.jsonl", "metrics.csv", "tensorboard"}
+CONTENTS = {*"config.toml tokenizer.json data checkpoints log.txt metrics.jsonl metrics.csv tensorboard".split()}
 MARK = f"{HEADER} Written by a training run."  # the first line of config.toml in a run
 FILES = r"(config|tokenizer|log|metrics|meta)\.(toml|jsonl?|txt|csv)|lock|((src|tgt)\.)?(tokens|offsets)|left-out"
 LEFTOVER = re.compile(rf"\.({FILES}|\.?({CHECKPOINT})(\.replaced)?(\.old)?)\.partial|(src|tgt)\.tokens\.part-[0-9]+")
@@ -138,9 +137,11 @@ class RunFolder:
         """Raise UserError if there is already a run and `resume` is False, or no run and `resume` is True."""
         if self.is_unfinished() or (self.steps() if resume else self.is_new()):
             return
-        if not resume or self.weights() or not self.config_file.exists():
+        has_arrays = any(map(read_sealed, self.path.glob("data/*/meta.json")))  # which only a run writes
+        if not resume or self.weights() or not (has_arrays or self.config_file.exists()):
             raise self.already_exists_error(resume)
-        self.load_config()  # raises UserError, which names the line
+        if self.config_file.exists():
+            self.load_config()  # raises UserError, which names the line
 
     def already_exists_error(self, resume: bool = False) -> UserError:
         """Return the error for a path that is not a new run folder or, with `resume`, not a run."""
