@@ -113,8 +113,8 @@ class RunConfig:
             raise UserError(f"{place}: expected TOML; got '{one_line(reason)}'; try {advice}") from None
         if complete and (tables.keys() < SECTIONS.keys() or HEADER in text and END not in text):
             raise UserError(
-                f"{path}: expected the complete configuration of a run, with the tables {', '.join(SECTIONS)} and the "
-                f"last line {END!r}; got a truncated file; try restoring a backup"
+                f"{path}: expected the complete configuration of a run, with the tables {', '.join(SECTIONS)}"
+                f"{f' and the last line {END!r}' if HEADER in text else ''}; got a truncated file; try restoring a backup"
             )
         return cls.from_dict(tables, settings, source=str(path))
 
