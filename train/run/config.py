@@ -114,7 +114,7 @@ class RunConfig:
         if complete and (tables.keys() < SECTIONS.keys() or HEADER in text and END not in text):
             raise UserError(
                 f"{path}: expected the complete configuration of a run, with the tables {', '.join(SECTIONS)}"
-                f"{f' and the last line {END!r}' if HEADER in text else ''}; got a truncated file; try restoring a backup"
+                f"{f' and the last line {END!r}' if HEADER in text else ''}; got a truncated file; try a backup"
             )
         return cls.from_dict(tables, settings, source=str(path))
 
