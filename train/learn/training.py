@@ -263,7 +263,7 @@ def check_best_metric(config: RunConfig, task: Task, texts: Texts) -> None:
         return
     if metric not in metrics:
         expected = f"{' or '.join(metrics)} for the task {task.name}"
-        raise UserError(f"train.best_metric: expected {expected}; got {metric}")
+        raise UserError(f"train.best_metric: expected {expected}; got {metric}; try best_metric = loss")
     if "valid" not in texts:
         expected = f"a validation text on which to measure {metric}"
         raise UserError(f"train.best_metric: expected {expected}; got no file; try {option}")
