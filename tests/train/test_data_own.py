@@ -184,7 +184,7 @@ def test_a_text_inside_the_folder_to_write_is_refused(text, tmp_path, capfd, nam
     shutil.copy(text / "train.en", mine)
     files = [f"--train-src={mine}", f"--train-tgt={text / 'train.de'}"]
     assert main(["data", "own", *files, "--vocab-size=265", f"--out={tmp_path / 'out'}"]) == 2
-    assert f"{mine}: expected a text outside the output folder; got" in capfd.readouterr().err
+    assert f"{mine}: expected a text outside the output folder; got {mine}; try another --out" in capfd.readouterr().err
     assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == [mine]
 
 
