@@ -207,7 +207,7 @@ def format_duration(seconds: float) -> str:
 
 def format_figure(score: float) -> str:
     """Return a score or perplexity with two decimals; the perplexity of a diverged model with three digits."""
-    return f"{score:{'.2f' if score < 1e6 else '.3g'}}"
+    return ">1e+300" if score > 1e300 else f"{score:{'.2f' if score < 1e6 else '.3g'}}"
 
 
 def format_rate(rate: float) -> str:

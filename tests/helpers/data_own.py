@@ -6,10 +6,11 @@ SIDES = (("src", "en"), ("tgt", "de"))
 
 
 def prepare(text, out, *options, part="train", valid="valid"):
-    """Run `data own` on the texts of a folder; return its exit status."""
+    """Run `data own` on the texts of a folder; return its exit status. An option of `options` replaces the default."""
     files = [f"--train-{side}={text}/{part}.{language}" for side, language in SIDES]
     files += [f"--valid-{side}={text}/{valid}.{language}" for side, language in SIDES] if valid else []
-    return main(["data", "own", *files, "--vocab-size=265", "--keep-duplicates", f"--out={out}", *options])
+    size = [] if any(option.startswith("--vocab-size") for option in options) else ["--vocab-size=265"]
+    return main(["data", "own", *files, *size, "--keep-duplicates", f"--out={out}", *options])
 
 
 def contents(folder):

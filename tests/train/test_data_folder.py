@@ -259,7 +259,7 @@ def test_bad_folders_are_rejected_on_one_line(own, tmp_path, capfd, damage, opti
 
 def test_unequal_files_are_reported_before_a_vocabulary_is_learned(text, tmp_path, capfd):
     (tmp_path / "short").write_text("one line\n")
-    texts = [f"--{part}-{side}={text}/{part}.{language}" for part in ("train", "valid") for side, language in SIDES]
+    texts = [f"--train-src={text}/train.en", f"--train-tgt={text}/train.de", f"--valid-tgt={text}/valid.de"]
     assert main(["train", "tiny", *texts, f"--valid-src={tmp_path / 'short'}", f"--out={tmp_path / 'run'}"]) == 2
     err = capfd.readouterr().err
     assert "expected equal numbers of lines" in err and "got 1 and 5" in err and "training a" not in err
@@ -312,6 +312,20 @@ def test_separate_vocabularies_and_one_tokenizer_conflict(own, text, tmp_path, c
     assert 'or data.tokenizer = "bpe", which trains a new tokenizer' in capfd.readouterr().err
 
 
+def test_a_configuration_without_texts_resumes_a_run_on_a_folder(own, tmp_path, capfd):
+    file, out = tmp_path / "my.toml", tmp_path / "run"
+    named = [option.removeprefix("--set=") for option in (*SMALL, *SHORT)]
+    file.write_text(RunConfig.from_dict({}, ["model.preset=tiny", *named]).dump())
+    assert main(["train", str(file), "--data", str(own), "--out", str(out)]) == 0
+    for steps in (2, 3):
+        assert main(["train", str(file), "--resume", "--out", str(out), f"--set=train.max_steps={steps}"]) == 0
+        assert RunFolder(out).steps()[-1].name == f"step-{steps}"
+    assert RunFolder(out).load_config().data.prepared == str(own / "prepared")
+    capfd.readouterr()
+    assert main(["train", str(file), "--resume", "--out", str(out), "--set=train.seed=9"]) == 2
+    assert "train.seed" in capfd.readouterr().err
+
+
 def test_values_that_the_folder_replaces_are_named(own, tmp_path, capfd):
     named = ["model.preset=tiny", "data.vocab_size=4000", "data.max_length=99"]
     config = RunConfig.from_dict({}, named)
@@ -324,8 +338,6 @@ def test_values_that_the_folder_replaces_are_named(own, tmp_path, capfd):
     assert train(own, tmp_path / "b") == 0 and "as configured" not in capfd.readouterr().err
     assert train(own, tmp_path / "c", "--set=data.vocab_size=300") == 2
     assert f"data.vocab_size: expected 270, the size of the tokenizer in {own}; got 300; try" in capfd.readouterr().err
-    assert main(["train", str(tmp_path / "my.toml"), "--resume", "--out", str(tmp_path / "run")]) == 2
-    assert f"--resume: expected the run's text files; got {tmp_path / 'my.toml'}" in capfd.readouterr().err
 
 
 # ---- held-out text

@@ -158,6 +158,25 @@ def test_a_refused_command_removes_only_what_it_wrote(text, tmp_path, monkeypatc
     assert {path.name for path in out.rglob("*") if path.is_file()} == {"x", "notes.txt", ".report.partial"}
 
 
+@pytest.mark.parametrize(
+    ("line", "options", "removed", "remedy"),
+    [
+        ("Это дом", (), "0 length ratio, 1 not Latin", "--keep-scripts"),
+        ("one two", ("--max-words=1",), "1 too long, 0 length ratio", "--max-words 0"),
+        ("one or two", ("--max-ratio=1",), "1 length ratio, 0 not Latin", "--max-ratio 0"),
+        ("Это дом", ("--hold-out=1",), "0 length ratio, 1 not Latin", "--keep-scripts"),
+    ],
+)
+def test_a_text_of_which_nothing_is_left_is_refused_with_the_reason(tmp_path, capfd, line, options, removed, remedy):
+    for name, text in (("src", f"{line}\n"), ("tgt", "two\n")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    files = [f"--train-{side}={tmp_path / side}" for side in ("src", "tgt")]
+    assert main(["data", "own", *files, *options, f"--out={tmp_path / 'out'}"]) == 2
+    err = capfd.readouterr().err.splitlines()[-1]
+    assert "train: expected at least one pair; got 0 of 1 after cleaning, which removed 0 empty, " in err
+    assert removed in err and err.endswith(f"; try {remedy}")
+
+
 @pytest.mark.parametrize("name", ["begun.json", ".begun.json.partial", "notes/train.en"])
 def test_a_text_inside_the_folder_to_write_is_refused(text, tmp_path, capfd, name):
     mine = tmp_path / "out" / "downloads" / name

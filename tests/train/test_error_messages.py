@@ -43,7 +43,8 @@ def copy(uninterrupted, tmp_path):
         (["average", "RUN", "--last", "1,000"], "got 1,000; try 1000\n"),
         (["plan", "base", "--price", "12,345.5"], "got 12,345.5; try 12345.5\n"),
         (["translate", "--model", "RUN", "--beam", "5,000"], "got 5,000; try leaving --beam out\n"),
-        (["translate", "--model", "RUN", "--device", "tpu"], '--device: expected one of "cpu", "cuda"; got tpu; try'),
+        (["translate", "--model", "RUN", "--device", "tpu"], '--device: expected one of "cpu", "cuda"; got tpu\n'),
+        (["info", "base", "--device", "gpu"], "got gpu; try cuda\n"),
         (
             ["score", "--pairs", "a", "--model", "RUN"],
             "--pairs: expected SRC TGT; got 1 of 2 values before --model; try",
@@ -55,7 +56,7 @@ def copy(uninterrupted, tmp_path):
         ),
         (["translate", "--model", "--help"], "--model: expected RUN; got no value before --help; try --model RUN"),
         (["translate", "--input", "--model", "RUN"], "--input: expected F; got no value before --model; try --input F"),
-        (["info", "base", "--device", "x"], '--device: expected one of "cpu", "cuda"; got x; try c'),
+        (["info", "base", "--device", "x"], '--device: expected one of "cpu", "cuda"; got x\n'),
         (["info", "RUN", "--vocab-size", "5"], "--vocab-size applies only to presets and configuration files; "),
         (["plan", "RUN", "--vocab-size", "5"], "--vocab-size applies only to presets and configuration files; "),
         (["data", "own", "--out", "D", "--train-src=x", "--train-tgt=x", "--mirror=b"], "--mirror b has no effect"),

@@ -10,6 +10,7 @@ from tests.helpers.trainings import config, crash_after, one_line, outcome, run
 from train import UserError, train
 from train.cli import main
 from train.cli.info import describe
+from train.learn import training
 from train.learn.initial import freeze, initialize, select
 from train.learn.memory import count_trained, training_memory
 from train.run.checkpoint import load_checkpoint, load_model
@@ -50,6 +51,18 @@ def test_all_weights_or_those_that_match_are_copied(source):
         assert f"from {len(names)} of {len(expected)} parameters" in line
         for name, values in model.state_dict().items():
             assert np.array_equal(values, (expected if name in names else fresh)[name]), name
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"model": {"n_layers": 2}}, "train.init: expected the parameters"), ({"freeze": "*"}, "match all")],
+)
+def test_weights_that_do_not_fit_are_reported_before_the_text_is_encoded(
+    text, source, tmp_path, monkeypatch, changes, message
+):
+    monkeypatch.setattr(training, "prepare_corpora", None)
+    with pytest.raises(UserError, match=message):
+        start_from(text, source, tmp_path / "run", **changes)
 
 
 def test_an_older_checkpoint_is_used_if_the_newest_one_of_the_source_is_damaged(copied):

@@ -1,11 +1,16 @@
 """Names of keys in other programs and misspelled names lead to the key; other names lead nowhere."""
 
 import pytest
+import typer
 
 from train.cli import main
+from train.cli.app import COMMANDS, DEVICES, OTHER_OPTIONS, app, known_option
+from train.cli.main import load_commands
 from train.errors import UserError
-from train.run.config import RunConfig, suggest_setting
+from train.run.config import RunConfig, keys_of, suggest_setting
 from train.run.key_names import KEY_LIST, KEY_SYNONYMS, OTHER_UNITS, all_keys, suggest_key
+from train.run.keys import SECTIONS
+from train.run.value_names import OTHER_VALUES, suggest_value
 
 # Options of fairseq-train, of the configurations of JoeyNMT, OpenNMT-py and Marian, and of Hugging Face's models and
 # trainer: the key with the same meaning, and names that have no counterpart.
@@ -47,6 +52,7 @@ MEANINGS = {
     "search.alpha": "lenpen beam_alpha length_penalty",
     "search.max_extra": "max_output_length max_new_tokens max_len_b",
 }  # fmt: skip
+UNKNOWN = "expected an option of this command; got an unknown one"
 WITHOUT_COUNTERPART = """
     encoder_embed_path no_token_positional_embeddings adaptive_softmax_cutoff layernorm_embedding no_cross_attention
     encoder_layerdrop quant_noise_pq source_lang criterion sentence_avg warmup_init_lr min_lr stop_min_lr
@@ -113,3 +119,76 @@ def test_an_unknown_table_gets_a_suggestion_only_if_it_resembles_one(tables, hin
 def test_another_name_of_an_option_leads_to_the_option(capsys):
     assert main(["train", "tiny", "--out", "D", "--src", "x"]) == 2
     assert "--src: expected an option of this command; got an unknown one; try --train-src" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("translate", {"lenpen": "alpha", "length-penalty": "alpha", "path": "model", "checkpoint": "model"}),
+        ("translate", {"src": "input", "out": "output", "sampling-topk": "top-k", "nbest": "n-best"}),
+        ("score", {"hypothesis": "hyp", "tokenize": "metric", "confidence": "bootstrap", "input": "hyp"}),
+        ("train tiny", {"save-dir": "out", "restore-file": "resume, or --init RUN to copy only weights"}),
+    ],
+)
+def test_other_programs_names_of_an_option_lead_to_it(command, options, capsys):
+    for name, ours in options.items():
+        assert main([*command.split(), f"--{name}", "x"]) == 2
+        assert capsys.readouterr().err.endswith(f"--{name}: {UNKNOWN}; try --{ours}\n")
+    assert main([*command.split(), "--zzz", "x"]) == 2 and "No such option: --zzz; try npx" in capsys.readouterr().err
+
+
+def test_the_names_of_options_belong_to_existing_options():
+    load_commands(*COMMANDS)
+    commands = typer.main.get_command(app).commands.values()
+    options = [{name for parameter in command.params for name in parameter.opts} for command in commands]
+    for ours, names in OTHER_OPTIONS.items():
+        for name in names.split():
+            assert any(name not in own and known_option(name, own) == ours for own in options), (ours, name)
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("train tiny --out D", "--train-src"), ("data own --out D", "--train-tgt"), ("score --hyp x", "--ref"),
+        ("score", "--pairs"), ("translate --model x", "--input"), ("translate --model x", "--beam"),
+        ("average x", "--last"), ("info x", "--data"), ("plan base", "--price"), ("demo", "--out"),
+    ],
+)  # fmt: skip
+def test_a_repeated_option_is_an_error_unless_it_has_several_values(command, option, capsys):
+    for twice in ([option, "1", option, "1"], [f"{option}=1", option, "2"], [option, "1", f"{option}=2"]):
+        twice = [word for text in twice for word in ([text, "b"] if option == "--pairs" and text == "1" else [text])]
+        assert main([*command.split(), *twice]) == 2
+        assert f"{option}: expected it once; got it twice; try only one of them" in capsys.readouterr().err
+    assert main(["score", "--ref=a", "--hyp=b", "--metric=chrf", "--metric=x"]) == 2
+    assert "--metric: expected one of" in capsys.readouterr().err
+
+
+# Values of other programs, of a different sense or misspelled: the value of the key with that meaning, or none.
+VALUES = {
+    "model.tying": {"true": "all", "false": "none", "shared": "all", "nonne": "none", "some": None},
+    "data.vocabularies": {"joint": "shared", "separated": "separate", "true": "shared", "both": None},
+    "model.norm": {"prenorm": "pre", "pre-norm": "pre", "past": "post", "true": None},
+    "model.activation": {"swish": "silu", "prelu": None, "selu": None, "mish": None, "GELU": "gelu"},
+    "train.best_metric": {"perplexity": "loss", "ppl": "loss", "chrF": "chrf", "wer": None},
+    "train.schedule": {"polynomial": "linear", "inverse-sqrt": "inverse_sqrt", "none": "constant", "step": None},
+    "model.positions": {"relative": "shaw", "rope": "rotary", "absolute": None},
+}
+
+
+@pytest.mark.parametrize("key", VALUES)
+def test_other_programs_names_of_a_value_lead_to_it_and_others_nowhere(key):
+    name = key.partition(".")[2]
+    for value, meant in VALUES[key].items():
+        with pytest.raises(UserError) as error:
+            RunConfig.from_dict({}, [f"{key}={value}"])
+        assert str(error.value).endswith(f'; got "{value}"' + (f'; try {name} = "{meant}"' if meant else "")), value
+    with pytest.raises(UserError, match='got true; try tying = "all"$'):
+        RunConfig.from_dict({"model": {"tying": True}})
+
+
+def test_the_names_of_values_belong_to_existing_values_and_hide_none():
+    choices = {f.name: tuple(f.metadata["choices"]) for table in SECTIONS for f in keys_of(table).values()}
+    for key, values in OTHER_VALUES.items():
+        expected = choices.get(key, DEVICES.choices)
+        assert {*values} <= {*expected, ""} and not {*expected} & {*" ".join(values.values()).split()}
+        assert suggest_value(key, "zzzz", expected) == ""

@@ -210,10 +210,10 @@ def test_dropout_truncation_and_padding_of_foreign_files_are_disabled(tmp_path, 
     [
         (
             {"vocab_size": MIN_VOCAB_SIZE - 1},
-            f"data.vocab_size: expected at least {MIN_VOCAB_SIZE}, .* got {MIN_VOCAB_SIZE - 1}; try",
+            f"data.vocab_size: expected at least {MIN_VOCAB_SIZE} .* got {MIN_VOCAB_SIZE - 1}; try",
         ),
-        ({"kind": "unigram"}, "tokenizer: expected one of bpe, wordpiece; got 'unigram'; try"),
-        ({"pretokenizer": "chars"}, "pretokenizer: expected one of words, whitespace; got 'chars'; try"),
+        ({"kind": "unigram"}, "tokenizer: expected one of bpe, wordpiece; got 'unigram'"),
+        ({"pretokenizer": "chars"}, "pretokenizer: expected one of words, whitespace; got 'chars'"),
         ({"paths": ["no/such/file"]}, "no/such/file: expected a text file; got no such file; try"),
     ],
 )

@@ -361,3 +361,12 @@ def test_progress_is_plain_lines_without_a_terminal(text, tmp_path, capsys):
     shown = capsys.readouterr()
     assert "step 5/5" in shown.err and "tokens/s" in shown.err and " left" in shown.err and "\x1b" not in shown.err
     assert shown.out == ""
+
+
+def test_a_loss_far_above_that_of_uniform_probabilities_is_reported_once(text, tmp_path, capfd):
+    for out, peak_lr in ((tmp_path / "a", 1e5), (tmp_path / "b", 1e-3)):
+        run(text, out, peak_lr=peak_lr, warmup_steps=1, log_every=1, clip_norm=0.0, max_steps=8, validate_bleu=False)
+    logs = [(out / "log.txt").read_text() for out in (tmp_path / "a", tmp_path / "b")]
+    assert [log.count("times that of uniform probabilities") for log in logs] == [1, 0]
+    assert "; try train.peak_lr=2.5e+04, a larger train.warmup_steps" in logs[0]
+    assert "times that of uniform probabilities (5.67); try" in capfd.readouterr().err  # even without progress

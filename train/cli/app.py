@@ -2,8 +2,9 @@
 
 import inspect
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
@@ -36,6 +37,30 @@ COMMAND_SYNONYMS = {  # maps command names of other programs to our command for 
     **dict.fromkeys(("plot", "visualize"), "draw"),
     **dict.fromkeys(("show", "describe", "summary"), "info"),
 }
+OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, Marian and Hugging Face
+    "--model": "--path --checkpoint --ckpt --models --model-path",
+    "--input": "--src --source -i --text",
+    "--output": "-o --out --output-file --results-path",
+    "--hyp": "-i --input --hypothesis --hypotheses --sys --predictions",
+    "--ref": "--reference --references --refs --tgt --target",
+    "--metric": "-m --metrics --tokenize",
+    "--bootstrap": "--confidence --confidence-n --paired-bs-n",
+    "--baseline": "--paired-bs",
+    "--beam": "--beam-size --beams --num-beams -b",
+    "--alpha": "--lenpen --length-penalty --normalize",
+    "--n-best": "--nbest --num-return-sequences",
+    "--samples": "--sampling --sample --do-sample",
+    "--top-k": "--sampling-topk --topk --random-sampling-topk",
+    "--top-p": "--sampling-topp --topp --random-sampling-topp",
+    "--temperature": "--random-sampling-temp",
+    "--constrain": "--prefix --prefixes --prefix-size --tgt-prefix",
+    "--batch-tokens": "--max-tokens",
+    "--max-extra": "--max-len-a --max-len-b --max-length --max-new-tokens",
+    "--quiet": "-q --silent",
+    "--device cuda": "--gpu --cuda",
+    "--out": "--save-dir --output-dir --model-dir --save-model -o",
+    "--resume, or --init RUN to copy only weights": "--restore-file --resume-from-checkpoint --continue",
+}
 
 
 class Commands(TyperGroup):
@@ -63,15 +88,23 @@ class Application(Commands):
 
 
 def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
-    """Raise UserError if an option is followed by too few values, or is named like a configuration key, which only
-    --set can change."""
+    """Raise UserError if an option is followed by too few values, is repeated although it has one value, or is named
+    like an option of another program or like a configuration key, which only --set can change."""
     if "--out=" in args or ("--out", "") in pairwise(args):  # an unset variable of the shell
         raise UserError("--out: expected a path; got an empty one; try --out . for the current folder")
     options = {name: p for p in params if p.param_type_name == "option" for name in p.opts}
+    given: set[str] = set()
     for i, name in enumerate(args):
         if name == "--":
             return
         option, _, value = name.partition("=")
+        if option not in options and (attempt := known_option(option, options)):
+            raise UserError(f"{option}: expected an option of this command; got an unknown one; try {attempt}")
+        if option in given:  # click would ignore the first value
+            join = ", or a file that joins both texts (cat)" if option.endswith(("-src", "-tgt")) else ""
+            raise UserError(f"{option}: expected it once; got it twice; try only one of them{join}")
+        if option in options and not (options[option].is_flag or options[option].multiple):
+            given.add(option)
         if (
             option not in options
             and option.startswith("--")
@@ -96,6 +129,12 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
             got = f"{end} of {n} values" if n > 1 else "no value"
             before = f" before {following[end]}" if following[end:] else ""
             raise UserError(f"{name}: expected {metavar}; got {got}{before}; try {name} {metavar}")
+
+
+def known_option(name: str, options: Container[str]) -> str:
+    """Return the option among `options` that is called `name` in another program, or ""."""
+    ours = (our for our, names in OTHER_OPTIONS.items() if name in names.split())
+    return next((our for our in ours if re.split("[, ]", our)[0] in options), "")
 
 
 def convert_plainly(command: Any, ctx: Any) -> None:

@@ -71,7 +71,7 @@ def data(
 ) -> None:
     """Download, verify and clean a corpus, train its tokenizer, and write token arrays."""
     from train.text.download.catalog import NAMES, Dataset, Pair, dataset
-    from train.text.download.clean import Rules
+    from train.text.download.clean import Rules, describe_removed
     from train.text.download.prepare import Settings, prepare_dataset
     from train.text.tokenizer import KINDS, check_choice
 
@@ -112,9 +112,8 @@ def data(
         warn("interrupted; the same command continues")
         raise
     pairs, clean = manifest["pairs"], manifest["texts"]["train"]["counts"]["kept"]
-    removed = ", ".join(f"{pairs[reason]:,} {words}" for reason, words in REASONS.items())
     held_out = f" ({pairs['held_out']:,} of them held out)" if pairs["held_out"] else ""
-    print(f"{plural(pairs['read'], 'pair')} read, {clean:,} kept{held_out}; removed: {removed}")
+    print(f"{plural(pairs['read'], 'pair')} read, {clean:,} kept{held_out}; removed: {describe_removed(pairs)}")
     for part, array in manifest["arrays"].items():
         src, tgt = (array["tokens"][side] + array["kept"] for side in ("src", "tgt"))  # including EOS tokens
         outcomes = (array["too_long"], f"with more than {max_length} tokens"), (array["empty"], "with an empty side")
@@ -133,7 +132,3 @@ def data(
 
 
 TEXT_OPTIONS = "--train-src", "--train-tgt", "--valid-src", "--valid-tgt"
-
-REASONS = {  # maps a key of the manifest to its name in the output
-    "empty": "empty", "long": "too long", "ratio": "length ratio", "script": "not Latin", "duplicate": "duplicates",
-}  # fmt: skip

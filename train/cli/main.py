@@ -24,6 +24,7 @@ from train.cli.app import COMMANDS, app
 from train.cli.streams import BrokenOutput, guard_standard_streams
 from train.errors import UserError, one_line
 from train.files import CANNOT_WRITE, files_read
+from train.run.key_names import misspelled
 
 OUT_OF_MEMORY = "out of memory; try shorter lines, or a smaller train.batch_tokens or search.batch_tokens"
 # Fragments of the messages that NumPy, the dynamic linker and the tokenizers library (a Rust panic) print when memory
@@ -67,6 +68,8 @@ def run_command(argv: Sequence[str] | None) -> int:
     except UserError as error:
         return report_user_error(str(error))
     except CLICK_ERROR as error:  # unknown option or value of the wrong type; click's text has several lines
+        name, similar = getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ()
+        error.possibilities = misspelled(name, similar)  # click also lists less similar ones
         command = getattr(getattr(error, "ctx", None), "command_path", "npx-transformer")
         attempt = f"{command} --help"
         extra = re.search(r"unexpected extra argument\S* \((\S+?)[ )]", error.format_message())

@@ -16,7 +16,8 @@ from typing import Annotated, Any
 import typer
 
 from npx.ranges import NUMBERS, Range
-from train.errors import UserError, nearest
+from train.errors import UserError
+from train.run.value_names import suggest_value
 
 SEEDS, VOCABULARY = "[0, 4294967295]", "[5, 16777216]"
 
@@ -54,8 +55,10 @@ def checked_option(allowed: Range, **settings: Any) -> Any:
             name = parameter.opts[0]
             choices = tuple(allowed.choices)
             default = parameter.default if parameter.default is not None else f"leaving {name} out"
-            attempt = nearest(str(value), choices) if choices else allowed.without_commas(value) or default
-            raise UserError(f"{name}: expected {allowed.words()}; got {str(value)[:60]}; try {attempt}")
+            number = "" if choices else allowed.without_commas(value) or default
+            attempt = suggest_value(name[2:], value, choices) or number
+            got = f"{str(value)[:60]}{attempt and f'; try {attempt}'}"
+            raise UserError(f"{name}: expected {allowed.words()}; got {got}")
         return value
 
     if allowed.kind in NUMBERS:

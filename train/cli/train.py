@@ -102,6 +102,7 @@ def train(
     """Train a model (see train/learn/training.py); `texts` are keys of [data]."""
     from train.learn.training import train as run_training
     from train.run.config import to_toml
+    from train.run.folder import RunFolder
 
     use_device(device)
     paths = {name: path for name, path in texts.items() if path is not None}
@@ -122,16 +123,12 @@ def train(
         run_config, notes = use_data_folder(data, read, paths, init)
         for note in notes if not quiet else ():
             warn(note)
+    elif resume and config is not None and (out / "config.toml").exists():
+        run_config = use_data_of_run(RunFolder(out), run_config, read)
     task = TASKS[run_config.data.task]
     check_task_options(paths, run_config)
     if not resume:
         check_sides({change.partition("=")[0].strip() for change in changes}, task, run_config.data)
-    has_texts = any(getattr(run_config.data, name) for name in task.files["train"])
-    if resume and not has_texts and (out / "config.toml").exists():
-        raise UserError(
-            f"--resume: expected the run's text files; got {config}, which names none; try omitting {config}, because "
-            f"{out / 'config.toml'} is the configuration of the run"
-        )
     run_training(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")
 
 
@@ -163,6 +160,17 @@ def check_sides(changed: Collection[str], task: Task[Any, Any, Any], data: Any) 
                     f"{option(given[0])}: expected both sides of a text; got one, which would be paired with {file} "
                     f"from the configuration; try adding {option(name)} F"
                 )
+
+
+def use_data_of_run(run: Any, config: Any, read: Callable[[Mapping[str, Any]], Any]) -> Any:
+    """Return the configuration with which a run resumes, given one without a training text, as it is if --data named
+    the text of the run: the texts, the tokenizer and the keys that depend on them are those of the run."""
+    if any(getattr(config.data, name) for name in TASKS[config.data.task].files["train"]):
+        return config
+    data = run.load_config().data
+    texts = [name for names in TASKS[data.task].files.values() for name in names]
+    names = [name for name in (*texts, "tokenizer", "vocab_size", "max_length", "prepared") if getattr(data, name)]
+    return read({name: getattr(data, name) for name in names})
 
 
 def use_data_folder(

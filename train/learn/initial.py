@@ -4,7 +4,7 @@ Both select parameters by patterns: comma-separated names, in which `*` matches 
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -45,16 +45,21 @@ def select(key: str, patterns: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if any(fnmatchcase(name, part) for part in parts)]
 
 
-def freeze(model: Module, patterns: str) -> None:
-    """Exclude the parameters that match `patterns` from training. Raises UserError if none would remain."""
-    parameters = dict(model.named_parameters())
-    names = select("train.freeze", patterns, parameters)
-    if len(names) == len(parameters):
+def select_frozen(patterns: str, names: Collection[str]) -> list[str]:
+    """Return the names that match `patterns` of train.freeze. Raises UserError if none would remain."""
+    frozen = select("train.freeze", patterns, names)
+    if len(frozen) == len(names):
         raise UserError(
             "train.freeze: expected patterns that leave some parameters to train; got patterns that match all "
             f"{len(names)}; try fewer patterns"
         )
-    for name in names:
+    return frozen
+
+
+def freeze(model: Module, patterns: str) -> None:
+    """Exclude the parameters that match `patterns` from training. Raises UserError if none would remain."""
+    parameters = dict(model.named_parameters())
+    for name in select_frozen(patterns, parameters):
         parameters[name].requires_grad = False
 
 

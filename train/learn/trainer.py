@@ -208,6 +208,8 @@ class Trainer:
         if is_logged or s.step >= self.config.train.max_steps:
             scale = self.update.scale.value if self.update.scale.dynamic else None
             self.report.log_update(s, self.lr, self.norm, scale, self.world.size)
+            n_outputs = self.model.config.n_outputs or self.model.config.vocab_size
+            self.report.warn_of_divergence(s.loss, math.log(n_outputs), self.schedule.peak / 4)
         if is_logged:  # otherwise, the next log line of a resumed run includes these updates
             s.reset_window()
         if self._is_validation_due() and not signals.stop_requested and self._end_reason() != "max_hours":

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import npx
 from models import ARCHITECTURES, TransformerConfig
-from train.errors import UserError, nearest
+from train.errors import UserError
 from train.files import text_digest
 from train.json_files import open_own_folder, reject_links
 from train.learn.checkpointer import check_resumable
-from train.learn.initial import initialize, select
+from train.learn.initial import initialize, select, select_frozen
 from train.learn.memory import check_memory
 from train.learn.parallel.join import check_equal, check_equal_inputs, check_equal_run, join_ranks
 from train.learn.signals import reraise_lost_interrupts
@@ -110,14 +110,15 @@ def train(
                 check_resumable(run, tokenizer, texts)
             if world.rank == 0 and not has_own:
                 tokenizer.save(run.tokenizer_file)
+            shape = config.transformer_config(tokenizer.vocab_size, **tokenizer_fields(tokenizer, config))
+            check_memory(shape, t, precision)
+            model = shape.build(t.seed, precision.weight_dtype)
+            warnings: list[str] = []
+            if t.init and not (resume and run.steps()):  # before the text is encoded, which can take much longer
+                display.write(initialize(model, t.init, t.init_only, tokenizer, warnings.append))
             corpora = prepare_corpora(run, config, texts, tokenizer, display)
             with display.work("comparing the training and validation texts"):
-                warnings = check_held_out(texts) if world.rank == 0 and not resume else []
-        shape = config.transformer_config(tokenizer.vocab_size, **tokenizer_fields(tokenizer, config))
-        check_memory(shape, t, precision)
-        model = shape.build(t.seed, precision.weight_dtype)
-        if t.init and not (resume and run.steps()):
-            display.write(initialize(model, t.init, t.init_only, tokenizer, warnings.append))
+                warnings += check_held_out(texts) if world.rank == 0 and not resume else []
         deadline = start + 3600 * max_hours if max_hours else None
         trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress, deadline, debug)
         trainer.checkpoints.warnings += warnings
@@ -261,7 +262,7 @@ def check_best_metric(config: RunConfig, task: Task, texts: Texts) -> None:
         return
     if metric not in metrics:
         expected = f"{' or '.join(metrics)} for the task {task.name}"
-        raise UserError(f"train.best_metric: expected {expected}; got {metric}; try {nearest(metric, metrics)}")
+        raise UserError(f"train.best_metric: expected {expected}; got {metric}; try best_metric = loss")
     if "valid" not in texts:
         expected = f"a validation text on which to measure {metric}"
         raise UserError(f"train.best_metric: expected {expected}; got no file; try {option}")
@@ -303,8 +304,8 @@ def check_model(config: RunConfig, task: Task) -> None:
         raise UserError("train.recompute: expected false for a model with experts; got true; try recompute = false")
     outline = shape.outline()
     names = [name for name, _ in outline.named_parameters()]
-    for name in ("freeze", "init_only"):
-        select(f"train.{name}", getattr(config.train, name), names)
+    select("train.init_only", config.train.init_only, names)
+    select_frozen(config.train.freeze, names)
     if config.train.init_only and not config.train.init:
         raise UserError("train.init_only has no effect without train.init; try --init RUN")
     longest = outline.max_length

@@ -24,7 +24,7 @@ from typing import Any
 from models import PRESETS, TransformerConfig
 from models.config import add_former_defaults
 from models.fields import describe_range, fits, range_of, value_type
-from train.errors import UserError, nearest, one_line
+from train.errors import UserError, one_line
 from train.files import open_for_reading
 from train.run.key_names import KEY_LIST, OTHER_UNITS, plain_name, suggest_key
 from train.run.keys import (
@@ -39,10 +39,9 @@ from train.run.keys import (
     SearchSection,
     TrainSection,
 )
+from train.run.value_names import suggest_value
 from train.tasks import TASKS
 
-SYNONYMS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "single": "float32", "fp32": "float32",
-            "double": "float64", "fp64": "float64"}  # fmt: skip
 # Limits of a TOML text: the parser's time is quadratic in the parts of a dotted key and in the number of tables.
 MAX_BYTES, MAX_LINE = 1 << 16, 4096
 HEADER = "# Configuration of npx-transformer, to the last line. A relative path refers to the working directory."
@@ -286,8 +285,9 @@ def check(table: str, f: Field[Any], value: Any, source: str = "config") -> Any:
         value = float(value)
     if fits(f, value):
         return value
-    if choices and isinstance(value, str):
-        attempt = f'{f.name} = "{SYNONYMS.get(value.lower()) or nearest(value.lower(), choices)}"'
+    if choices and isinstance(value, str | bool):
+        similar = suggest_value(f.name, value, choices)
+        attempt = similar and f'{f.name} = "{similar}"'
     elif digits := range_of(f).without_commas(value):
         attempt = f"{f.name} = {digits}"
     elif value_type(f) is int and type(value) is float and value.is_integer() and fits(f, int(value)):
@@ -296,7 +296,7 @@ def check(table: str, f: Field[Any], value: Any, source: str = "config") -> Any:
         attempt = f"leaving {f.name} out ({f.metadata['unset']})"
     else:
         attempt = f"{f.name} = {to_toml(f.default)} (the default{' of base' * (f.name in DECIDED.get(table, ()))})"
-    text = f"expected {describe_range(f)}; got {format_value(value)}; try {attempt}"
+    text = f"expected {describe_range(f)}; got {format_value(value)}{attempt and f'; try {attempt}'}"
     raise UserError(f"{source}: {table}.{f.name}: {text}")
 
 

@@ -4,6 +4,7 @@ PyTorch. A name without a counterpart gets no suggestion, because a wrong one is
 
 import difflib
 import re
+from collections.abc import Collection
 from dataclasses import fields
 
 from train.errors import UserError
@@ -139,10 +140,15 @@ def suggest_key(name: str, table: str = "") -> str | None:
     for keys in ([key for key in all_keys() if key.startswith(f"{table}.")], all_keys()):
         names = {key.partition(".")[2]: key for key in reversed(keys)}
         word = plain_name(last)
-        close = difflib.get_close_matches(word, names, n=1, cutoff=CUTOFF)
-        if close := close or [name for name in names if deletions(name) & deletions(word)]:
+        if close := misspelled(word, names):
             return names[close[0]]
     return None
+
+
+def misspelled(word: str, names: Collection[str]) -> list[str]:
+    """Return the names that `word` nearly spells, the most similar one first."""
+    close = difflib.get_close_matches(word, names, cutoff=CUTOFF)
+    return close or [name for name in names if deletions(name) & deletions(word)]
 
 
 def deletions(word: str) -> set[str]:

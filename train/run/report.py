@@ -14,6 +14,8 @@ from train.run.folder import RunFolder
 from train.run.metric_files import Copy, LineFile, csv_copy, tensorboard_copy
 from train.run.state import RunState
 
+DIVERGED = 5  # a loss of this many times that of uniform probabilities; that of an untrained model is below 2
+
 
 class RunReport:
     """Writes metrics.jsonl and log.txt and shows progress.
@@ -35,6 +37,7 @@ class RunReport:
         self.lines: list[str] = []  # the lines of a rank other than 0 during an update, which rank 0 writes
         self._steps = Work("step")
         self._copies: list[Copy] = []
+        self._has_diverged = False
 
     @contextmanager
     def open_files(self, state: RunState, validates: bool = False) -> Iterator[None]:
@@ -144,6 +147,17 @@ class RunReport:
             f"step {s.step:,}/{self.max_steps:,}  epoch {s.in_epoch}  loss {s.loss:.4f}  lr {lr:.3g}  "
             f"{s.speed:,.0f} tokens/s{network}  {self._steps.time_left()}",
             shown=2,
+        )
+
+    def warn_of_divergence(self, loss: float, uniform_loss: float, lower_peak: float) -> None:
+        """Warn once of a loss that is many times that of uniform probabilities; `lower_peak` is a peak_lr to try."""
+        if self._has_diverged or loss <= DIVERGED * uniform_loss:
+            return
+        self._has_diverged = True
+        self.write_line(
+            f"warning: the loss is {loss / uniform_loss:.3g} times that of uniform probabilities ({uniform_loss:.2f}); "
+            f"try train.peak_lr={lower_peak:.2g}, a larger train.warmup_steps, or train.clip_norm=1.0",
+            always=True,
         )
 
     def log_validation(self, state: RunState, result: Mapping[str, float], names: Mapping[str, str]) -> None:

@@ -357,4 +357,4 @@ def tokenizer_spec(model: dict[str, Any], normalizer: Any, pretokenizer: Any, de
 def check_choice(key: str, value: str, choices: Iterable[str]) -> None:
     """Raise UserError unless `value` is one of the choices of `key`."""
     if value not in choices:
-        raise UserError(f"{key}: expected one of {', '.join(choices)}; got '{value}'; try '{next(iter(choices))}'")
+        raise UserError(f"{key}: expected one of {', '.join(choices)}; got '{value}'")

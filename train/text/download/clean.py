@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
@@ -11,13 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from train.errors import UserError
+
 CHUNK = 8192  # number of pairs filtered together
 # Letters that are neither Latin nor common to several scripts: Greek, Cyrillic, Hebrew, Arabic and Asian scripts.
 NON_LATIN = re.compile(
     "[\u0370-\u1cff\u1f00-\u1fff\u2c00-\u2c5f\u2d00-\u2ddf\u3040-\ua71f\ua800-\ufaff\ufb13-\ufdff\ufe70-\uffdc]"
 )
 LETTER = re.compile(r"[^\W\d_]")
-REASONS = ("empty", "long", "ratio", "script", "duplicate")
+REASONS = {  # maps a key of the counts to its name in the output
+    "empty": "empty", "long": "too long", "ratio": "length ratio", "script": "not Latin", "duplicate": "duplicates",
+}  # fmt: skip
+REMEDIES = {"long": "--max-words 0", "ratio": "--max-ratio 0", "script": "--keep-scripts"}  # options of `data`
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,20 @@ class Rules:
     max_ratio: float = 3.0  # longer side / shorter side in characters, each plus 20 because names may differ in length
     scripts: bool = True  # whether to remove pairs with a side whose letters are mostly not Latin
     duplicates: bool = True  # whether to remove repeated pairs
+
+
+def describe_removed(counts: Mapping[str, int]) -> str:
+    """Return the numbers of removed pairs by reason as text."""
+    return ", ".join(f"{counts[reason]:,} {words}" for reason, words in REASONS.items())
+
+
+def nothing_left_error(counts: Mapping[str, int]) -> UserError:
+    """Return the error for a text of which no pair is left; it names the option that keeps the most pairs."""
+    remedy = REMEDIES.get(max(REASONS, key=lambda reason: counts[reason]), "other files")
+    return UserError(
+        f"train: expected at least one pair; got 0 of {counts['read']:,} after cleaning, which removed "
+        f"{describe_removed(counts)}; try {remedy}"
+    )
 
 
 class Cleaner:

@@ -29,7 +29,7 @@ from train.lock import lock_folder
 from train.progress import Display, Work
 from train.text.corpus import ARRAYS, prepare
 from train.text.download.catalog import Dataset, Pair
-from train.text.download.clean import REASONS, Cleaner, Rules
+from train.text.download.clean import REASONS, Cleaner, Rules, nothing_left_error
 from train.text.download.fetch import fetch_all
 from train.text.download.hold_out import choose_sources, hold_out
 from train.text.download.unpack import read_pairs
@@ -257,9 +257,11 @@ def write_texts(
     labeled: Iterable[tuple[str, tuple[str, str]]]
     if settings.hold_out:
         with display.work("choosing the held-out sources", "pairs") as work:
-            chosen = choose_sources(Cleaner(settings.rules).filter(count_pairs(read("train"), work)), settings.hold_out)
+            chosen = choose_sources(
+                require_pairs(Cleaner(settings.rules), count_pairs(read("train"), work)), settings.hold_out
+            )
     with display.work("cleaning train", "pairs") as work:
-        clean = cleaner.filter(count_pairs(streams.pop("train"), work))
+        clean = require_pairs(cleaner, count_pairs(streams.pop("train"), work))
         if settings.hold_out:
             labeled = hold_out(clean, chosen)
         else:
@@ -284,6 +286,13 @@ def user_files(dataset: Dataset) -> list[str]:
         if not Path(path).is_file():
             raise UserError(f"{path}: expected a text file; got {describe_path(path)}")
     return paths
+
+
+def require_pairs(cleaner: Cleaner, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the pairs that a cleaner keeps. Raises UserError if there are none."""
+    yield from cleaner.filter(pairs)
+    if not cleaner.counts["kept"]:
+        raise nothing_left_error(cleaner.counts)
 
 
 def count_pairs(pairs: Iterable[Any], work: Work) -> Iterator[Any]:
