@@ -174,6 +174,13 @@ def test_an_unfinished_folder_can_be_started_over(text, uninterrupted, tmp_path,
     assert sorted(path.name for path in out.iterdir()) == sorted(path.name for path in uninterrupted.iterdir())
 
 
+@pytest.mark.parametrize("content", [b"\0" * 512 + b"\nseed = 1\n", b"# Configuration" + b"\0" * 600, b""])
+def test_a_folder_with_a_torn_first_file_can_be_started_over(tmp_path, content):
+    """A power loss may leave null bytes in place of a block."""
+    (tmp_path / ".config.toml.partial").write_bytes(content)
+    RunFolder(tmp_path).check(resume=False)
+
+
 def test_leftovers_of_text_preparation_are_removed(text, copied, uninterrupted):
     (copied / "data" / "train" / "src.tokens.part-1234").write_text("x")
     (copied / "data" / "train" / ".tgt.tokens.partial").write_text("x")

@@ -119,7 +119,8 @@ class RunFolder:
             return False
         with open_for_reading(file) as raw:
             text = raw.read().decode("utf-8", "replace")
-        return text == self._stored_config() if file == self.config_file else MARK.startswith(text[: len(MARK)])
+        head = text[: len(MARK)].strip("\0")  # a power loss may leave null bytes
+        return text == self._stored_config() if file == self.config_file else MARK.startswith(head)
 
     def _stored_config(self) -> str | None:
         """Return the values in config.toml as `write_config` writes them, or None if it is missing or invalid."""
