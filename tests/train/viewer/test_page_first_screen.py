@@ -43,8 +43,8 @@ def test_the_first_matrix_of_every_block_is_on_the_first_screen(tab, address, pa
 @pytest.mark.parametrize(
     "files, what",
     [
-        (("a/train.en", "b/train.de"), 'English into German such as "two". Training text: train.en, train.de.'),
-        (("a/train.src", "b/<b>"), 'text such as "two". Training text: train.src, <b>.'),
+        (("a/train.en", "b/train.de"), 'English into German, on text such as "two" from train.en and train.de.'),
+        (("a/train.src", "b/<b>"), 'text such as "two" from train.src and <b>.'),
         (("", ""), 'text such as "two".'),
     ],
 )

@@ -15,9 +15,9 @@ function languageOf(file) {
 // What the model was trained to do, and on which text.
 function training({ task, trained_on: files, examples }) {
   const [source, target] = task === "translation" ? files.map(languageOf) : [];
-  const what = source && target ? `${source} into ${target}` : "text";
+  const what = source && target ? `${source} into ${target}, on text` : "text";
   const like = examples.length ? ` such as "${short(examples[0], 60)}"` : "";
-  const from = files.length ? `. Training text: ${files.join(", ")}` : "";
+  const from = files.length ? ` from ${files.join(" and ")}` : "";
   return `This model was trained to ${DONE[task]} ${what}${like}${from}. On other text, its output may be meaningless.`;
 }
 
