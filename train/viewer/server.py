@@ -30,6 +30,7 @@ from starlette.routing import Route
 
 from train.errors import UserError, one_line
 from train.run.folder import RunFolder
+from train.tasks import TASKS
 from train.viewer.blocks import structure
 from train.viewer.curves import PANELS, series
 from train.viewer.explanations import notation
@@ -170,9 +171,15 @@ class Page:
                 "parameters": self.model.n_parameters(), "blocks": self.blocks, "examples": self.examples,
                 "beam": min(search.beam, MAX_BEAM), "most_beam": MAX_BEAM, "alpha": search.alpha,
                 "notation": notation(task, self.tokenizer.src_vocab_size is None, size),
+                "trained_on": self.training_files(),
                 "kinds": AXES if self.model.examples == "pairs" else TEXT_AXES,
             }  # fmt: skip
         return JSONResponse(answer)
+
+    def training_files(self) -> list[str]:
+        """Return the names of the training text's files; imported models have none."""
+        data = self.config.data
+        return [Path(file).name for name in TASKS[data.task].files["train"] if (file := getattr(data, name))]
 
     async def curves(self, request: Request) -> Response:
         tag = f'"{" ".join(etag_part(run.metrics_file) for run in self.runs.values())}"'

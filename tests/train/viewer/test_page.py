@@ -144,7 +144,12 @@ def test_a_token_can_be_forced_and_a_head_ablated(tab, address, page):
     change = f"log-probability {plain.log_probability:.3f} → {best.log_probability:.3f}."
     assert plain.tokens == best.tokens  # only the probabilities change
     assert tab.inner_text("#compare") == signed(f"The translation is the same; {change}")
-    assert tab.inner_text("#head .effect") == tab.inner_text("#compare")  # next to the button, where it is seen
+    effect = f"Without head cross.0.0: {tab.inner_text('#compare')}"
+    assert tab.inner_text("#head .effect") == effect  # next to the button, where it is seen
+    tab.click("[data-head='cross.0.1']")
+    until(tab, "document.querySelector('#head h3')?.textContent === 'Head cross.0.1'")
+    assert tab.inner_text("#head .effect") == ""  # it is the effect of another head
+    assert "Ablate it to find out" in tab.inner_text("#head")
     assert ", was " in tab.inner_text("button.token >> nth=0")
     assert all((before[name] == array).all() for name, array in model.state_dict().items())
     turn_to(tab, "model")

@@ -1,10 +1,14 @@
 """What the page shows without scrolling, and how it leads to what is elsewhere; see conftest.py."""
 
+from dataclasses import replace
+
 import pytest
 
-from tests.helpers.pages import SENTENCE, translate, turn_to, until, view
+from tests.helpers.pages import SENTENCE, served, translate, turn_to, until, view
+from train.run.checkpoint import load_with_origin
 from train.viewer.blocks import structure
 from train.viewer.inspection import AXES
+from train.viewer.server import Page
 
 # Whether an element is visible without scrolling: in the window, and not behind controls that a phone pins to its end.
 SEEN = """(selector) => {
@@ -34,6 +38,24 @@ def test_the_first_matrix_of_every_block_is_on_the_first_screen(tab, address, pa
         until(tab, f"({SEEN})('#model .opened .cells')")
     titles = tab.locator("#model .opened .matrix b").all_inner_texts()
     assert titles[0] == ("probabilities p" if direction == "forward" else "∂ logits")
+
+
+@pytest.mark.parametrize(
+    "files, what",
+    [
+        (("a/train.en", "b/train.de"), 'English into German, on text such as "two" from train.en and train.de.'),
+        (("a/train.src", "b/<b>"), 'text such as "two" from train.src and <b>.'),
+        (("", ""), 'text such as "two".'),
+    ],
+)
+def test_the_page_says_what_the_model_was_trained_on(tab, run, files, what):
+    model, tokenizer, config, _ = load_with_origin(run)
+    data = replace(config.data, **dict(zip(("train_src", "train_tgt"), files, strict=True)))
+    with served(Page({}, model, tokenizer, replace(config, data=data), examples=["two"]), tab=tab) as address:
+        view(tab, address, "model")
+        sentence = f"This model was trained to translate {what} On other text, its output may be meaningless."
+        tab.wait_for_selector("#model .training")
+        assert tab.inner_text("#model .training") == sentence
 
 
 def test_the_heads_are_on_the_first_screen(tab, address):

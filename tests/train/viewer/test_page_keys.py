@@ -1,6 +1,7 @@
 """Keys that lead out of the parts of the page, and to their first and last elements; see conftest.py."""
 
-from tests.helpers.pages import translate, turn_to, until, view
+from tests.helpers.pages import served, translate, turn_to, until, view
+from train.cli.serve import load_page
 
 ACTIVE = "document.activeElement"
 
@@ -20,6 +21,25 @@ def test_escape_leaves_the_sentence_the_head_and_the_alternatives(tab, address):
     assert tab.evaluate(f"{ACTIVE}.className") == "alternative"
     tab.keyboard.press("Escape")
     assert tab.evaluate(f"{ACTIVE}.className").startswith("token")
+
+
+def test_the_arrow_keys_browse_the_examples_and_enter_sends_one(tab, run, uninterrupted):
+    page = load_page([run])
+    with served(page, tab=tab) as address:
+        view(tab, address, "")
+        tab.wait_for_selector("#model[data-flow]", state="attached")
+        asked = []
+        tab.on("request", lambda request: asked.append(request.url) if request.url.endswith("translate") else None)
+        tab.focus("#examples")
+        for example in page.examples:
+            tab.keyboard.press("ArrowDown")
+            assert tab.evaluate(f"{ACTIVE}.id") == "examples" and not asked
+            assert tab.input_value("#text") == example
+        assert tab.inner_text("#edited").startswith("Edited, not yet sent: press Enter")
+        tab.keyboard.press("Enter")
+        until(tab, "document.querySelector('#edited').textContent === ''")
+        tab.wait_for_selector("#ask[data-milliseconds]")
+        assert tab.evaluate(f"{ACTIVE}.id") == "examples" and len(asked) == 1
 
 
 def test_home_and_end_reach_the_first_and_the_last(tab, address):

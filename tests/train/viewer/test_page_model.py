@@ -133,7 +133,7 @@ def test_a_cell_says_how_a_score_becomes_a_weight(tab, address, page):
     row, column = page.sentences.recent[latest(page)][0].decoder_input[0], block["matrices"][-3]["columns"][1]
     assert matrices["weights, softmax of each row"] == block["matrices"][-3]
     readout = tab.inner_text(weights + ".read")
-    assert readout.startswith(f"{row}, {column}: ") and "q·k = " in readout and "softmax = " in readout
+    assert readout.startswith(f"{row}, {column}: ") and "q·k / √d_k" in readout and "softmax = " in readout
 
 
 def latest(page):

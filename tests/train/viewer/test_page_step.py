@@ -54,9 +54,17 @@ def test_a_gradient_is_partial_until_all_paths_have_arrived(tab, address):
     tab.keyboard.press("End")
     leaf = "#step .leaf:has(text:text-is('a')) .gradient"
     assert tab.text_content(leaf) == "grad 3"
+    assert "a is used more than once, so its gradients add up: 1 + 2 = 3." in tab.inner_text("#node")
     tab.keyboard.press("ArrowLeft")
     assert tab.text_content(leaf) == "grad 1 so far"
-    assert "y = multiply + a" in tab.inner_text("#node")
+    assert "y = multiply + a" in tab.inner_text("#node") and "add up" not in tab.inner_text("#node")
+    tab.fill("#expression", "x * x")
+    tab.fill("#values", "x = [1, -2]")
+    tab.press("#values", "Enter")
+    until(tab, "document.querySelector('#place').textContent.startsWith('0 of 2')")
+    tab.press("#values", "Tab")
+    tab.keyboard.press("End")
+    assert "x is used more than once, so its gradients add up to" in tab.inner_text("#node")
 
 
 def test_step_view_shows_the_engines_numbers_by_keyboard(tab, address):

@@ -84,7 +84,7 @@ function arithmetic(one, all) {
     const cell = i * one.columns.length + j,
       value = (from) => number(from.values[cell]);
     const plus = scaled.title.includes("mask") ? " + mask" : "";
-    return `  (q·k = ${value(scores)}, / √d_k${plus} = ${value(scaled)}, softmax = ${value(weights)})`;
+    return `  (q·k = ${value(scores)}, q·k / √d_k${plus} = ${value(scaled)}, softmax = ${value(weights)})`;
   };
 }
 

@@ -253,7 +253,8 @@ function describe({ confidence, entropy, distance }, kind) {
   return `mean maximum weight ${maximum}, entropy ${bits} bits${kind === "cross" ? "" : `, distance ${far} tokens`}`;
 }
 
-// One head of an answer: its weights as a table, lines between tokens, and a button to ablate it, next to the effect.
+// One head of an answer: its weights as a table, lines between tokens, and a button to ablate it, next to the effect of
+// all ablated heads if it is one of them.
 // `focus` selects what gets the focus.
 export async function openHead(place, answer, name, { toggle, effect }, focus = "h3") {
   const [kind, layer, head] = name.split(".");
@@ -265,20 +266,23 @@ export async function openHead(place, answer, name, { toggle, effect }, focus = 
   const { rows, columns, weights } = opened,
     { masked } = answer.heads[kind];
   const lines = drawLines(rows, columns, weights, name);
+  const off = answer.ablated_heads,
+    isAblated = off.includes(name);
+  const without = effect && isAblated ? `Without ${off.length === 1 ? "head" : "heads"} ${off.join(", ")}: ${effect}` : "";
   const button = el(
     "button",
     { type: "button", id: "switch", onclick: () => toggle(name) },
-    answer.ablated_heads.includes(name) ? "Restore this head" : "Ablate this head and run again",
+    isAblated ? "Restore this head" : "Ablate this head and run again",
   );
   place.replaceChildren(
     el("h3", { tabindex: -1 }, `Head ${name}`),
     el("p", {}, `This head: ${describe(opened, kind)}.`),
-    ...(recorded ? [] : [el("p", { class: "row" }, button, el("span", { class: "effect" }, effect))]),
+    ...(recorded ? [] : [el("p", { class: "row" }, button, el("span", { class: "effect" }, without))]),
     el(
       "p",
       { class: "soft" },
       "Weights show what a head attends to, not whether the output depends on it.",
-      answer.ablated_heads.includes(name) || recorded ? "" : " Ablate it to find out.",
+      isAblated || recorded ? "" : " Ablate it to find out.",
     ),
     el(
       "div",

@@ -1,8 +1,25 @@
 // The Model view before a block is open: where to start, the attention to the source, and the parameters.
-import { el, fixed, rounded, searches } from "./parts.js";
+import { el, fixed, rounded, searches, short } from "./parts.js";
 import { floats, matrix } from "./matrix.js";
 
 const OUTPUT = { classification: "its label leaves", tagging: "the tags of its words leave" };
+
+const DONE = { translation: "translate", tree: "parse", text: "continue", classification: "classify", tagging: "tag" };
+
+// The language that the ending of a file names, such as German for train.de.
+function languageOf(file) {
+  const [, code] = file.match(/\.([a-z]{2})$/) ?? [];
+  return code && new Intl.DisplayNames("en", { type: "language", fallback: "none" }).of(code);
+}
+
+// What the model was trained to do, and on which text.
+function training({ task, trained_on: files, examples }) {
+  const [source, target] = task === "translation" ? files.map(languageOf) : [];
+  const what = source && target ? `${source} into ${target}, on text` : "text";
+  const like = examples.length ? ` such as "${short(examples[0], 60)}"` : "";
+  const from = files.length ? ` from ${files.join(" and ")}` : "";
+  return `This model was trained to ${DONE[task]} ${what}${like}${from}. On other text, its output may be meaningless.`;
+}
 
 // `answer` and `flow` may be missing; `backward` is the direction shown; `walk` opens the first block.
 export function introduction(model, answer, flow, backward, walk) {
@@ -17,6 +34,7 @@ export function introduction(model, answer, flow, backward, walk) {
   const rest = parameters - rows.reduce((sum, [, n]) => sum + n, 0);
   return [
     el("h3", { class: "start" }, "Start here"),
+    el("p", { class: "training" }, training(model)),
     el(
       "p",
       {},

@@ -83,9 +83,20 @@ export function start(place, about) {
       form.requestSubmit();
     }
   });
+  // The arrow keys browse the list, and Enter sends the example; a choice with the mouse sends it at once.
+  let isBrowsing = false;
+  choice.addEventListener("pointerdown", () => (isBrowsing = false));
+  choice.addEventListener("keydown", (event) => {
+    isBrowsing = event.key !== "Enter";
+    if (isBrowsing) return;
+    event.preventDefault();
+    form.requestSubmit();
+  });
   choice.addEventListener("change", () => {
     if (!choice.value) return;
-    read(choice.value);
+    text.value = choice.value;
+    if (isBrowsing) return markEdited();
+    submit();
     leave();
   });
 

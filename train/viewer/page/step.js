@@ -312,6 +312,7 @@ export function start(section) {
         ".",
       ),
       el("ul", {}, ...one.returned.flatMap((g, i) => (Array.isArray(g) ? [] : [returned(g, one.inputs[i])]))),
+      ...[...new Set(one.inputs)].flatMap((key) => sum(one, key)),
       fromNested("g, the gradient that arrives", one.gradient),
       ...one.returned.flatMap((g, i) => (g === null ? [] : [fromNested(`to ${node(one.inputs[i]).name}`, g)])),
       source(one),
@@ -326,6 +327,17 @@ export function start(section) {
 
   const returned = (g, key) =>
     el("li", {}, `to ${node(key).name}: `, el("b", { class: "returned" }, g === null ? "none" : number(g)));
+
+  // The sum of the gradients of an input that is used more than once: the chain rule adds them up.
+  function sum(one, key) {
+    const back = at - forward().length,
+      terms = [graph.sums[back - 1][key], ...one.returned.filter((_, i) => one.inputs[i] === key)].filter((g) => g != null);
+    if (terms.length < 2) return [];
+    const [{ name }, total] = [node(key), graph.sums[back][key]],
+      rule = `${name} is used more than once, so its gradients add up`;
+    if (Array.isArray(total)) return [fromNested(`${rule} to`, total)];
+    return [el("p", { class: "sum" }, `${rule}: ${terms.map(number).join(" + ")} = `, el("b", {}, number(total)), ".")];
+  }
 
   // The source code of a step, collapsed at first; once opened, it stays open in later steps.
   function source(one) {
