@@ -103,7 +103,7 @@ def test_a_run_folder_is_not_overwritten_and_resume_requires_one(text, uninterru
     assert "--resume" in one_line(error) and outcome(uninterrupted) == before
     with pytest.raises(UserError) as error:
         run(text, tmp_path / "run", resume=True)
-    assert "without --resume" in one_line(error) and not (tmp_path / "run").exists()
+    assert "or no --resume" in one_line(error) and not (tmp_path / "run").exists()
     (tmp_path / "file").write_text("x")
     for resume in (False, True):
         with pytest.raises(UserError):
