@@ -67,7 +67,7 @@ def test_a_table_keeps_the_focus_on_its_name(tab, address):
         tab.keyboard.press("Enter")
         until(tab, f"document.querySelector('#head details').open === {str(is_open).lower()}")
         assert tab.evaluate(f"{ACTIVE}.textContent") == "As a table"
-        assert tab.is_visible("#head details table") == is_open
+        tab.wait_for_selector("#head details table", state="visible" if is_open else "hidden")
 
 
 def test_tab_leads_from_the_open_block_to_its_contents(tab, address):
