@@ -315,7 +315,9 @@ def load_with_origin(
         on_warning(f"{config_file}: missing; using the defaults of [search]")
     config = RunConfig.load(config_file, complete=True) if config_file.exists() else RunConfig()
     if config_file.exists() and isinstance(original := checkpoint.state.get("config"), dict):
-        config.resumed(model_config(checkpoint.state)).check_frozen(original, folder / STATE, str(config_file))
+        moved = {"data.tokenizer": config.data.tokenizer}  # compared above by content; the file may have moved since
+        resumed = config.resumed(model_config(checkpoint.state))
+        resumed.check_frozen(original | moved, folder / STATE, str(config_file))
     model = model_config(checkpoint.state).outline()  # without drawing random weights
     check_shapes(model, checkpoint.model, folder / MODEL)
     check_peer(folder, checkpoint.state)
