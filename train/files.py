@@ -45,7 +45,8 @@ FILE_TYPES = {
 REMEDIES = {stat.S_IFDIR: "the path of a file inside it", stat.S_IFIFO: "writing its content to a file first"}
 PathLike = str | os.PathLike[str]
 SETTLED = 2 * 10**9
-files_read: set[tuple[int, ...]] = set()  # the files that the command has read, see `identity`
+files_read: set[tuple[int, ...]] = set()  # the first files that the command has read, see `identity`
+MAX_FILES_READ = 4096  # a training that runs for days reads more files, but it has no output that the user names
 REPLACES = "this output would replace an input or another output; try another path"
 THEN_RETRY, THEN_RESUME = "then the same command again", "then --resume"  # the end of the message of a WriteError
 
@@ -125,7 +126,8 @@ def open_for_reading(
         if descriptor >= 0:
             os.close(descriptor)
         raise user_error(error) if isinstance(error, OSError) else error from None
-    files_read.add(identity(status))
+    if len(files_read) < MAX_FILES_READ:
+        files_read.add(identity(status))
     with io.BufferedReader(CheckedFile(descriptor, user_error)) as file:
         yield cast(BinaryIO, file)
 

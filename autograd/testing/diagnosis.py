@@ -9,19 +9,8 @@ from npx import Array
 
 MAX_PRINTED = 64  # gradients with at most this many entries are printed in full
 MAX_WIDTH = 150  # maximum number of columns of two arrays side by side
-SIMPLE_FACTORS = (
-    -2,
-    -1,
-    -1 / 2,
-    1 / 4,
-    1 / 3,
-    1 / 2,
-    2 / 3,
-    3 / 2,
-    2,
-    3,
-    4,
-)  # common ratios, wrong to correct gradient
+# Common ratios of a wrong gradient to the correct one.
+SIMPLE_FACTORS = -2, -1, -1 / 2, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 2, 2, 3, 4
 MAX_LINES = 12  # maximum number of entries listed for wider arrays
 
 

@@ -94,6 +94,15 @@ def translate(tab, address, sentence=SENTENCE):
     tab.wait_for_selector(".grid")
 
 
+def model_view(tab, address, width, height):
+    """Show the values of a sentence in the Model view, in a window of this size."""
+    tab.set_viewport_size({"width": width, "height": height})
+    view(tab, address, "model")
+    tab.fill("#text", SENTENCE)
+    tab.press("#text", "Enter")
+    tab.wait_for_selector("#model[data-flow]", state="attached")
+
+
 def cells(tab, place):
     """Return the rows of a table as lists of text, after waiting for rows below the header; opening it creates them."""
     until(tab, f"document.querySelectorAll(`{place} tr`).length > 1")

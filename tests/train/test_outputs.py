@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.command_line import command, run, texts  # noqa: F401, fixtures
+from train import files
 from train.cli import main
 from train.cli.app import open_output
 from train.errors import UserError
@@ -216,3 +217,13 @@ def test_an_array_is_written_to_a_pipe(tmp_path):
     with open(reading, "rb") as file:
         (tmp_path / "array.npy").write_bytes(file.read())
     assert np.load(tmp_path / "array.npy").tolist() == [[0, 1, 2]] * 2
+
+
+def test_the_record_of_files_read_stays_small(tmp_path, monkeypatch):
+    """A training that runs for days reads the states of many checkpoints."""
+    monkeypatch.setattr(files, "files_read", set())
+    monkeypatch.setattr(files, "MAX_FILES_READ", 3)
+    for i in range(9):
+        (tmp_path / f"{i}").write_text("x")
+        files.digest(tmp_path / f"{i}")
+    assert files.files_read == {files.identity((tmp_path / f"{i}").stat()) for i in range(3)}

@@ -25,10 +25,10 @@ from train.text.lines import MAX_LINE_BYTES, count_lines
 
 # maps the commands, in the order of --help, to the files of this folder that register them
 COMMANDS = {
-    name: name.replace("-", "_")
-    for name in "demo data train translate parse generate classify embed score score-trees average".split()
-} | {"import": "import_model", "export": "export_model"}
-COMMANDS |= {name: name for name in ("info", "draw", "serve", "plan", "reproduce")}
+    name: {"import": "import_model", "export": "export_model"}.get(name, name.replace("-", "_"))
+    for name in "demo data train translate parse generate classify embed score score-trees average import export info"
+    " draw serve plan reproduce".split()
+}
 COMMAND_SYNONYMS = {  # maps command names of other programs to our command for that purpose
     **dict.fromkeys(("prepare", "preprocess", "download", "tokenize"), "data"),
     **dict.fromkeys(("fit", "finetune", "fine-tune", "resume"), "train"),
@@ -150,7 +150,10 @@ def convert_plainly(command: Any, ctx: Any) -> None:
 
 
 def process_value(option: Any, kind: Any, typer_process: Callable[..., Any], ctx: Any, value: Any) -> Any:
-    """Return the value of an option of type `kind` for `process_value` of click; None for any other type."""
+    """Return the converted and checked value of an option, in place of click's method of the same name.
+
+    `kind` is the type of the option if it is a path or text, otherwise None.
+    """
     is_missing = value in (None, (), []) and (option.required or option.multiple or option.nargs != 1)
     if isinstance(value, str) and kind in (Path, str):
         value = kind(value)

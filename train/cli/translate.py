@@ -120,7 +120,10 @@ def translate(
             overrides = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra}
             options = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)
         text = hashlib.sha256(repr(prefixes).encode(errors="replace")).hexdigest()
-        values = {"--model": [o.caption.rpartition(", ")[2] for o in origins], "--constrain": f"SHA-256 {text}"}
+        values = {
+            "--model": [f"SHA-256 of state.json {origin.digest}" for origin in origins],
+            "--constrain": f"SHA-256 {text}",
+        }
         check_equal(lambda: values | options | {"--alignments": alignments})
         options |= {"prefixes": prefixes, "alignments": alignments, "on_warning": on_warning, "world": world}
         options["trained_length"] = trained_length(config)

@@ -46,11 +46,13 @@ class Origin(NamedTuple):
 
     Attributes:
         path: its folder, as the user named the run, and its step if the name lacks it.
-        caption: for pictures; ends with the SHA-256 of state.json, which contains the checksums of all weights.
+        caption: for pictures; ends with the beginning of `digest`.
+        digest: SHA-256 of state.json, which contains the checksums of all weights.
     """
 
     path: str
     caption: str
+    digest: str
 
 
 @dataclass
@@ -327,10 +329,11 @@ def load_with_origin(
     step = f"step {checkpoint.state.get('step', 'unknown')}"
     if isinstance(averaged := checkpoint.state.get("averaged_steps"), list):
         step = f"mean of {len(averaged)} checkpoints"
-    caption = f"{owner_of(folder).path.name}/{folder.name}, {step}, SHA-256 of {STATE} {checksum(folder / STATE)[:12]}"
+    digest = checksum(folder / STATE)
+    caption = f"{owner_of(folder).path.name}/{folder.name}, {step}, SHA-256 of {STATE} {digest[:12]}"
     name = str(find_checkpoint(path).with_name(folder.name))  # as the user named the run
     is_step = original_name(folder).startswith("step-")
-    return model, tokenizer, config, Origin(name if is_step else f"{name} ({step})", caption)
+    return model, tokenizer, config, Origin(name if is_step else f"{name} ({step})", caption, digest)
 
 
 def check_same_run(

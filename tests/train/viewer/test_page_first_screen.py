@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.helpers.pages import SENTENCE, served, translate, turn_to, until, view
+from tests.helpers.pages import SENTENCE, model_view, served, translate, turn_to, until, view
 from train.run.checkpoint import load_with_origin
 from train.viewer.blocks import structure
 from train.viewer.inspection import AXES
@@ -18,14 +18,6 @@ SEEN = """(selector) => {
     return place.height > 0 && place.top >= 0 && place.bottom <= end + 1;
 }"""
 OPENED = "document.querySelector('#model .opened').dataset.block"
-
-
-def model_view(tab, address, width, height):
-    tab.set_viewport_size({"width": width, "height": height})
-    view(tab, address, "model")
-    tab.fill("#text", SENTENCE)
-    tab.press("#text", "Enter")
-    tab.wait_for_selector("#model[data-flow]", state="attached")
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])

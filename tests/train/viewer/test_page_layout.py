@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.helpers.pages import SENTENCE, translate, turn_to, until, view
+from tests.helpers.pages import SENTENCE, model_view, translate, turn_to, until, view
 from train.viewer.inspection import AXES
 
 # Replaces the hypotheses of the latest search by `steps` steps of `width` hypotheses; the first one of a step has two
@@ -19,14 +19,6 @@ LONG_SEARCH = """([steps, width]) => {
     document.dispatchEvent(new CustomEvent("translated", { detail: { ...detail, answer } }));
 }"""
 FITS = "(({ scrollHeight: a, clientHeight: b }) => a <= b)(document.querySelector('#model .scroller'))"
-
-
-def model_view(tab, address, width, height):
-    tab.set_viewport_size({"width": width, "height": height})
-    view(tab, address, "model")
-    tab.fill("#text", SENTENCE)
-    tab.press("#text", "Enter")
-    tab.wait_for_selector("#model[data-flow]", state="attached")
 
 
 def search_tree(tab, address, steps, width):

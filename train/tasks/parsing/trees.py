@@ -223,7 +223,7 @@ def escape_brackets(sentence: str) -> str:
 def punctuation(words: Sequence[str]) -> list[str]:
     """Return the tag of each word that is punctuation, and "" for the other words.
 
-    A single quote ' closes a preceding `; if there is none, it marks a possessive.
+    A single quote ' closes a preceding `; without one, it marks a possessive.
     """
     tags, n_open = [], 0
     for word in words:
