@@ -227,9 +227,12 @@ def atomic_write(path: PathLike, mode: str = "b", write_through: bool = False) -
                 file.flush()
                 os.fsync(descriptor)
                 check()
+                name = partial
                 if write_through and not partial.exists():
-                    os.link(f"/proc/self/fd/{descriptor}", partial, src_dir_fd=0)  # which makes os.link follow the link
-                os.replace(partial, target)
+                    name = partial if target.exists() else target  # a new output has no other name at any time
+                    os.link(f"/proc/self/fd/{descriptor}", name, src_dir_fd=0)  # which makes os.link follow the link
+                if name == partial:
+                    os.replace(partial, target)
                 fsync(target.parent)
         except BaseException:
             partial.unlink(missing_ok=True)

@@ -227,3 +227,19 @@ def test_the_record_of_files_read_stays_small(tmp_path, monkeypatch):
         (tmp_path / f"{i}").write_text("x")
         files.digest(tmp_path / f"{i}")
     assert files.files_read == {files.identity((tmp_path / f"{i}").stat()) for i in range(3)}
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs files without a name")
+def test_a_new_output_never_has_another_name(tmp_path, monkeypatch):
+    """So a kill at any time leaves the complete output, or nothing."""
+    names, link = [], os.link
+
+    def record(source, name, **options):
+        link(source, name, **options)
+        names.extend(sorted(path.name for path in tmp_path.iterdir()))
+
+    monkeypatch.setattr(os, "link", record)
+    with files.atomic_write(tmp_path / "out", "t", write_through=True) as file:
+        file.write("x")
+        assert not any(tmp_path.iterdir())
+    assert names == ["out"] and (tmp_path / "out").read_text() == "x"
