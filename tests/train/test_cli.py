@@ -273,16 +273,23 @@ def test_a_failed_translation_leaves_the_output_unchanged(run, texts, tmp_path, 
     assert list(tmp_path.iterdir()) == [output]
 
 
-def test_a_full_disk_is_reported_and_leaves_no_file(run, texts, tmp_path, monkeypatch, capfd):
+@pytest.mark.parametrize("calls", [["link", "replace"], ["fsync"]])
+@pytest.mark.parametrize("before", [[], ["before"]])
+def test_a_full_disk_is_reported_and_leaves_the_output_as_it_was(
+    run, texts, tmp_path, monkeypatch, capfd, calls, before
+):
     def disk_full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(app.os, "replace", disk_full)
     output = tmp_path / "output"
+    for text in before:
+        output.write_text(text)
+    for call in calls:
+        monkeypatch.setattr(app.os, call, disk_full)
     assert_rejected(
         capfd, ["translate", "--model", run, "--input", texts / "valid.src", "--output", output], "No space left"
     )
-    assert list(tmp_path.iterdir()) == []
+    assert [path.read_text() for path in tmp_path.iterdir()] == before
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
