@@ -88,19 +88,20 @@ class TransformerConfig:
     )
     max_positions: int = key(1024, "Maximum sequence length in tokens, for learned positions.", within=LENGTH)
     position_buckets: int = key(
-        32, "Number of buckets of distances, half of them for each direction in an encoder, for t5 positions.",
+        32,
+        "For t5 positions: number of buckets of distances. An encoder uses half of them for each direction.",
         within="[4, 65536]",
-    )  # fmt: skip
+    )
     position_distance: int | None = key(
         None,
-        "For t5 and shaw: all distances from this one on are treated alike.",
+        "For t5 and shaw positions: all distances of at least this many tokens are treated alike.",
         within=LENGTH,
         unset="128 for t5, 16 for shaw",
     )
     n_kv_heads: int | None = key(
         None,
-        "Number of key and value heads, each shared by a group of query heads: grouped-query attention (Ainslie et al.,"
-        " 2023), or multi-query attention with 1 (Shazeer, 2019).",
+        "Number of key and value heads, each shared by a group of query heads (grouped-query attention, Ainslie et"
+        " al., 2023). 1 is multi-query attention (Shazeer, 2019).",
         within="[1, 1024]",
         unset="n_heads",
         architectures=WITH_ATTENTION,
@@ -135,7 +136,7 @@ class TransformerConfig:
     attention_bias: bool = key(False, "Add biases to the attention projections (none in the paper).")
     attention_gain: float = key(
         1.0,
-        "Gain of the Xavier initialization of W^Q, W^K and W^V; 0.7071 initializes the three as one matrix (fairseq).",
+        "Gain of the Xavier initialization of W^Q, W^K and W^V. 0.7071 initializes them as one matrix, as in fairseq.",
         within="(0, 10]",
     )
     layer_norm_eps: float = key(1e-6, "Constant added to the variance in the norms.", within=POSITIVE)
@@ -194,8 +195,8 @@ class TransformerConfig:
     )
     token_types: int = key(
         0,
-        "Encoder only: number of token types, whose learned vectors are added to the embeddings and tell two texts"
-        " apart (2 in BERT; 0: none).",
+        "Encoder only: number of token types. The learned vector of a token's type is added to its embedding, to"
+        " distinguish two texts (2 types in BERT; 0: none).",
         within="[0, 16]",
         architectures=("encoder",),
     )
