@@ -1,8 +1,8 @@
 """Compare analytic gradients with numerical derivatives, and report the wrong entries.
 
-For a function f and a fixed random c, backward gives the gradient of phi(x) = sum(c * f(x)). Along a direction d, phi
-has the derivative (gradient . d), which `numerical.py` estimates with an error bound. If there are few entries, each
-one is a separate direction; otherwise, random directions through all arrays at once reveal an error in any entry.
+For a function f and a fixed random c, backward gives the gradient of phi(x) = sum(c * f(x)). The derivative of phi
+along a direction d must be (gradient . d); `numerical.py` estimates it with an error bound. If there are few entries,
+each one is a separate direction; otherwise, random directions through all arrays at once reveal an error in any entry.
 
 At a kink of phi there is no single gradient, but a range of acceptable values. Tied entries stay tied when they are
 moved together, so phi has a derivative along that direction, and the gradient is compared with it.
