@@ -16,7 +16,7 @@ from models.registry import ACTIVATIONS, ARCHITECTURES, CELLS, NORMS, POSITIONS
 def add_former_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the stored keys of a model, adding former defaults for keys that its version did not have yet.
 
-    Versions without `position_rates` used the paper's rates in both layouts.
+    Versions without `position_rates` used the paper's rates for both orders of the sinusoids.
     """
     rates = {"position_rates": "paper"} if values.get("positions") == "sinusoidal_halves" else {}
     return {**rates, **values}

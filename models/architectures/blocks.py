@@ -53,7 +53,7 @@ class EncoderLayer(Layer):
 
 
 class DecoderLayer(Layer):
-    """Causal self-attention, cross-attention and feed-forward network. (B, T, D) -> (B, T, D), or packed (R, D).
+    """Causal self-attention, cross-attention, feed-forward network. (B, T, D) -> (B, T, D), or packed (R, D).
 
     `forward(x, memory, spec, self_cache, cross_cache)`: `spec` defines the mask of the memory and the packing of x.
     `memory` may be None if `cross_cache` holds its keys and values.
