@@ -1,5 +1,4 @@
-"""Measure the padding of an epoch's batches, compared with fairseq's scheme, and how often pairs share a batch in
-consecutive epochs.
+"""Compare our batches with fairseq's: the fraction of padding, and how often pairs share a batch again.
 
     python -m benchmarks.padding --pair train.en train.de --pair news.en news.de --json
 

@@ -202,7 +202,7 @@ def floor(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any],
         operands += [(x, w), (g, w.T), (x.T, g)]
     if a.device == "cpu":
         q, p = (random_array(a.batch, a.heads, a.length, size) for size in (a.d_model // a.heads, a.length))
-        operands += [(q, q.swapaxes(2, 3)), (p, q)] * 3 * 3 * a.layers  # three attentions, forward and twice backward
+        operands += [(q, q.swapaxes(2, 3)), (p, q)] * 3 * 3 * a.layers  # 3 attentions; forward once, backward twice
 
     def step() -> None:
         for left, right in operands:
