@@ -1,9 +1,7 @@
 """The tree of a beam search, for inspection: every candidate of every step, its fate, and why the search ended.
 
-    tree = Tree()
-    best = beam_search(model, src_ids, beam=4, observe=tree)
-
-A Tree records the first sentence of the search.
+tree = Tree()
+best = beam_search(model, src_ids, beam=4, observe=tree)  # for one sentence
 """
 
 from dataclasses import dataclass
