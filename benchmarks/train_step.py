@@ -2,10 +2,10 @@
 
     python -m benchmarks.train_step --engine ours --engine torch --engine floor --layers 6 --vocab 37000 --json
 
-All engines train the same model (twin.py: the paper's base model, dropout 0.1 on sub-layer outputs and on the sum of
-embedding and positions, no biases in attention, tied embedding) with label smoothing 0.1, Adam and the same number of
-threads. They run in turn, each in its own process (turns.py). No sentence is padded: PyTorch gets no mask, and our
-engine reads the lengths. `ours-recompute` uses gradient checkpointing (train.recompute).
+All engines train the same model with label smoothing 0.1, Adam and the same number of threads. The model (twin.py) is
+the paper's base model, with dropout 0.1 on sub-layer outputs and on the sum of embedding and positions, no biases in
+attention and a tied embedding. They run in turn, each in its own process (turns.py). No sentence is padded: PyTorch
+gets no mask, and our engine reads the lengths. `ours-recompute` uses gradient checkpointing (train.recompute).
 """
 
 from __future__ import annotations

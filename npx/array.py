@@ -225,7 +225,7 @@ def limit_memory(cupy: Any) -> None:
     except ValueError:
         number, is_percentage = 0.0, False
     if not (0 < number <= 100 if is_percentage else 0 < number < 1e6):
-        raise ValueError(f"NPX_GPU_MEMORY: expected GiB (20) or a percentage of the GPU (80%); got {limit!r}")
+        raise ValueError(f"NPX_GPU_MEMORY: expected a size in GiB (20) or a percentage of the GPU (80%); got {limit!r}")
     pool = cupy.get_default_memory_pool()
     pool.set_limit(**({"fraction": number / 100} if is_percentage else {"size": int(number * 2**30)}))
 

@@ -47,8 +47,8 @@ class Arguments:
             if p.name in settings - given.keys() and p.default is p.empty:
                 name = getattr(function, "__name__", type(function).__name__)
                 raise TypeError(
-                    f"{check.__name__}: {name} needs the option {p.name!r}, which {check.__name__} has too and does "
-                    "not pass on; try passing it by position"
+                    f"{check.__name__}: {name} needs the option {p.name!r}, which is also an option of "
+                    f"{check.__name__} and is not passed on; try passing it by position"
                 )
 
     def restore(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:

@@ -54,8 +54,8 @@ def gradcheck(
         options: passed on to `function`.
 
     Raises GradientError, which shows both gradients side by side and a line of Python that reproduces the failure.
-    Raises TypeError if no input is floating-point or the function does not return a Tensor, and ValueError if the
-    function is not deterministic or returns a non-finite value, or if rtol is below what the dtype can resolve.
+    Raises TypeError if no input is floating-point or the function does not return a Tensor. Raises ValueError if the
+    function is not deterministic, if it returns a non-finite value, or if rtol is too small for the dtype.
     """
     arguments, report = Arguments(inputs, options), Report()
     name = f"gradcheck: {getattr(function, '__name__', type(function).__name__)}"

@@ -2,8 +2,8 @@
 
 For outputs y(t) along a line, the central difference D(h) = (y(h) - y(-h)) / 2h has a truncation error of O(h^2) and a
 rounding error of O(noise / h). Two steps, h and h/2, give Richardson's extrapolation R = D(h/2) + (D(h/2) - D(h)) / 3,
-whose error is O(h^4), and a bound on this error: |D(h/2) - D(h)| plus the rounding error that `noise` measures. Where
-the bound is large because the function curves within a step, a step 16 times smaller is tried, up to six times.
+whose error is O(h^4). A bound on this error is |D(h/2) - D(h)| plus the rounding error that `noise` measures. Where the
+bound is large because the function curves within a step, a step 16 times smaller is tried, up to six times.
 
 An analytic derivative is `right` if it lies within the bound, `wrong` if two steps that agree with each other both
 exclude it, else `inconclusive`. At a kink (a ReLU at 0, a tie in a maximum), the left and right derivatives differ at

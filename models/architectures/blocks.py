@@ -211,8 +211,8 @@ class SequenceModel(Module):
     By default, the embedding and the output projection share one matrix (paper section 3.4).
 
     Ids are NumPy integer arrays. Sequences are padded at their end with `config.pad_id`. Subclasses define `examples`,
-    the kind of data that `loss` takes ("pairs" of sequences, or "text"); `build(config)`, which creates the layers; and
-    `hidden_states(ids, state)`, which returns the last layer's output (B, T, D) for the next ids of a decoding state.
+    the kind of data that `loss` takes: "pairs" of sequences, or "text". The method `build(config)` creates the layers,
+    and `hidden_states(ids, state)` returns the last layer's output (B, T, D) for the next ids of a decoding state.
     """
 
     examples: str

@@ -199,7 +199,7 @@ def panel_size(n: int, panels: int = 4) -> int:
 def panel_count(flops: int) -> int:
     """Return the number of panels of a matmul: one for a matmul that one thread computes, otherwise two to four.
 
-    BLAS packs the other matrix again for each panel. No result depends on the number of threads, nor does the count.
+    BLAS packs the other matrix again for each panel. The count depends only on the size, not on the number of threads.
     """
     return 1 if flops < INLINE_FLOPS else min(max(2, flops // PANEL_FLOPS), 4)
 

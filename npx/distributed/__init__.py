@@ -13,9 +13,9 @@ parts in rank order; the all-gather then distributes the sums. MPI only transfer
 identical on every rank and in every run, whatever route the messages take. Each rank sends 2 (k - 1) / k of the array,
 which is optimal for k ranks; `bytes_sent` counts these bytes.
 
-Only one thread calls MPI (`CommThread`), and it never blocks in MPI: it polls requests and sleeps in between, so a
-waiting rank leaves its core to other processes, can handle signals and knows how long it has waited. Every rank
-monitors the next one (`Heartbeat`), so no rank waits forever for a rank that is dead, stopped or stuck.
+Only one thread calls MPI (`CommThread`), and it never blocks in MPI: it polls requests and sleeps in between. A waiting
+rank thus leaves its core to other processes, can handle signals and knows how long it has waited. Every rank monitors
+the next one (`Heartbeat`), so no rank waits forever for a rank that is dead, stopped or stuck.
 """
 
 from npx.distributed.launcher import join, rank_and_size, world

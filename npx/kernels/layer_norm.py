@@ -35,8 +35,8 @@ def layer_norm_grad(
     Args:
         accumulate_into: arrays to which ggamma and gbeta are added, or None for new arrays.
 
-    With h = g * gamma: gx = rstd * (h - mean(h) - xhat * mean(h * xhat)), where the two means come from the dependence
-    of the mean and of the variance on every x_i. ggamma = sum g * xhat and gbeta = sum g over all rows.
+    With h = g * gamma: gx = rstd * (h - mean(h) - xhat * mean(h * xhat)). The two means arise because mean and variance
+    depend on every x_i. ggamma = sum g * xhat and gbeta = sum g over all rows.
     """
     xp = array_module(g)
     h = g * gamma

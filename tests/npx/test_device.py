@@ -268,7 +268,7 @@ def cupy_with_pool(set_limit):
 @pytest.mark.parametrize("limit", ["much", "%", "-1", "200%"])
 def test_an_invalid_limit_is_an_error(limit, monkeypatch):
     monkeypatch.setenv("NPX_GPU_MEMORY", limit)
-    with pytest.raises(ValueError, match=f"NPX_GPU_MEMORY: expected GiB .* got '{limit}'"):
+    with pytest.raises(ValueError, match=f"NPX_GPU_MEMORY: expected a size in GiB .* got '{limit}'"):
         engine.limit_memory(cupy_with_pool(None))
 
 
