@@ -157,8 +157,8 @@ class TransformerConfig:
     )
     decoder_start: str = key(
         "bos",
-        "First input of the decoder: the embedding of the beginning-of-sentence token (bos), a zero vector (zeros, as in"
-        " tensor2tensor) or the embedding of padding (pad, as in Marian). A language model ignores this key.",
+        "First input of the decoder: the embedding of the beginning-of-sentence token (bos), a zero vector (zeros, as"
+        " in tensor2tensor) or the embedding of padding (pad, as in Marian). A language model ignores this key.",
         choices=("bos", "zeros", "pad"),
     )
     tying: str = key(

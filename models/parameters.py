@@ -84,7 +84,7 @@ class FlatParameters:
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
             "FlatParameters: cannot be copied or pickled without its module (an Adam contains one); "
-            "try copying the module, then creating Adam(copy) and calling load_state_dict"
+            "try copying the module, then Adam(copy) and load_state_dict"
         )
 
     def shard_to(self, spans: Sequence[slice]) -> None:
