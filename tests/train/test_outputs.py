@@ -220,7 +220,7 @@ def test_an_array_is_written_to_a_pipe(tmp_path):
 
 
 def test_the_record_of_files_read_stays_small(tmp_path, monkeypatch):
-    """A training that runs for days reads the states of many checkpoints."""
+    """A training run of several days reads the states of many checkpoints."""
     monkeypatch.setattr(files, "files_read", set())
     monkeypatch.setattr(files, "MAX_FILES_READ", 3)
     for i in range(9):

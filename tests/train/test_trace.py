@@ -1,4 +1,4 @@
-"""The traced pass behind the page's view of the whole model: its numbers are the model's own, block by block."""
+"""The traced pass behind the page's Model view: in each block, its numbers equal the model's own."""
 
 import base64
 import hashlib
@@ -117,7 +117,7 @@ def test_a_head_is_the_models_own(traced):
 
 
 def test_the_gradients_of_all_heads_make_up_that_of_the_block(traced):
-    """W^Q, W^K and W^V carry the heads' gradients of q, k and v back to the gradient that leaves the block."""
+    """The heads' gradients of q, k and v, passed through W^Q, W^K and W^V, give the gradient that leaves the block."""
     model, _, trace = traced
     name = "layers.1.attention" if model.examples == "text" else "encoder.1.attention"
     parts = {"queries": [], "keys": [], "values": []}

@@ -5,7 +5,7 @@ import pytest
 
 from tests.helpers.pages import RECORD_CANVAS, until, view
 
-# Draws one matrix of a row of values, 40 letters wide per value, and returns its numbers.
+# Draws a matrix with one row of values, 700 pixels wide; `drawn` records the texts on its canvas.
 SHOW = """async ([values, most]) => {
     const { matrix } = await import("/matrix.js"), place = document.createElement("div");
     place.id = "shown";
