@@ -33,7 +33,7 @@ class Layout:
         rows: keys of boxes and slots, from the bottom up.
         x, y: centers by key.
         width: widths by key.
-        lines: for each arrow, the keys on its way (both boxes and the slots between them) and its label.
+        lines: for each arrow, the keys along its path (both boxes and the slots between them) and its label.
         size: width and height of the picture.
 
     Args:

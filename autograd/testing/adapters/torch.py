@@ -98,7 +98,7 @@ class TorchOperation(ForeignOperation):
                 results = iter(torch.autograd.grad([y for y, _ in used], inputs, given, allow_unused=True))
             for (_, array), g, old in zip(used, given, before, strict=True):
                 if not tensors_equal(g, old):
-                    array[...] = self.array(g)  # the checker's array is read-only, so this reports the write
+                    array[...] = self.array(g)  # raises an error, because the checker's array is read-only
             return [self.gradient(next(results)) if is_needed else None for is_needed in requires_grad]
 
         run_backward.graph = [y.grad_fn for y in differentiable]  # type: ignore[attr-defined]
