@@ -182,10 +182,9 @@ def next_version() -> int:
 def accumulates(vjp: VJP) -> VJP:
     """Mark vjp(g, accumulate_into=NO_TARGETS) as one that can add gradients to existing sums.
 
-    For each positional argument, `accumulate_into` contains a contiguous array of the argument's shape and of the same
-    or a wider dtype, or None if no sum exists yet. If the vjp adds a gradient to `accumulate_into[i]`, it returns that
-    array at position i. It may ignore any of these arrays. All other arrays that it returns must be new: not g, and not
-    referenced anywhere else, though one array may be returned for several arguments.
+    For each argument, `accumulate_into` has None if no sum exists yet, else a contiguous array of the argument's shape,
+    in its dtype or a wider one. A vjp that adds to `accumulate_into[i]` returns that array at position i; it may ignore
+    any of them. All other returned arrays must be new, not g or an array in use; several arguments may share one.
     """
     vjp.accumulates = True  # type: ignore[attr-defined]
     return vjp
@@ -231,8 +230,8 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         on_leaf_done: called with each leaf as soon as its `grad` is complete, while the pass continues. It is not
             called for a leaf if a vjp on some path to it returned None.
 
-    Raises RuntimeError if `tensor` requires no gradient, if the graph is consumed, or if a weight has changed since the
-    forward pass. Raises ValueError if `g` has a wrong shape or dtype, or is missing and `tensor` has several elements.
+    Raises RuntimeError if `tensor` requires no gradient, if its graph is consumed, or if a weight has changed since.
+    Raises ValueError for a wrong `g`, or for a missing one if `tensor` has several elements.
     """
     if not tensor.requires_grad:
         raise RuntimeError("backward: expected a Tensor with requires_grad; got one without; try requires_grad=True")
