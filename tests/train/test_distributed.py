@@ -101,7 +101,7 @@ def run_all(text, folder):
 def check_same(one, other, within, *stops, validate_every=3):
     """Compare weights, moments, state and metrics of two runs, of which `other` stopped at `stops`.
 
-    They differ in the order of summation.
+    The two runs differ only in the order of summation.
     """
     a, b = (load_checkpoint(RunFolder(out).steps()[-1]) for out in (one, other))
     for x, y in ((a.model, b.model), (a.optimizer, b.optimizer)):

@@ -182,7 +182,7 @@ def test_a_run_may_get_its_first_validation_text_when_it_resumes(text, tmp_path)
 
 
 def test_the_name_of_a_best_checkpoint_is_its_step(text, tmp_path, monkeypatch, capsys):
-    """So no checkpoint counts twice in an average. A folder that a kill left under its hidden name counts."""
+    """No checkpoint therefore counts twice in an average. A folder that a kill left hidden is included."""
     scripted(monkeypatch, RESULTS)
     out = tmp_path / "run"
     run(text, out, validate_every=1, max_steps=6, best_metric="bleu", keep_best=2)
