@@ -1,7 +1,7 @@
-"""Training: text to tokens to batches, Adam, the training loop, checkpoints, scores and the command line.
+"""Training: tokenization, batches, Adam, the training loop, checkpoints, metrics and the command line.
 
-Its packages import only those listed before them: text, metrics, tasks, run, learn, viewer, experiments, cli (all may
-import errors.py, files.py and progress.py). The names below are loaded on first use, to keep `import train` fast.
+In the list text, metrics, tasks, run, learn, viewer, experiments, cli, each package imports only packages to its left.
+All may import errors.py, files.py and progress.py. The names below are loaded on first use: `import train` stays fast.
 """
 
 from __future__ import annotations
