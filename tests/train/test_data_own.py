@@ -99,7 +99,7 @@ def test_a_text_that_changes_while_it_is_read_is_refused(text, tmp_path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(preparing, "read_pairs", change_and_read)
         assert prepare(mine, out) == 2
-    assert "train.en: the text was changed while it was read; try the same command again\n" in capfd.readouterr().err
+    assert "train.en: the text changed while it was being read; try the same command again\n" in capfd.readouterr().err
     assert not out.exists() and prepare(mine, out) == 0
 
 

@@ -1,7 +1,7 @@
 """The validation text that `data own --hold-out N` takes out of the training text: pairs with N distinct sources.
 
-The sources are those with the smallest hashes, so the choice is the same for the same text in any order, and a source
-stays chosen if the text grows, unless a smaller hash replaces it.
+The sources with the smallest hashes are chosen, so the order of the text does not matter. If the text grows, a source
+remains chosen unless a new source with a smaller hash replaces it.
 """
 
 from collections.abc import Iterable, Iterator
