@@ -18,7 +18,7 @@ KIND = "affixes"
 ENDING = 3  # number of characters of an ending
 ENDING_MARK = "~"
 MIN_AFFIXES = 100
-# Whitespace as in C's isspace, like EVALB: U+00A0 is part of a word.
+# ASCII whitespace, as in EVALB, which uses C's isspace: U+00A0 is part of a word.
 _SPACES = re.compile(r"[ \t\n\v\f\r]+")
 
 
