@@ -237,7 +237,7 @@ def test_an_interrupted_command_says_how_to_continue(text, tmp_path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(preparing, "train_tokenizer", interrupt)
         assert prepare(text, tmp_path / "out") == 130
-    assert capfd.readouterr().err.endswith("interrupted; the same command continues\n")
+    assert capfd.readouterr().err.endswith("interrupted; run the same command again to continue\n")
     assert prepare(text, tmp_path / "out") == 0 and "cleaned" not in capfd.readouterr().err
     assert main(["train", str(tmp_path / "out"), "--out", str(tmp_path / "run")]) == 2
     assert f"got a folder; try a preset, such as tiny, with --data {tmp_path / 'out'}\n" in capfd.readouterr().err

@@ -48,7 +48,7 @@ class GuardedStream:
         try:
             method(*arguments)
         except OSError as error:
-            with suppress(OSError, ValueError):  # the text that Python flushes at exit is then discarded
+            with suppress(OSError, ValueError):  # discard the text that Python flushes at exit
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
             self._on_error(error)
 
