@@ -39,7 +39,7 @@ OPTIONAL = {  # missing in files of earlier versions
 SCHEDULE_KEYS = ("schedule", "peak_lr", "warmup_steps", "lr_scale", "max_steps")
 
 
-# Maps a part to the key of state.json with the SHA-256 of its files, and to its name.
+# For each part of the text, the key of state.json that holds the SHA-256 of its files, and its name in messages.
 TEXT_KEYS = {"train": ("text_sha256", "training"), "valid": ("valid_sha256", "validation")}
 
 
@@ -78,7 +78,7 @@ class Checkpointer:
     def open_folder(self, state: RunState, is_complete: bool = False) -> Iterator[None]:
         """Lock the run folder for rank 0 during this block, and prepare it for a run that continues from `state`.
 
-        A complete run, which does not continue, keeps its config.toml, and the checkpoints that this file asks for.
+        For a complete run, which does not continue, config.toml is not changed, and its train.keep_last applies.
         """
         with ExitStack() as stack:
             with self.world.rank_zero_first():
@@ -242,7 +242,7 @@ class Checkpointer:
             )
 
     def _update_metric(self, content: Mapping[str, Any], state: RunState) -> None:
-        """Adapt the selection in `state` to train.best_metric, if it is not the one of the checkpoint, and warn.
+        """If train.best_metric differs from that of the checkpoint, adapt the selection in `state` and warn.
 
         The best weights are kept until a validation is better by the new metric, whose values are in metrics.jsonl.
         """
@@ -340,7 +340,7 @@ def schedule_of(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_resumable(folder: RunFolder, tokenizer: TextTokenizer, texts: Mapping[str, Iterable[str]]) -> None:
-    """Raise UserError if a run has been trained with another tokenizer or text, before anything is written."""
+    """Raise UserError if a run was trained with another tokenizer or text. Called before anything is written."""
     for path, state in islice(store.readable(reversed(folder.steps())), 1):
         store.check_tokenizer(tokenizer, state, folder.tokenizer_file)
         for part, files in texts.items():
@@ -350,7 +350,7 @@ def check_resumable(folder: RunFolder, tokenizer: TextTokenizer, texts: Mapping[
 
 
 def other_text_error(path: Path, part: str) -> UserError:
-    """Return the error for a text of a part that is not the one of the checkpoint `path`."""
+    """Return the error for a text of `part` that is not the text with which the checkpoint `path` was trained."""
     return UserError(
         f"resume: expected the {TEXT_KEYS[part][1]} text of {path}; got a text with a different SHA-256; try the "
         "original files, or a new --out"
