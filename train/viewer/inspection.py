@@ -220,7 +220,7 @@ def predictions(layers: Sequence[Any]) -> tuple[Any, Any, Any]:
 def inspect_text(model: Any, tokenizer: Any, text: str) -> Inspection:
     """Run a language model once on a text; its attention is the kind "text". Raises UserError if the text is too long.
 
-    Position t of `target` and the predictions is the token after token t of the text, up to the last.
+    Position t of `target` and of the predictions belongs to the token after token t; the last token has none.
     """
     ids = source_ids(model, tokenizer, text)[:-1]
     maps = {"text": np.stack([layer[0] for layer in model.attention_maps(np.array([ids]))])}

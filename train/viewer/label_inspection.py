@@ -31,7 +31,7 @@ class LabeledInspection(NamedTuple):
     label_ids: list[int]  # (T,)
 
     def targets(self, pad_id: int) -> list[int]:
-        """Return the labels as the loss takes them: one for the text, or one or padding for each token."""
+        """Return the labels as the loss takes them: one for the text, or a label or padding for each token."""
         if self.positions == [0]:
             return self.label_ids
         at = dict(zip(self.positions, self.label_ids, strict=True))

@@ -43,7 +43,7 @@ def blocks(model: Any, one_label_per_text: bool = True) -> list[Block]:
     """Return the blocks of a model in the order in which they run.
 
     Args:
-        one_label_per_text: for an encoder, whether a text has one label; only then the pooler, if there is one, runs.
+        one_label_per_text: for an encoder, whether a text has one label; the pooler, if any, runs only in this case.
     """
     names = [name for name, _ in model.named_parameters()]
     result: list[Block] = []

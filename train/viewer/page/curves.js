@@ -14,7 +14,7 @@ export function start(section, about) {
   );
   section.append(
     state,
-    el("p", { class: "soft" }, "Drag across a chart to zoom all charts; double-click to see everything again."),
+    el("p", { class: "soft" }, "Drag across a chart to zoom all charts; double-click to reset the zoom."),
     grid,
   );
   const shown = new Map(); // panel -> {figure, show}

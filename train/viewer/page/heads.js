@@ -282,7 +282,7 @@ export async function openHead(place, answer, name, { toggle, effect }, focus = 
       "p",
       { class: "soft" },
       "Weights show what a head attends to, not whether the output depends on it.",
-      isAblated || recorded ? "" : " Ablate it to find out.",
+      isAblated || recorded ? "" : " Ablate the head to find out.",
     ),
     el(
       "div",

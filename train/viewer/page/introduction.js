@@ -40,9 +40,9 @@ export function introduction(model, answer, flow, backward, walk) {
       {},
       backward
         ? `${flow?.about_loss ?? ""} The gradient of the loss flows from the top to the bottom. The strip of each block shows the gradient ` +
-            "with respect to its output (at the top, its input h)"
+            "of the block's output (at the top, of its input h)"
         : `The ${searches(task) ? "sentence" : "text"} above enters at the bottom, and ${OUTPUT[task] ?? "the next tokens leave"} ` +
-            "at the top. Each box is a block of the network with the number of its parameters; its strip shows its " +
+            "at the top. Each box is a block of the network, with its number of parameters; the strip shows the block's " +
             "output (at the top, its input h)",
       ", one row per token: purple is negative, green positive. ",
       answer ? "Select a block to see inside." : "",
@@ -77,7 +77,7 @@ export function introduction(model, answer, flow, backward, walk) {
         `${heads} heads of width ${d_k}, ${vocabulary.toLocaleString("en")} tokens, ${norm}-norm. `,
       flow
         ? `The loss on this sentence is ${fixed(flow.loss)} nats per token. ${backward ? "" : flow.about_loss} ` +
-            "Its gradient flows back from the top."
+            "The gradient of the loss flows back from the top."
         : "",
     ),
   ];

@@ -211,8 +211,8 @@ export function moveByKeys(group, buttons, across) {
 // ---- the server
 
 const UNREACHABLE = "The server does not respond. This page resumes when the server is back.";
-const STOPPED = "The server stopped before it had answered.";
-const RESTARTED = "The server was restarted. Open the address it printed; this page then resumes.";
+const STOPPED = "The server stopped before it answered.";
+const RESTARTED = "The server was restarted. Open the address that it printed; this page then resumes.";
 const CHANGED = "The server now shows another run. Reload this page.";
 const banner = () => document.getElementById("banner");
 export const isInBanner = (text) => !banner().hidden && banner().textContent === text;
@@ -224,7 +224,7 @@ let known = null,
 export const recording = new Map();
 const saved = document.getElementById("recorded");
 export const recorded = saved && JSON.parse(saved.textContent);
-const NOT_SAVED = "A saved page has no server, and this was not open when it was saved.";
+const NOT_SAVED = "A saved page has no server; it contains only what was open when it was saved.";
 
 export async function start() {
   // returns what the server shows, or null if it does not respond
