@@ -111,7 +111,7 @@ def run_length(
         rows: names from ROWS; empty for all.
         steps: updates of each row.
         seed: seed of the initialization and of all sequences.
-        progress: show the progress of each training run.
+        progress: whether to show the progress of each training run.
 
     Raises UserError for an unknown row, and for a folder with other settings.
     """

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from train.learn.parallel.reducer import BUCKET
 
-BACKWARD = 2 / 3  # its fraction of a step's compute: it has two matmuls for each one in the forward pass
+BACKWARD = 2 / 3  # fraction of the compute in the backward pass, which has two matmuls for each one in the forward pass
 
 
 class Link(NamedTuple):

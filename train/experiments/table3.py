@@ -94,7 +94,7 @@ def run_table3(
         rows: rows to train; empty for all.
         steps: updates of base; default: the scale's.
         settings: configuration changes of every row, as for --set.
-        progress: print the progress of each training run; with several jobs, only its start.
+        progress: whether to print the progress of each training run (with several jobs, only its start).
         seeds: training runs per row, with train.seed, train.seed + 1, ...; default: the scale's.
         jobs: number of parallel training runs, each in its own process.
 

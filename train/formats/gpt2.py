@@ -1,6 +1,6 @@
 """The GPT-2 architecture of Hugging Face transformers, mapped to our decoder-only model.
 
-GPT-2 normalizes before each sub-layer and after the last layer and has learned positions and biases. Its matrices have
+GPT-2 normalizes before each sub-layer and after the last layer, and has learned positions and biases. Its matrices have
 the same layout as ours.
 """
 

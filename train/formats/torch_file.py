@@ -80,7 +80,7 @@ class StoredTensor(NamedTuple):
 
 
 def bfloat16_values(bits: Any) -> Any:
-    """Convert bfloat16 numbers, given as uint16, to float32: they are its upper 16 bits."""
+    """Convert bfloat16 numbers, given as uint16, to float32, of which they are the upper 16 bits."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
@@ -170,7 +170,7 @@ class TensorUnpickler(PythonUnpickler):
 def read_torch_file(path: Path) -> dict[str, Any]:
     """Return the arrays of a pytorch_model.bin by name, without running code from the file.
 
-    Raises UserError if it is invalid.
+    Raises UserError if the file is invalid.
     """
     try:
         tensors = read_zip(path) if zipfile.is_zipfile(path) else read_legacy(path)
