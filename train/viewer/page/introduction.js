@@ -6,13 +6,13 @@ const OUTPUT = { classification: "its label leaves", tagging: "the tags of its w
 
 const DONE = { translation: "translate", tree: "parse", text: "continue", classification: "classify", tagging: "tag" };
 
-// The language that the ending of a file names, such as German for train.de.
+// Returns the language to which the extension of a file refers, such as German for train.de.
 function languageOf(file) {
   const [, code] = file.match(/\.([a-z]{2})$/) ?? [];
   return code && new Intl.DisplayNames("en", { type: "language", fallback: "none" }).of(code);
 }
 
-// What the model was trained to do, and on which text.
+// Returns a text on the model's task and training text.
 function training({ task, trained_on: files, examples }) {
   const [source, target] = task === "translation" ? files.map(languageOf) : [];
   const what = source && target ? `${source} into ${target}, on text` : "text";
@@ -21,7 +21,7 @@ function training({ task, trained_on: files, examples }) {
   return `This model was trained to ${DONE[task]} ${what}${like}${from}. On other text, its output may be meaningless.`;
 }
 
-// `answer` and `flow` may be missing; `backward` is the direction shown; `walk` opens the first block.
+// Returns the elements. `answer` and `flow` may be missing; `backward` is the direction shown; `walk` opens the first block.
 export function introduction(model, answer, flow, backward, walk) {
   const { task, blocks, kinds, layers, heads, d_model, d_ff, d_k, vocabulary, parameters, norm, notation } = model;
   const count = (kind) => blocks.filter((one) => one.kind === kind).reduce((sum, one) => sum + one.parameters, 0);
