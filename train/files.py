@@ -1,7 +1,7 @@
 """Checked reads and atomic writes of files that other programs may damage or write at the same time.
 
-Unless a caller allows pipes, only regular files are read. Reading therefore never blocks and needs no more memory than
-the size of the file.
+Unless a caller allows pipes, only regular files are read, because reading them never blocks and needs no more memory
+than their size.
 """
 
 import errno
@@ -138,7 +138,7 @@ def identity(status: os.stat_result) -> tuple[int, ...]:
 
 
 class CheckedFile(io.FileIO):
-    """An open file. `user_error` converts errors in reading, but no other errors."""
+    """An open file. `user_error` converts the errors that occur while the file is read."""
 
     def __init__(self, descriptor: int, user_error: Callable[[OSError], Exception]) -> None:
         super().__init__(descriptor)
@@ -245,7 +245,7 @@ def unique_name(folder: PathLike) -> str:
 
 
 def open_unnamed(path: Path) -> int:
-    """Create a file without a name, which disappears with the process; if the system cannot, create `path`."""
+    """Create a file without a name, which disappears with the process, or `path` if the system has no such files."""
     flags = os.O_RDWR | os.O_CLOEXEC
     if os.path.isdir("/proc/self/fd"):  # needed to give the file a name later
         with suppress(OSError):
@@ -268,8 +268,8 @@ def _resolve_links(path: Path) -> tuple[Path, bool]:
 def open_locked(path: Path, on_busy: Callable[[], object]) -> int:
     """Create or open a file inside a folder of this program and lock it; return its descriptor (see `open_inside`).
 
-    While another program holds the lock, `on_busy` is called, which waits or raises an error. The system releases the
-    lock when the process ends for any reason.
+    While another program holds the lock, `on_busy` is called; it waits or raises an error. The system releases the lock
+    when the process ends for any reason.
     """
     while True:
         descriptor = open_inside(path, os.O_RDWR)

@@ -80,7 +80,7 @@ def open_own_folder(out: Path, *marks: str, ignored: Collection[str] = ()) -> An
 
 
 def reject_links(*folders: Path) -> None:
-    """Raise UserError if one of these folders inside an output folder is a link, because its target may not be ours."""
+    """Raise UserError if one of these folders inside an output folder is a link, because others may own the target."""
     for path in folders:
         if path.is_symlink():
             attempt = f"moving the folder back, or a link to the complete folder {path.parent} instead"
@@ -91,7 +91,7 @@ def reject_links(*folders: Path) -> None:
 
 
 def schema_error(content: Any, schema: Schema) -> str:
-    """Describe the error in the first invalid key of `content`, "run.step: expected ...; got ..."; "" if all fit."""
+    """Describe the first invalid key of `content`: "run.step: expected ...; got ...". Return "" if all are valid."""
     if not isinstance(content, dict):
         return f"expected keys and values; got {type(content).__name__}"
     for key, kind in schema.items():

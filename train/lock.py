@@ -1,8 +1,8 @@
 """The lock of a run or data folder: at most one program writes to it at a time.
 
 The program keeps the file `lock` in the folder open and locked with flock, so the system releases the lock when the
-process ends for any reason. Over NFS, Linux turns it into a lock on the server. The file names the program that holds
-the lock, so that a second program can report it.
+process ends for any reason. Over NFS, Linux locks the file on the server. The file names the program that holds the
+lock, so that a second program can report it.
 """
 
 import json

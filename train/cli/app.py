@@ -88,8 +88,8 @@ class Application(Commands):
 
 
 def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
-    """Raise UserError for an option with too few values, for a repeated option that takes one value, and for an unknown
-    option that has the name of another program's option or of a configuration key, which only --set can change."""
+    """Raise UserError for too few values of an option, for the repetition of an option that takes one value, and for an
+    unknown option with a name that other programs use or that is a configuration key."""
     if "--out=" in args or ("--out", "") in pairwise(args):  # an unset variable of the shell
         raise UserError("--out: expected a path; got an empty one; try --out . for the current folder")
     options = {name: p for p in params if p.param_type_name == "option" for name in p.opts}
@@ -207,7 +207,7 @@ def open_input(path: Path | None) -> Iterator[Iterator[str | None]]:
 
 @contextmanager
 def line_progress(verb: str, input: Path | None, output: Path | None, enabled: bool = True) -> Iterator[Any]:
-    """Show progress through the lines of `input`, and yield the `Work` to advance. `verb` is such as "translated".
+    """Show progress through the lines of `input`; yield the `Work` to advance. An example of `verb` is "translated".
 
     Progress is not shown on a terminal that displays the results or from which the input is read.
     """
@@ -240,7 +240,7 @@ def open_output(path: Path | None, *others: Path | None, models: Sequence[Path] 
 
 def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) -> None:
     """Raise UserError if `path` cannot be written, is inside the run of one of `models`, or would replace standard
-    input or one of `others`, the other inputs and outputs of the command."""
+    input or another input or output of the command (`others`)."""
     from train.run.folder import is_inside_run
 
     for other in filter(None, (Path("/dev/stdin"), *others)):

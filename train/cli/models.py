@@ -11,7 +11,7 @@ from train.errors import UserError
 def load_models(runs: Sequence[Path], on_warning: Callable[[str], object]) -> tuple[Any, Any, Any, tuple[Any, ...]]:
     """Return (model, tokenizer, configuration, origins) of one run, or of the ensemble of several runs.
 
-    The configuration is that of the first run. `origins` has the `Origin` of each run. `on_warning`: see `load_model`.
+    The configuration is that of the first run. `origins` has the `Origin` of each run. `load_model` gets `on_warning`.
     Raises UserError if the runs have different tokenizers.
     """
     from models.search import Ensemble

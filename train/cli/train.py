@@ -133,7 +133,7 @@ def train(
 
 
 def check_task_options(names: Iterable[str], config: Any) -> None:
-    """Raise UserError for an option that belongs to another task; it names the keys that select that task."""
+    """Raise UserError for an option that belongs to another task; the message names the keys that select that task."""
     from models import ARCHITECTURES
 
     task = TASKS[config.data.task]

@@ -146,7 +146,7 @@ KINDS = {
 
 
 def run_table1(out: Path, scale: str = "full", progress: bool = True) -> dict[str, Any]:
-    """Measure the kinds of layers that are not finished in the folder `out`, and return the table.
+    """Measure the unfinished kinds of layers in the folder `out`, and return the table.
 
     Args:
         scale: key of SCALES.
@@ -266,7 +266,7 @@ def input_gradient(layers: list[Module], n: int, d: int) -> Any:
 
 
 def gradient_by_distance(kind: Kind, distances: tuple[int, ...]) -> dict[str, float]:
-    """Return the norm of the gradient of one layer's output with respect to the input at each distance before it."""
+    """Return, for each distance, the norm of a layer output's gradient with respect to the input that far before it."""
     n = max(distances) + 1
     norms = input_gradient([make(kind.layer, HEAD)], n, HEAD)
     return {str(distance): float(norms[n - 1 - distance]) for distance in distances}

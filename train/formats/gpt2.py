@@ -62,7 +62,7 @@ NORMS = {"attention_residual.norm": "ln_1", "feed_forward_residual.norm": "ln_2"
 
 
 def parameters(c: TransformerConfig) -> Iterator[tuple[str, str]]:
-    """Yield our name and GPT-2's name of each parameter except the token and position tables."""
+    """Yield our name and GPT-2's name for each parameter except the token and position tables."""
     pairs = [("norm", "ln_f", "gamma beta")]
     for i in range(c.n_layers):
         pairs += [(f"layers.{i}.{ours}", f"h.{i}.{theirs}", "weight bias") for ours, theirs in SUBLAYERS.items()]

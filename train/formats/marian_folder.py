@@ -71,7 +71,7 @@ def marian_model(model: Any, tokenizer: Any, target: str, norms: tuple[str, ...]
     """Return a model as Marian tensors. Raises UserError for a model that cannot be represented.
 
     A model whose targets begin with padding keeps its vocabulary. In any other model, padding becomes the last id,
-    where CTranslate2 expects it; its row is zeros, and its bias excludes it from the predictions.
+    where CTranslate2 expects it; the row of padding is zeros, and its bias prevents padding from being predicted.
     """
     c = model.config
     check_model(c, target, norms)

@@ -104,7 +104,7 @@ def ordered_dict(items: Any = ()) -> Any:
 
 
 def check_keys(keys: Sequence[Any]) -> None:
-    """Raise UnpicklingError for a key that is neither a name nor a number: hashing nested tuples is recursive."""
+    """Raise UnpicklingError for keys that are neither names nor numbers, because hashing nested tuples is recursive."""
     if not all(type(key) in (str, int) for key in keys):
         raise pickle.UnpicklingError("a key that is not a name")
 
@@ -130,7 +130,7 @@ class TensorUnpickler(PythonUnpickler):
         self.storages: dict[str, Storage] = {}
 
     def reject(self) -> None:
-        """Raise UnpicklingError in place of an opcode."""
+        """Raise UnpicklingError; replaces the method of a forbidden opcode."""
         raise pickle.UnpicklingError("an opcode that no tensor needs")
 
     def load_build(self) -> None:

@@ -125,7 +125,7 @@ class Checkpointer:
         return self.retry_time < math.inf and self.world.broadcast(time.monotonic() > self.retry_time)
 
     def save(self, state: RunState, required: bool) -> None:
-        """Write a checkpoint. After a failed write, raise WriteError if it is `required`, else schedule a retry."""
+        """Write a checkpoint. If that fails, raise WriteError for a `required` checkpoint, else schedule a retry."""
         weights, adam = self.update.weights(), self.update.optimizer_state()
         try:
             with self.world.rank_zero_first():
@@ -191,7 +191,7 @@ class Checkpointer:
         store.save_checkpoint(self.folder.path, content, weights, adam, self.config.train.keep_last)
 
     def _metric(self, best_metric: str | None) -> str:
-        """Return the metric that selects checkpoints; "": the loss, and no best checkpoint is kept."""
+        """Return the metric that selects checkpoints; "" means the loss, for which no best checkpoint is kept."""
         return best_metric or TASKS[self.config.data.task].selection_metric
 
     # ---- resuming

@@ -125,7 +125,7 @@ def has_same_text_tokenizer(model: SequenceModel, folder: Path, state: Mapping[s
 
 
 def check_same_computation(config: TransformerConfig, source: TransformerConfig, folder: Path) -> None:
-    """Raise UserError if a model with the configuration `source`, read from `folder`, computes something different."""
+    """Raise UserError if a model with the configuration `source`, read from `folder`, computes another function."""
 
     def computation(c: TransformerConfig) -> dict[str, Any]:
         rates = resolve_rates(c.positions == "sinusoidal_halves", c.position_rates)

@@ -183,12 +183,12 @@ class LossScale:
 
 
 def squared_norm(flat: FlatParameters) -> npx.Array:
-    """Return the sum of g^2 over all gradients, shape (), on the device. It can be inf or NaN, also by overflow."""
+    """Return the sum of g^2 over all gradients, a scalar on the device; inf or NaN for such a g or an overflow."""
     return npx.sum(npx.stack([sum_of_squares(g) for _, g in flat.gradient_chunks()]))
 
 
 def sum_of_squares(g: npx.Array) -> npx.Array:
-    """Return the sum of g^2, shape (), for g (n,). On a CPU, the sums of chunks are added in float64.
+    """Return the sum of g^2, a scalar on the device, for g (n,). On a CPU, the sums of chunks are added in float64.
 
     On a CPU, BLAS would add all squares sequentially in float32 and lose digits. A GPU sums in a tree, so it needs no
     chunks, each of which would be a kernel launch.

@@ -330,7 +330,7 @@ class Trainer:
         """Report that the last validation is the best, although its weights are not saved as the best ones, or that
         there are no best weights yet.
 
-        Best weights are saved only at multiples of train.validate_every. Before that, commands load the newest ones.
+        Best weights are saved only at multiples of train.validate_every. Until then, commands load the newest weights.
         """
         s, t = self.state, self.config.train
         metric = t.best_metric or self.task.selection_metric

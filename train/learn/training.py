@@ -1,4 +1,4 @@
-"""A complete training from a configuration: text -> tokenizer -> token arrays -> model -> Trainer.
+"""A complete training run from a configuration: text -> tokenizer -> token arrays -> model -> Trainer.
 
 train(config, "runs/a")                  in a new folder
 train(config, "runs/a", resume=True)     continues from the newest checkpoint, bit for bit
@@ -209,7 +209,7 @@ def prepare_corpora(
 
 
 def report_progress(work: Work, start: Callable[[], object], n_done: int) -> None:
-    """Call `start` when the first items are done, and count them."""
+    """Set the number of completed items, and call `start` if it was 0."""
     if not work.done:
         start()
     work.set_done(n_done)

@@ -124,8 +124,8 @@ def perplexity(
 ) -> dict[str, Any]:
     """Return the perplexity of references given their sources under the model of a run, as a row of a score report.
 
-    Perplexity is exp(mean loss) without smoothing over the subwords and the end of each sentence, as in the paper. It
-    depends on the vocabulary, which the signature identifies. Pairs with an empty side or a side longer than
+    Perplexity is exp(mean loss). As in the paper, the mean is over the subwords and the end of each sentence, without
+    smoothing. It depends on the vocabulary, which the signature identifies. Pairs with an empty side or a side over
     data.max_length are left out and counted. `progress` shows progress on standard error; for `on_warning`, see
     `load_model`. Raises UserError for unreadable or invalid files and for a model of another task.
     """

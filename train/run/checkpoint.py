@@ -45,7 +45,7 @@ class Origin(NamedTuple):
     """The checkpoint that a model was loaded from.
 
     Attributes:
-        path: the checkpoint folder, relative to the user's path, followed by the step if its name lacks the step.
+        path: the checkpoint folder, as the user named the run; " (step N)" is appended if the folder's name lacks it.
         caption: a text for pictures, which ends with the beginning of `digest`.
         digest: SHA-256 of state.json, which contains the checksums of all weights.
     """
@@ -134,7 +134,7 @@ def load_newest(
 
 
 def load_weights(path: str | Path, on_warning: Callable[[str], object]) -> tuple[Path, Checkpoint]:
-    """Return the checkpoint that `find_checkpoint` chooses, without the optimizer's arrays, and its folder.
+    """Return the folder that `find_checkpoint` chooses, and its checkpoint without the optimizer's arrays.
 
     `on_warning` receives a message if an older checkpoint replaces a damaged one, and if an average is outdated.
     """

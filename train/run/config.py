@@ -330,7 +330,7 @@ def suggest_setting(name: str, text: str, key: str | None) -> str:
 
 
 def parse_setting(setting: str) -> tuple[str, str, Any]:
-    """Parse `table.key=value` to (table, key, value). The value is in TOML syntax, or a string without quotes."""
+    """Parse `table.key=value` into (table, key, value). The value is in TOML syntax, or a string without quotes."""
     full, equals, text = (part.strip() for part in setting.partition("="))
     table, _, name = full.partition(".")
     if not equals or table not in SECTIONS or not name:
@@ -368,7 +368,7 @@ def format_value(value: Any, width: int = 60) -> str:
 
 
 def to_toml(value: Any) -> str:
-    """Return a string, number or bool in TOML syntax; numbers have the fewest digits that read back the same."""
+    """Return a string, number or bool in TOML syntax; numbers have the fewest digits that give the same value."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

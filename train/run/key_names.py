@@ -132,7 +132,7 @@ def resolve_name(name: str) -> str | None:
 
 
 def suggest_key(name: str, table: str = "") -> str | None:
-    """Return the `table.key` of which an unknown name in a table is a synonym or a misspelling, or None."""
+    """Return the `table.key` that an unknown name in a table probably means (a synonym or a misspelling), or None."""
     last = name.rpartition(".")[2]
     for form in (f"{table}.{name}", name, last):
         if (key := resolve_name(form)) is not None:
@@ -152,5 +152,5 @@ def misspelled(word: str, names: Collection[str]) -> list[str]:
 
 
 def deletions(word: str) -> set[str]:
-    """Return a word and the word without each of its letters. If two words differ by one letter, their sets overlap."""
+    """Return a word and its variants with one letter left out. If two words differ by one letter, the sets overlap."""
     return {word, *(word[:i] + word[i + 1 :] for i in range(len(word)))}

@@ -81,7 +81,7 @@ def remove_folder(path: Path) -> None:
 
 
 def remove_partial(path: str) -> None:
-    """Remove a partial folder, or a link or file that has its name, if possible."""
+    """Remove a partial folder, or a link or file in its place, if possible."""
     with suppress(OSError):
         _remove(path)
 

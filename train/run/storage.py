@@ -121,7 +121,7 @@ def read_arrays(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, npx
 def write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], state: Mapping[str, Any]) -> None:
     """Write {file name: {array name: array}} and state.json as the folder `target`, atomically.
 
-    Raises UserError for NaN or infinity in an array, WriteError if the disk is full.
+    Raises UserError for NaN or infinity in an array, and WriteError if the disk is full.
     """
     # One entry, because safetensors writes several entries in random order, and equal runs must produce equal bytes.
     metadata = {"npx_transformer": json.dumps({key: state[key] for key in IDENTITY})}

@@ -33,7 +33,7 @@ OTHER_VALUES = {
 
 
 def suggest_value(key: str, value: object, choices: Iterable[str]) -> str:
-    """Return the choice of which a value of a key or option is a synonym or a misspelling, or "".
+    """Return the choice that a value of a key or option probably means (a synonym or a misspelling), or "".
 
     `key` is a name without its table or dashes.
     """

@@ -108,7 +108,7 @@ def by_windows(
     """Yield a result for each line, in order, computed in batches of similar length.
 
     Args:
-        encode: maps lines to two lists: for each line, BOS and tokens ([] for a line without tokens), and any value.
+        encode: maps lines to two lists: the ids of each line (BOS and tokens; [] without tokens), and values for it.
         compute: returns the results for padded ids (B, S) and the values that `encode` returned for these B lines.
     """
     remaining, number = iter(lines), 0

@@ -49,7 +49,7 @@ class TextTokenizer(Protocol):
 
 
 class Configuration(Protocol):
-    """The tables of a run's configuration that tasks read. They cannot import `RunConfig`, which imports the tasks."""
+    """The tables of a run's configuration that tasks read. Tasks cannot import `RunConfig`, which imports them."""
 
     @property
     def data(self) -> Any: ...

@@ -50,8 +50,8 @@ class AffixTokenizer(Tokenizer):
 
 
 def affix_spec(sentences: Iterable[Sequence[str]], symbols: Sequence[str], vocab_size: int) -> dict[str, Any]:
-    """Return the content of a tokenizer.json whose vocabulary of at most `vocab_size` tokens consists of `symbols` and
-    the endings, shapes and words that occur at least twice: the most frequent ones, words last."""
+    """Return the content of a tokenizer.json with at most `vocab_size` tokens: `symbols`, then endings and shapes, then
+    words. Endings, shapes and words must occur at least twice, and are sorted by frequency."""
     counts: Counter[str] = Counter()
     for words in sentences:
         for word in words:
@@ -87,5 +87,5 @@ def ending(word: str) -> str:
 
 
 def split_words(line: str) -> list[str]:
-    """Return the words of a sentence, which ASCII whitespace separates."""
+    """Return the words of a sentence; ASCII whitespace separates words."""
     return [word for word in _SPACES.split(line) if word]

@@ -41,7 +41,7 @@ def prepare(
     max_length: int = 256,
     on_progress: Callable[[int], object] = lambda n_read: None,
 ) -> "Corpus":
-    """Encode two files whose lines translate each other into the folder `out_dir`, and open the result.
+    """Encode two parallel files, write the token arrays to the folder `out_dir`, and open them.
 
     A pair is skipped (and counted) if a side is empty or longer than `max_length` tokens, end token included. A folder
     that already holds the result for the same text, tokenizer and `max_length` is reused. `on_progress` receives the

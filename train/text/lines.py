@@ -174,7 +174,7 @@ def count_shared_lines(path: str | PathLike[str], others: str | PathLike[str]) -
 
 
 def check_parallel(*paths: str | PathLike[str]) -> None:
-    """Raise UserError if files whose lines translate each other have different numbers of lines."""
+    """Raise UserError if parallel files have different numbers of lines."""
     counts = [count_lines(path) for path in paths]
     if len(set(counts)) > 1:
         for path in paths:

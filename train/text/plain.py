@@ -71,7 +71,7 @@ class PlainTokenizer(Tokenizer):
 
 
 def read_plain(path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None) -> Iterator[list[str]]:
-    """Yield chunks of the lines of a text file, each with its line feed; a long line comes in pieces."""
+    """Yield the lines of a text file in chunks, each line with its line feed; divide long lines into pieces."""
     last: list[str] = []
     for chunk in decoded_chunks(path, line_pieces, on_bytes=on_bytes):
         if last:

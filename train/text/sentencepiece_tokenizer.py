@@ -76,7 +76,7 @@ class SentencePieceTokenizer(Tokenizer):
         }
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text, without special ids. A language code at its beginning is one token.
+        """Return the ids of each text, without special ids. A language code at the start of a text is one token.
 
         Raises UserError for a text with lone surrogates, which stand for invalid UTF-8 in Python.
         """

@@ -145,7 +145,7 @@ class Tokenizer:
             vocab_size: maximum number of tokens, at least 260, including special tokens and bytes. A small text gives
                 fewer, because a pair of subwords that occurs only once is not merged.
             pretokenizer: "words", or "whitespace" for text that is already tokenized.
-            parallel: whether the files are translations of each other, which must have equal numbers of lines.
+            parallel: whether the files are translations of each other and must have equal numbers of lines.
 
         Raises UserError for an invalid argument, an unreadable file or unequal numbers of lines.
         """
@@ -170,7 +170,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
-        """Read a `tokenizer.json`; raise UserError if it is missing, damaged or without the special tokens."""
+        """Read a `tokenizer.json`; raise UserError if it is missing or damaged, or lacks the special tokens."""
         return cls.from_content(read_json(path, "a Hugging Face tokenizer.json", REMEDY), path)
 
     @classmethod

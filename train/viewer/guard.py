@@ -107,7 +107,7 @@ class Guard:
 
 
 async def refuse(send: Send, status: int, why: str) -> None:
-    """Answer with a status and a reason, and close the connection, so that each attempt needs a new one."""
+    """Answer with a status and a reason, and close the connection, so that each attempt needs a new connection."""
     body = f"{status}: {why}\n".encode()
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
     headers.append((b"connection", b"close"))

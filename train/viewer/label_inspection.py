@@ -41,7 +41,7 @@ class LabeledInspection(NamedTuple):
 def read_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledInspection:
     """Run a classifier or a tagger once on a text. Raises UserError if the text is empty or too long.
 
-    The probabilities are those of the labels alone, as `classify` prints them.
+    Special tokens get probability 0, so the probabilities of the labels sum to 1, as in `classify`.
 
     Args:
         task: "classification", for a text or two texts separated by a tab, or "tagging", for words.

@@ -1,8 +1,8 @@
 """Measure the role of each attention head on a text: where its maximum weights fall, and the cost of its ablation.
 
-Weights alone do not prove a role: they show what a head attends to, not whether the output depends on it. So each head
-is ablated in turn, and the loss per token and the score of the run's validations, such as BLEU, are measured again
-(Michel et al., 2019; the types of heads follow Voita et al., 2019).
+Weights alone do not prove a role: they show what a head attends to, not whether the output depends on it. Each head is
+therefore ablated in turn, and the loss per token and the score of the run's validations, such as BLEU, are measured
+again (Michel et al., 2019; the types of heads follow Voita et al., 2019).
 """
 
 from collections.abc import Callable, Sequence

@@ -76,7 +76,7 @@ def source_of(vjp: Any) -> str:
 
 
 def steps(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Answer {"expression", "values"} or {"head": {"causal"}}; raise UserError for expressions that cannot be shown."""
+    """Answer a request, {"expression", "values"} or {"head": {"causal"}}; raise UserError if it cannot be shown."""
     leaves: dict[str, Tensor] = {}
     titles: dict[int, str] = {}  # titles of nodes, by number
     try:

@@ -204,7 +204,7 @@ class Trace:
         return members
 
     def owner(self, layer: str) -> str | None:
-        """Return the block that contains a module, or the one with the longest name if several do."""
+        """Return the block that contains a module; if several do, the one with the longest name."""
         names = [name for name in self.blocks if layer == name or layer.startswith(f"{name}.")]
         return max(names, key=len, default=None)
 

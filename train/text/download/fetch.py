@@ -32,7 +32,7 @@ SILENT = Display(enabled=False)
 class SafeRedirects(urllib.request.HTTPRedirectHandler):
     """Follows redirects to HTTP and HTTPS only.
 
-    A redirect from HTTPS to HTTP is rejected, because data sent over HTTP can be changed on the way.
+    A redirect from HTTPS to HTTP is rejected, because data sent over HTTP can be changed in transit.
     """
 
     def redirect_request(self, request: Any, *args: Any) -> Any:
@@ -167,7 +167,7 @@ def fetch(archive: Archive, file: Path, url: str, work: Work) -> dict[str, Any]:
 
 
 def download(archive: Archive, part: Path, url: str, work: Work) -> None:
-    """Append the missing rest of a URL's content to `part`. Raises ConnectionError if the content is incomplete."""
+    """Append the rest of a URL's content to `part`. Raises ConnectionError if the content remains incomplete."""
     size = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={size}-"} if size else {})
     with (

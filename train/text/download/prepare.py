@@ -153,7 +153,7 @@ def remove_if_refused(out: Path, dataset: Dataset, missing: list[Path]) -> Itera
 def check_same_inputs(out: Path, dataset: Dataset, settings: Settings, user_paths: list[str]) -> None:
     """Raise UserError if `out` is complete and has different texts or settings, because runs may train on it.
 
-    Moved or changed texts of the user and an added validation text are allowed.
+    The user's texts may have moved or changed, and a validation text may have been added.
     """
     record, file = read_record(out, dataset), out / "manifest.json"
     if not os.path.lexists(file):

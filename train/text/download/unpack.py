@@ -39,7 +39,7 @@ class BoundedHeader(tarfile.TarInfo):
 
 
 def sgml_segments(lines: Iterator[str]) -> Iterator[str]:
-    """Yield the sentences of a WMT or IWSLT test set in SGML or XML, parsed line by line like in sacreBLEU."""
+    """Yield the sentences of a WMT or IWSLT test set in SGML or XML, parsed line by line as in sacreBLEU."""
     return (" ".join(SEGMENT.sub(r"\1", line).split()) for line in lines if line.lstrip().startswith("<seg "))
 
 
