@@ -129,7 +129,7 @@ def report_exit(status: int, line: str, details: str = "") -> int:
     """
     world, (rank, size) = npx.distributed.world(), npx.distributed.rank_and_size()
     name = f"rank {rank} of {size}: " if rank and world.size == 1 else ""
-    if name:  # before this rank has joined the others; if rank 0 fails too, mpirun kills this process
+    if name:  # this rank has not joined the others yet; if rank 0 fails too, mpirun kills this process
         time.sleep(2)
     if fails_alone := not world.all_ranks_failed():
         name = f"{world.name}, step {world.step:,}: "

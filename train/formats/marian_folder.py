@@ -30,7 +30,7 @@ MAX_POSITIONS = 1024  # sinusoids have no maximum length, but the format require
 MAX_EPSILON = (
     2e-5  # maximum epsilon of the norms: transformers uses 1e-5 instead, which changes variances by at most 1e-5
 )
-NEVER = -1e4  # output bias, within the range of float16, that excludes padding, whose row of zeros gives the logit 0
+NEVER = -1e4  # output bias of padding, whose logit would otherwise be 0; within the range of float16
 
 
 class MarianModel(NamedTuple):

@@ -302,7 +302,7 @@ class Checkpointer:
                     f"resume: model.{key}: expected {saved[key]!r} as in {path}; got {value!r}; "
                     f"try the run's own configuration, or another --out"
                 )
-        # A run without a validation text keeps the hash of an earlier one, and may get its first one.
+        # A run that has lost its validation text keeps the hash of it. A run that never had one may get one.
         known = {"train": state.get("text_sha256"), "valid": state.get("valid_sha256") or self.digests.get("valid")}
         self.digests = known | self.digests
         for part, digest in known.items():

@@ -233,7 +233,7 @@ class RunConfig:
                 alternative = "a checkpoint of this run"
                 if command == "resume":
                     alternative = "a new run that starts from its weights (--init RUN --out NEW)"
-                    if name.startswith("model.") and "dropout" not in name:  # other weights, or used differently
+                    if name.startswith("model.") and "dropout" not in name:  # the new model could not use the weights
                         alternative = "a new run (--out NEW)"
                 raise UserError(
                     f"{command}: {name}: expected {expected} as in {source}; got {format_value(value)}; "

@@ -14,7 +14,7 @@ from train.run.folder import RunFolder
 from train.run.metric_files import Copy, LineFile, csv_copy, tensorboard_copy
 from train.run.state import RunState
 
-DIVERGED = 5  # multiple of the loss of uniform probabilities; the loss of an untrained model is below 2 such losses
+DIVERGED = 5  # in units of the loss of uniform probabilities; the loss of an untrained model is below 2
 
 
 class RunReport:
@@ -202,7 +202,7 @@ class RunReport:
             if corpora.get(part) is not None:
                 self.write_line(f"{name} text: {corpora[part].describe()}")
         step, last = state.step, self.max_steps
-        steps = f"steps {step + 1:,} to {last:,}" if step < last else f"no step left to {last:,}"
+        steps = f"steps {step + 1:,} to {last:,}" if step < last else "no steps left"
         self.write_line(f"{f'resuming from {checkpoint}' if checkpoint else 'training'}: {setup}, {steps}")
         if checkpoint and self.run.averaged.is_dir():
             self.write_line(

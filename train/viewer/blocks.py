@@ -335,7 +335,7 @@ def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int
     logits = on_host(trace.model.logits(Tensor(npx.asarray(trace.states[trace.rows]))).data)
     log_p = log_softmax(logits)  # (T, V)
     order = np.argsort(-log_p, axis=1, kind="stable")
-    has_target = np.arange(len(log_p)) < len(log_p) - (trace.model.examples == "text")  # the end of a text has none
+    has_target = np.arange(len(log_p)) < len(log_p) - (trace.model.examples == "text")  # a text's last token has none
     targets = trace.targets[has_target]
     wanted = dict.fromkeys(targets.tolist())
     for rank in range(log_p.shape[1]):

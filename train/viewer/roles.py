@@ -144,7 +144,7 @@ def draw_roles(
     axis.tick_params(length=0)
     for y, x in np.ndindex(*table.shape):
         ink = "black" if shades[y, x] > 0.6 else "white"
-        number = f"{round(float(table[y, x]), 3) + 0.0:.3f}"  # + 0.0: no -0.000
+        number = f"{round(float(table[y, x]), 3) + 0.0:.3f}"  # adding 0.0 turns -0.0 into 0.0
         axis.text(x, y, number, ha="center", va="center", fontsize=7, color=ink)
     for y, role in enumerate(roles):
         axis.text(len(columns) - 0.4, y, role.name, fontsize=7.5, va="center")

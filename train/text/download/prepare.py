@@ -234,7 +234,7 @@ def write_texts(
     recipe += [settings.hold_out] * bool(settings.hold_out)
     record_file = out / TEXTS
     record = read_record(out, dataset, *texts)
-    # The user's own files may have moved, because the recipe includes their hashes; they have no archives.
+    # The recipe identifies the user's own texts, which have no archives, by their hashes, so the files may have moved.
     has_moved = bool(record and not dataset.archives and record["how"][0].keys() == texts.keys())
     if record and record["how"] == [record["how"][0] if has_moved else texts, *recipe[1:]]:
         hashes = {out / f"{part}.{language}": text["sha256"][language]
