@@ -102,7 +102,7 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
             raise UserError(f"{option}: expected an option of this command; got an unknown one; try {attempt}")
         if option in given:  # click would ignore the first value
             join = ", or a file that joins both texts (cat)" if option.endswith(("-src", "-tgt")) else ""
-            raise UserError(f"{option}: expected it once; got it twice; try only one of them{join}")
+            raise UserError(f"{option}: expected the option once; got it twice; try only one of them{join}")
         if option in options and not (options[option].is_flag or options[option].multiple):
             given.add(option)
         if (

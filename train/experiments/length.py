@@ -216,7 +216,7 @@ def markdown(table: Mapping[str, Any], has_picture: bool) -> Iterator[str]:
     """Yield the lines of the Markdown page."""
     yield from ("# Length extrapolation", "")
     yield f"Percentage of exact outputs by source length. The models are trained on lengths up to {table['trained']},"
-    yield f"with {table['steps']:,} updates of {BATCH} sequences, and tested on {N_TESTED} new ones of each length."
+    yield f"with {table['steps']:,} updates of {BATCH} sequences, and tested on {N_TESTED} sequences of each length."
     yield f"`reach` is the greatest length up to which at least {MASTERED:.0f}% of the outputs are exact at every"
     yield "tested length."
     columns = ["task", "positions", "reach", *map(str, LENGTHS), "seconds"]

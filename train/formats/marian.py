@@ -91,7 +91,7 @@ def read_config(c: Mapping[str, Any], name: str) -> dict[str, Any]:
             )
     for key in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
         if value(key, bool, False):
-            raise UserError(f"{name}: {key}: expected false, as transformers' Marian computes; got true; {UNSUPPORTED}")
+            raise UserError(f"{name}: {key}: expected false, as in transformers' Marian; got true; {UNSUPPORTED}")
     is_shared, is_tied = (value(key, bool, True) for key in ("share_encoder_decoder_embeddings", "tie_word_embeddings"))
     return {
         "d_model": value("d_model"), "d_ff": value("encoder_ffn_dim"), "n_heads": value("encoder_attention_heads"),

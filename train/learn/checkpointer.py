@@ -262,7 +262,7 @@ class Checkpointer:
             state.ranking.keys() & values, key=lambda step: (values[step] if is_loss else -values[step], int(step))
         )
         state.ranking = {step: values[step] for step in ranked}
-        effect = "the next validation is the best so far"
+        effect = "the next validation counts as the best so far"
         if best is not None:
             effect = f"checkpoints/best keeps step {state.best_step:,}, {name} {best:.4g}, until a validation is better"
         self.warnings.append(
@@ -286,11 +286,11 @@ class Checkpointer:
             return
         if (most := n * max(map(len, batches))) < ranks:
             raise UserError(
-                f"resume: expected at most {most} ranks: the largest update of {self.newest} has {most} examples; "
+                f"resume: expected at most {most} ranks, one for each example in the largest update of {self.newest}; "
                 f"got {ranks}; try mpirun -n {most}"
             )
         self.warnings.append(
-            f"micro-batches per update: {n}; split for {ranks} ranks, so that each part has its own dropout masks"
+            f"micro-batches per update: {n}; split for {ranks} ranks, so each part has its own dropout masks"
         )
 
     def _check_identity(self, path: Path, state: Mapping[str, Any]) -> None:

@@ -197,8 +197,8 @@ class TrainSection:
     )
     ema_decay: float = key(
         0.0,
-        "Decay of the exponential moving average of the weights; validations, checkpoints and commands then use the"
-        " average, which takes the memory of one more copy of the weights. 0 disables it; 0.999 is a common value.",
+        "Decay of the exponential moving average of the weights; 0 disables it, and 0.999 is a common value."
+        " Validations, checkpoints and commands use the average. It takes the memory of one more copy of the weights.",
         within=FRACTION,
     )
     clip_norm: float = key(
@@ -264,8 +264,8 @@ class TrainSection:
     keep_last: int = key(5, "Number of checkpoints to keep; `average` averages them.", within=COUNT, may_change=True)
     best_metric: str | None = key(
         None,
-        "Metric (lowest loss or highest score) that selects checkpoints/best, from which commands then load the model,"
-        " and to which patience applies. An equal score is no improvement, unless both are 0 and the loss is lower.",
+        "Metric (lowest loss or highest score) that selects checkpoints/best and to which patience applies."
+        " Commands load checkpoints/best. An equal score is no improvement, unless both are 0 and the loss is lower.",
         choices=METRICS,
         unset="F1 for parsing; accuracy for classification and tagging; otherwise patience applies to the loss and no"
         " best checkpoint is kept",
@@ -338,20 +338,20 @@ class SearchSection:
     )
     full_beam: bool = key(
         False,
-        "Keep `beam` unfinished hypotheses at each step, chosen with the finished ones from the 2 x beam best"
-        " continuations (tensor2tensor). Otherwise finished hypotheses count toward the beam.",
+        "At each step, consider the 2 x beam best continuations, and keep up to `beam` unfinished ones in addition to"
+        " those that finish (tensor2tensor). Otherwise finished hypotheses count toward the beam.",
         may_change=True,
     )
     finish_in_beam: bool = key(
         False,
-        "With full_beam, only hypotheses that end among the `beam` best continuations are finished (fairseq,"
-        " transformers, CTranslate2). Otherwise all hypotheses that end among the 2 x beam best are.",
+        "With full_beam, a hypothesis can finish only among the `beam` best continuations (fairseq, transformers,"
+        " CTranslate2). Otherwise it can finish among the 2 x beam best.",
         may_change=True,
     )
     stop_at_beam: bool = key(
         False,
-        "With full_beam, stop a sentence when `beam` hypotheses have finished (fairseq, CTranslate2). Otherwise it"
-        " stops when no hypothesis can improve the result.",
+        "With full_beam, end the search for a sentence when `beam` hypotheses have finished (fairseq, CTranslate2)."
+        " Otherwise the search ends when no hypothesis can improve the result.",
         may_change=True,
     )
     max_extra: int = key(

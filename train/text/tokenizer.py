@@ -178,7 +178,7 @@ class Tokenizer:
         """Wrap the parsed JSON of the file at `path`; raise UserError if it is not a tokenizer."""
         if not isinstance(spec, dict) or not isinstance(spec.get("model"), dict):
             raise UserError(
-                f"{path}: expected a Hugging Face tokenizer.json; got JSON without 'model'; try the file of a run"
+                f"{path}: expected a Hugging Face tokenizer.json; got JSON without 'model'; try tokenizer.json of a run"
             )
         return cls(spec, str(path))
 

@@ -362,7 +362,7 @@ def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int
         kind, read = "output.labels", rows
         note = (
             f"The loss on this text is {trace.loss:.4f} nats per label. Of {log_p.shape[1]:,} entries, {len(ids)} are "
-            "shown, special tokens included, which are never labels."
+            "shown. These include special tokens, which are never labels."
         )
         if len(trace.rows) > 1:
             predicted = [f"{rows['rows'][i]}/{name}" for i, name in zip(trace.rows, predicted, strict=True)]

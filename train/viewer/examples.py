@@ -30,7 +30,7 @@ def validation_sentences(run: Path, tokenizer: Any, config: Any) -> list[str]:
 
 
 def short_sentences(run: Path, part: str, tokenizer: Any, config: Any) -> list[str]:
-    """Return the first short, distinct sentences, of pairs from the prepared text, of other tasks from the files."""
+    """Return the first short, distinct sentences. Pairs are read from the prepared text, other texts from the files."""
     if is_parser(tokenizer):
         trees = read_clean_trees(getattr(config.data, f"{part}_trees"))
         sentences = [" ".join(tree.words()) for tree in islice(trees, SEARCHED)]

@@ -90,7 +90,7 @@ BLOCKS = {
         ),
     ),
     "feed-forward": Explanation(
-        "Each token passes separately through a wider hidden layer with an activation, back to the model's width.",
+        "Each token passes separately through a wider hidden layer with an activation and back to the model's width.",
         ("y = h W_2 + b_2,  h = {activation}(a),  a = x W_1 + b_1",),
         "Each matmul y = x W passes back ∂x = ∂y Wᵀ and adds ∂W = xᵀ ∂y. The activation scales the gradient by its "
         "derivative.",
@@ -101,7 +101,7 @@ BLOCKS = {
         ),
     ),
     "feed-forward.swiglu": Explanation(
-        "Each token passes separately through a wider hidden layer, which a second one gates, back to the model's "
+        "Each token passes separately through a wider hidden layer, gated by a second one, and back to the model's "
         "width.",
         ("y = h W_2 + b_2,  h = silu(a) ⊙ c", "a = x W + b,  c = x V + b_c"),
         "Each matmul y = x W passes back ∂x = ∂y Wᵀ and adds ∂W = xᵀ ∂y. The gate passes a gradient to both of its "

@@ -23,7 +23,7 @@ def source_hash(pair: tuple[str, str]) -> int:
 
 
 def choose_sources(pairs: Pairs, count: int) -> set[int]:
-    """Return the `count` smallest hashes of sources; raise UserError if there are not more distinct sources."""
+    """Return the `count` smallest hashes of sources; raise UserError unless there are more distinct sources."""
     smallest, pairs = np.zeros(0, np.uint64), iter(pairs)
     while chunk := list(islice(pairs, CHUNK)):
         hashes = np.array([source_hash(pair) for pair in chunk], np.uint64)
