@@ -261,7 +261,7 @@ def test_a_run_does_not_resume_on_more_ranks_than_an_update_has_examples(text, t
     monkeypatch.setattr(npx.distributed, "world", lambda: world)
     monkeypatch.setattr(npx.distributed, "join", lambda: world)
     with pytest.raises(
-        UserError, match=r"at most (\d+) ranks: the largest .* has \1 examples; got 1000; try mpirun -n \1$"
+        UserError, match=r"at most (\d+) ranks, one for each example in the .*; got 1000; try mpirun -n \1$"
     ):
         train_run(config, tmp_path / "run", resume=True, progress=False)
 

@@ -266,7 +266,7 @@ def test_best_weights_without_checkpoints_are_not_deleted(text, tmp_path, names)
         elif path.name not in names:
             path.rename(path.with_name(names[0]))
     before = files_of(out)
-    reason = f"lost its checkpoints step-N, with only .*{names[-1]} without optimizer .* moving step-N back, or --init"
+    reason = rf"lost its checkpoints step-N \(.*{names[-1]} has no optimizer .* moving step-N back, or --init"
     for resume in (False, True):
         with pytest.raises(UserError, match=reason):
             run(text, out, resume=resume)
