@@ -123,7 +123,11 @@ def copy(uninterrupted, tmp_path):
         (["train", "RUN", "--out", "D"], "config.toml, or --init /"),
         (["train", "TEXT", "--out", "D"], "got a folder; try the path of a file inside it\n"),
         (["score", "x.hyp", "x.ref"], "; try --hyp x.hyp\n"),
-        (["info", "base", "x.en"], "extra argument(s) (x.en); try npx-transformer info --help\n"),
+        (["info", "base", "x.en"], "extra argument(s) (x.en); try a single RUN|CONFIG.toml|PRESET, or npx-tr"),
+        (["info", "RUN", "RUN"], "; try a single RUN|CONFIG.toml|PRESET, or npx-transformer info --help\n"),
+        (["train", "--resume", "RUN"], "Missing option '--out'; try --out RUN, or npx-transformer train --help\n"),
+        (["translate", "x"], "Missing option '--model'; try --model RUN, or npx-transformer translate --help\n"),
+        (["plan", "base", "--link", "infiniband"], '"nvlink", "ib", "ethernet"; got infiniband; try ib\n'),
         (["parse", "--model", "RUN", "--svg", "no/tree.svg"], "expected a file to write; got no folder no; try"),
     ],
 )

@@ -72,9 +72,14 @@ def run_command(argv: Sequence[str] | None) -> int:
         error.possibilities = misspelled(name, similar)  # click also lists less similar ones
         command = getattr(getattr(error, "ctx", None), "command_path", "npx-transformer")
         attempt = f"{command} --help"
+        if type(error).__name__ == "MissingParameter" and error.param.param_type_name == "option":
+            attempt = f"{error.param.opts[0]} {error.param.metavar}, or {attempt}"
         extra = re.search(r"unexpected extra argument\S* \((\S+?)[ )]", error.format_message())
         params = getattr(getattr(getattr(error, "ctx", None), "command", None), "params", ())
-        of_folder = ["--data"] * (extra is not None and os.path.isdir(extra[1]))
+        if extra and (arguments := [param.metavar for param in params if param.param_type_name == "argument"]):
+            attempt = f"a single {arguments[0]}, or {attempt}"
+        is_run = extra is not None and os.path.isfile(f"{extra[1]}/config.toml")
+        of_folder = ["--data"] * (extra is not None and os.path.isdir(extra[1]) and not is_run)
         position = words.index(extra[1]) if extra and extra[1] in words else 0
         if position > 1 and words[position - 2].startswith("--"):
             attempt = f"{words[position - 2]} with one value, or {attempt}"

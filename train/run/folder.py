@@ -70,7 +70,7 @@ class RunFolder:
     def _numbered(self, kind: str) -> list[Path]:
         with disk_errors(str(self.checkpoints)):
             paths = [*self.checkpoints.iterdir()] if self.checkpoints.is_dir() else []
-        named = {original_name(path) for path in paths if path.is_dir()}
+            named = {original_name(path) for path in paths if path.is_dir()}
         folders = [self.checkpoints / name for name in named if re.fullmatch(rf"{kind}-(0|[1-9][0-9]{{,17}})", name)]
         return [existing_folder(path) for path in sorted(folders, key=step_of)]
 
