@@ -142,6 +142,8 @@ def test_another_name_of_an_option_leads_to_the_option(capsys):
                 "lowercase": "metric bleu_13a_lc",
             },
         ),
+        ("generate --model lm", {"max-length": "tokens", "length": "tokens"}),
+        ("export run", {"format": "to"}),
         ("train tiny", {"save-dir": "out", "restore-file": "resume, or --init RUN to copy only weights"}),
     ],
 )

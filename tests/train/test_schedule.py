@@ -73,7 +73,7 @@ def test_after_a_divergence_a_quarter_of_the_highest_rate_so_far_is_suggested(na
     peak = float(re.match(r"train\.peak_lr=([0-9.e-]+), ", current.remedies(step))[1])
     lower = schedule(name, warmup_steps=100, max_steps=1000, **keys | {"peak_lr": peak})
     assert max(map(lower, range(1, 1001))) <= max(map(current, range(1, step + 1))) / 3.5
-    assert lower.peak <= schedule(warmup_steps=4000).peak * 1.05  # of the paper: 2.0 / 4 would be too high
+    assert lower.peak <= schedule(warmup_steps=4000).peak * 1.05  # the peak of the paper
 
 
 def test_after_a_divergence_a_key_that_is_set_is_not_suggested():

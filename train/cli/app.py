@@ -36,6 +36,7 @@ COMMAND_SYNONYMS = {  # maps command names of other programs to our command for 
     **dict.fromkeys(("evaluate", "eval", "validate", "test"), "score"),
     **dict.fromkeys(("plot", "visualize"), "draw"),
     **dict.fromkeys(("show", "describe", "summary"), "info"),
+    "version": "--version",
 }
 OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, Marian and Hugging Face
     "--model": "--path --checkpoint --ckpt --models --model-path",
@@ -55,7 +56,9 @@ OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, M
     "--top-p": "--sampling-topp --topp --random-sampling-topp",
     "--temperature": "--random-sampling-temp",
     "--constrain": "--prefix --prefixes --prefix-size --tgt-prefix",
-    "--batch-tokens": "--max-tokens",
+    "--batch-tokens": "--max-tokens --batch-size",
+    "--tokens": "--max-length --length --max-new-tokens",
+    "--to": "--format -f",
     "--max-extra": "--max-len --max-len-a --max-len-b --max-length --max-new-tokens",
     "--quiet": "-q --silent",
     "--device cuda": "--gpu --cuda",

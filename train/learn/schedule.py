@@ -51,11 +51,8 @@ class Schedule:
         )
 
     def remedies(self, step: int) -> str:
-        """Return what to try if the loss diverges by update `step`.
-
-        The suggested peak is a quarter of the highest learning rate so far, and at most the paper's with its 4000 steps
-        of warmup: with few steps, the formula of the paper gives a much higher peak.
-        """
+        """Return what to try if the loss diverges by update `step`: a quarter of the highest learning rate so far, and
+        at most the paper's peak."""
         paper = NoamSchedule(self.noam.d_model)
         peak = min(self(min(step, self.warmup_steps)) / 4, paper(paper.warmup_steps))
         clip = "" if self.clips else ", or train.clip_norm=1.0"

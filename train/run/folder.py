@@ -251,7 +251,7 @@ def not_a_run_error(
     runs = [str(child) for child in sorted(path.glob("*")) if child.is_dir() and RunFolder(child).steps()]
     if runs:
         got, attempt = f"a folder with {plural(len(runs), 'run')}", " or ".join(runs[:LISTED])
-    for parent in (path.parent, path.parent.parent):
+    for parent in path.parents[:3]:
         if not runs and RunFolder(parent).steps():
             got, attempt = "a folder of a run", str(parent)
     got = got if path.is_dir() else describe_path(path)
