@@ -133,6 +133,7 @@ def copy(uninterrupted, tmp_path):
             ["train", "tiny", "--set", "train.seed=1", "train.log_every=2", "--out", "D"],
             "; try --set train.log_every=2\n",
         ),
+        (["export", "RUN", "--to", "ct2", "--out", "D"], "got ct2; try ctranslate2\n"),
         (["info", "RUN", "RUN"], "; try a single RUN|CONFIG.toml|PRESET, or npx-transformer info --help\n"),
         (["train", "--resume", "RUN"], "Missing option '--out'; try --out RUN, or npx-transformer train --help\n"),
         (["translate", "x"], "Missing option '--model'; try --model RUN, or npx-transformer translate --help\n"),
@@ -192,6 +193,14 @@ def test_a_file_of_a_checkpoint_is_answered_with_the_run(uninterrupted, capfd):
 def test_a_run_that_has_lost_its_configuration_is_still_a_run(copy, capfd):
     (copy / "config.toml").unlink()
     assert "missing config.toml; try giving CONFIG.toml" in error_line(capfd, "train", "--resume", "--out", copy)
+
+
+def test_a_picture_of_the_validation_text_needs_one(copy, tmp_path, capfd):
+    config = (copy / "config.toml").read_text(encoding="utf-8")
+    (copy / "config.toml").write_text(re.sub(r"(valid_(src|tgt)) = .*", r'\1 = ""', config), encoding="utf-8")
+    err = error_line(capfd, "draw", copy, "roles", "--out", tmp_path / "roles.svg")
+    assert err.endswith(": expected a run with a text data.valid_src; got one without; try another run\n")
+    assert not (tmp_path / "roles.svg").exists()
 
 
 @pytest.mark.parametrize("command", ["data", "data valid", "score", "train"])
