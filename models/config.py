@@ -66,17 +66,17 @@ class TransformerConfig:
     )
     norm: str = key(
         "post",
-        "Placement of the norm: after the residual sum (post, as in the paper); before each sub-layer and after the"
-        " last layer (pre); before and after each sub-layer (sandwich; Ding et al., 2021); or after a residual sum in"
-        " which the input is scaled up (deepnorm; Wang et al., 2022).",
+        "Placement of the norm: post (after the residual sum, as in the paper), pre (before each sub-layer and after"
+        " the last layer), sandwich (before and after each sub-layer; Ding et al., 2021) or deepnorm (after a residual"
+        " sum in which the input is scaled up; Wang et al., 2022).",
         choices=PLACEMENTS,
     )
     positions: str = key(
         "sinusoidal",
-        "Positional encoding: sines and cosines interleaved (sinusoidal, as in the paper) or in two halves"
-        " (sinusoidal_halves, as in tensor2tensor and fairseq), learned, rotary (Su et al., 2021), a linear penalty on"
-        " distances (alibi; Press et al., 2022), or learned relative positions of Raffel et al., 2020 (t5) or Shaw et"
-        " al., 2018 (shaw).",
+        "Positional encoding: sinusoidal (sines and cosines interleaved, as in the paper), sinusoidal_halves (all sines"
+        " first, as in tensor2tensor and fairseq), learned, rotary (Su et al., 2021), alibi (a linear penalty on"
+        " distances; Press et al., 2022), or learned relative positions: t5 (Raffel et al., 2020) or shaw (Shaw et al.,"
+        " 2018).",
         choices=POSITIONS,
     )
     position_rates: str | None = key(
@@ -86,11 +86,12 @@ class TransformerConfig:
         choices=("paper", "tensor2tensor"),
         unset="tensor2tensor for sinusoidal_halves, otherwise paper",
     )
-    max_positions: int = key(1024, "Maximum sequence length in tokens, for learned positions.", within=LENGTH)
+    max_positions: int = key(1024, "For learned positions: maximum sequence length in tokens.", within=LENGTH)
     position_buckets: int = key(
-        32, "For t5 positions: number of distance buckets; an encoder uses half of them for each direction.",
+        32,
+        "For t5 positions: number of distance buckets; an encoder uses half of them for each direction.",
         within="[4, 65536]",
-    )  # fmt: skip
+    )
     position_distance: int | None = key(
         None,
         "For t5 and shaw positions: distances of at least this many positions are treated alike.",
@@ -99,8 +100,8 @@ class TransformerConfig:
     )
     n_kv_heads: int | None = key(
         None,
-        "Number of key and value heads, each shared by a group of query heads: grouped-query attention (Ainslie et al.,"
-        " 2023), or multi-query attention with 1 (Shazeer, 2019).",
+        "Number of key and value heads, each shared by a group of query heads (grouped-query attention, Ainslie et"
+        " al., 2023). 1 is multi-query attention (Shazeer, 2019).",
         within="[1, 1024]",
         unset="n_heads",
         architectures=WITH_ATTENTION,
@@ -135,7 +136,7 @@ class TransformerConfig:
     attention_bias: bool = key(False, "Add biases to the attention projections (none in the paper).")
     attention_gain: float = key(
         1.0,
-        "Gain of the Xavier initialization of W^Q, W^K and W^V; 0.7071 initializes the three as one matrix (fairseq).",
+        "Gain of the Xavier initialization of W^Q, W^K and W^V. 0.7071 initializes them as one matrix, as in fairseq.",
         within="(0, 10]",
     )
     layer_norm_eps: float = key(1e-6, "Constant added to the variance in the norms.", within=POSITIVE)
@@ -157,8 +158,8 @@ class TransformerConfig:
     )
     decoder_start: str = key(
         "bos",
-        "First input of the decoder: the embedding of the beginning-of-sentence token (bos), a zero vector (zeros, as"
-        " in tensor2tensor) or the embedding of padding (pad, as in Marian). A language model ignores this key.",
+        "First input of the decoder: bos (the embedding of the beginning-of-sentence token), zeros (a zero vector, as"
+        " in tensor2tensor) or pad (the embedding of padding, as in Marian). A language model ignores this key.",
         choices=("bos", "zeros", "pad"),
     )
     tying: str = key(
@@ -189,9 +190,9 @@ class TransformerConfig:
     activation: str = key("relu", "Activation of the feed-forward networks.", choices=ACTIVATIONS)
     architecture: str = key(
         "encoder_decoder",
-        "Architecture of the model: Transformer (encoder_decoder), language model (decoder), an encoder that predicts"
-        " labels (encoder), or an encoder-decoder built from other layers, recurrent (rnn) or convolutional (convs2s,"
-        " bytenet). rnn, convs2s and bytenet ignore d_ff, activation and norm; rnn and bytenet also ignore positions.",
+        "Architecture of the model: encoder_decoder (the Transformer), decoder (a language model), encoder (a model"
+        " that predicts labels), or an encoder-decoder with recurrent (rnn) or convolutional (convs2s, bytenet) layers."
+        " rnn, convs2s and bytenet ignore d_ff, activation and norm; rnn and bytenet also ignore positions.",
         choices=ARCHITECTURES,
     )
     token_types: int = key(
