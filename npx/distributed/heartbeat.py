@@ -1,7 +1,9 @@
 """Detection of ranks that are dead, stopped or stuck."""
 
 import os
+import select
 import socket
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -22,8 +24,10 @@ class Heartbeat:
     def __init__(self, world: Any, peer: tuple[str, str, int], timeout: float, now: float) -> None:
         self.world, self.timeout = world, timeout
         self.peer, host, pid = peer  # name, host and process ID of the next rank
-        self.pid = pid if host == socket.gethostname() else None
-        self.exit_fds = _exit_fds(pid) if self.pid is not None else []  # become readable when that process ends
+        self.exit_fds: list[int] = []  # a descriptor that becomes readable when that process ends, if it is known
+        if host == socket.gethostname():
+            with suppress(AttributeError, OSError):  # a system without pidfds
+                self.exit_fds.append(os.pidfd_open(pid))
         self.target = (world.rank - 1) % world.size
         self.enabled = True  # False once the ranks are shutting down
         self.last_received = self.last_check = now
@@ -56,7 +60,7 @@ class Heartbeat:
     def _failure(self, silence: float, now: float) -> str:
         """Return a description of the next rank's failure, or "" if it has not failed."""
         comm_thread, timeout = self.world.comm_thread, self.world.timeout
-        if self.pid is not None and _has_ended(self.pid):
+        if select.select(self.exit_fds, [], [], 0)[0]:
             return "its process has ended (killed or out of memory); the run ends; try --resume"
         if silence > self.timeout:
             return f"no heartbeat for {silence:.0f} s (train.rank_timeout); the run ends; try --resume"
@@ -69,22 +73,3 @@ class Heartbeat:
                 "try --resume"
             )
         return ""
-
-
-def _exit_fds(pid: int) -> list[int]:
-    """Return a list with a pidfd, which becomes readable when the process ends; empty if pidfds are unavailable."""
-    try:
-        return [os.pidfd_open(pid)]
-    except (AttributeError, OSError):
-        return []
-
-
-def _has_ended(pid: int) -> bool:
-    """Return whether the process with this ID no longer exists or is a zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
-    except FileNotFoundError:
-        return os.path.isdir("/proc/self")
-    except (OSError, IndexError):
-        return False

@@ -252,4 +252,4 @@ def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) 
             raise UserError(f"{path}: expected a file outside the run; got one in {model}; try another path")
     if path.is_dir() or not path.parent.is_dir():
         got = "a folder" if path.is_dir() else f"no folder {path.parent}"
-        raise UserError(f"{path}: expected a file to write; got {got}; try another --output")
+        raise UserError(f"{path}: expected a file to write; got {got}; try another path")

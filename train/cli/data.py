@@ -9,7 +9,7 @@ import typer
 
 from train.cli.app import app
 from train.cli.options import number_option, warn
-from train.errors import UserError, nearest, plural
+from train.errors import UserError, check_choice, plural
 
 OWN = "own"
 LARGE = 500_000  # minimum number of pairs for suggesting the preset base instead of tiny
@@ -73,11 +73,9 @@ def data(
     from train.text.download.catalog import NAMES, Dataset, Pair, dataset
     from train.text.download.clean import Rules, describe_removed
     from train.text.download.prepare import Settings, prepare_dataset
-    from train.text.tokenizer import KINDS, check_choice
+    from train.text.tokenizer import KINDS
 
-    if name not in (*NAMES, OWN):
-        names = (*NAMES, OWN)
-        raise UserError(f"data: expected one of {', '.join(names)}; got '{name}'; try {nearest(name, names)}")
+    check_choice("data", name, (*NAMES, OWN))
     if tokenizer is not None:
         check_choice("--tokenizer", tokenizer, KINDS)
     files = train_src, train_tgt, valid_src, valid_tgt

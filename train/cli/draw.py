@@ -8,7 +8,7 @@ import typer
 
 from train.cli.app import Device, RunPath, app, check_output, use_device
 from train.cli.options import number_option, search_option, text_option, warn
-from train.errors import UserError, nearest
+from train.errors import UserError, check_choice, nearest
 
 PICTURES = ("heads", "beam", "curves", "memory", "roles", "confusion")
 PICTURE_SYNONYMS = {  # maps what users may call a picture to its name
@@ -127,8 +127,8 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
         translate,
     )
 
-    if kind and kind not in AXES:
-        raise UserError(f"--kind: expected one of {', '.join(AXES)}; got '{kind}'; try {nearest(kind, AXES)}")
+    if kind:
+        check_choice("--kind", kind, [*AXES])
     model, tokenizer, origin, search = load_for_search(run, overrides)
     if model.examples != "pairs":
         if kind or overrides:
