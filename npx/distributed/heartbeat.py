@@ -54,22 +54,18 @@ class Heartbeat:
                 self.last_received, self.peer_collectives = now, int(message[0])
         if self.enabled and (failure := self._failure(now - self.last_received, now)):
             self.enabled = False
-            self.world.log(failure, self.peer)
+            self.world.log(f"{failure}; the run ends; try --resume", self.peer)
             self.world.end_all(1)
 
     def _failure(self, silence: float, now: float) -> str:
         """Return a description of the next rank's failure, or "" if it has not failed."""
         comm_thread, timeout = self.world.comm_thread, self.world.timeout
         if select.select(self.exit_fds, [], [], 0)[0]:
-            return "its process has ended (killed or out of memory); the run ends; try --resume"
+            return "its process has ended (killed or out of memory)"
         if silence > self.timeout:
-            return f"no heartbeat for {silence:.0f} s (train.rank_timeout); the run ends; try --resume"
-        since = comm_thread.waiting_since
-        if since is None or timeout is None or now - since <= timeout:
-            return ""
-        if silence < 2 * BEAT and self.peer_collectives < comm_thread.n_collectives:
-            return (
-                f"it has kept another rank waiting for {now - since:.0f} s (train.rank_timeout); the run ends; "
-                "try --resume"
-            )
+            return f"no heartbeat for {silence:.0f} s (train.rank_timeout)"
+        waited = now - (comm_thread.waiting_since or now)
+        is_behind = silence < 2 * BEAT and self.peer_collectives < comm_thread.n_collectives
+        if timeout is not None and waited > timeout and is_behind:
+            return f"it has kept another rank waiting for {waited:.0f} s (train.rank_timeout)"
         return ""

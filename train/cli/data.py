@@ -81,10 +81,8 @@ def data(
     files = train_src, train_tgt, valid_src, valid_tgt
     if name == OWN:
         if not (train_src and train_tgt) or bool(valid_src) != bool(valid_tgt):
-            needed = TEXT_OPTIONS if valid_src or valid_tgt else TEXT_OPTIONS[:2]
-            missing = [
-                option for option, file in zip(TEXT_OPTIONS, files, strict=True) if option in needed and not file
-            ]
+            n = 4 if valid_src or valid_tgt else 2
+            missing = [option for option, file in zip(TEXT_OPTIONS[:n], files[:n], strict=True) if not file]
             raise UserError(
                 f"data own: expected both sides of each text; {' and '.join(missing)} "
                 f"{'is' if len(missing) == 1 else 'are'} missing; try {' '.join(f'{option} F' for option in missing)}"

@@ -81,9 +81,8 @@ def draw(
             raise UserError(
                 f"draw: --{name} applies only to {' and '.join(pictures)}; got {what}; try without --{name}"
             )
+    use_device(device)
     if what not in ("heads", "beam"):
-        if what != "curves":
-            use_device(device)
         with Display() as display, display.work(f"drawing {what}") as work:
             if what == "curves":
                 draw_curves_of([run, *(also or ())], out)
@@ -94,7 +93,6 @@ def draw(
             else:
                 draw_confusion_of(run, out)
         return
-    use_device(device)
     if not input.strip():
         raise UserError(f'draw: expected a sentence for {what}; got no --input; try --input "A dog runs ."')
     overrides = {name: value for name, value in {"beam": beam, "alpha": alpha}.items() if value is not None}

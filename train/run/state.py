@@ -71,7 +71,6 @@ class RunState:
             raise ValueError(f"run: expected {', '.join(schema)}; got {', '.join(sorted(unknown))}")
         state = cls(**content)
         for name, value, limit in (
-            ("step", state.step, step),
             ("validated", state.validated, step),
             ("best_step", state.best_step, state.validated),
             ("window_tokens", state.window_tokens, state.tokens),

@@ -22,7 +22,7 @@ from itertools import chain, product, repeat, zip_longest
 from pathlib import Path
 from typing import Any
 
-from train.errors import UserError
+from train.errors import ReadError, UserError
 from train.files import WriteError, atomic_write, describe_path, digest, make_folder, write_text
 from train.json_files import Schema, open_own_folder, read_json, read_sealed, reject_links, schema_error, write_json
 from train.lock import lock_folder
@@ -157,7 +157,12 @@ def check_same_inputs(out: Path, settings: Settings, sources: list[dict[str, Any
     file = out / "manifest.json"
     if not os.path.lexists(file):
         return
-    manifest = read_json(file, "the manifest of `data`", "deleting it")
+    try:
+        manifest = read_json(file, "the manifest of `data`", "deleting it")
+    except UserError as error:
+        if read_sealed(out / TEXTS) is None and file.is_file() and not isinstance(error, ReadError):
+            return  # no settings are known, and no run can use the folder
+        raise
     if problem := schema_error(manifest, {"settings": {"rules": dict}, "sources": list}):
         raise UserError(f"{file}: expected the manifest of `data`; got '{problem}'; try deleting it")
     stored, new = ({**values.pop("rules"), **values} for values in (manifest["settings"], asdict(settings)))
@@ -316,7 +321,6 @@ def train_tokenizer(train: list[Path], file: Path, settings: Settings, display: 
             f"{train[0]} and {train[1]}; try --vocab-size {fewer}, because with close to {tokenizer.vocab_size:,} "
             "tokens nearly every word is a single token"
         )
-    record_file.unlink(missing_ok=True)
     tokenizer.save(file)
     write_json(record_file, recipe | {"tokenizer_sha256": digest(file)})
     return tokenizer
