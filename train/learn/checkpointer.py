@@ -37,8 +37,6 @@ OPTIONAL = {  # missing in files of earlier versions
     "best_metric": str,
 }  # fmt: skip
 SCHEDULE_KEYS = ("schedule", "peak_lr", "warmup_steps", "lr_scale", "max_steps")
-
-
 # Maps a part to the key of state.json with the SHA-256 of its files, and to its name.
 TEXT_KEYS = {"train": ("text_sha256", "training"), "valid": ("valid_sha256", "validation")}
 

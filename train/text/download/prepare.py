@@ -15,6 +15,7 @@ own text files.
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -27,7 +28,6 @@ from train.files import WriteError, atomic_write, describe_path, digest, make_fo
 from train.json_files import Schema, open_own_folder, read_json, read_sealed, reject_links, schema_error, write_json
 from train.lock import lock_folder
 from train.progress import Display, Work
-from train.run.replace import remove_partial
 from train.text.corpus import prepare
 from train.text.download.catalog import Dataset
 from train.text.download.clean import REASONS, Cleaner, Rules, clean_pairs
@@ -141,8 +141,10 @@ def remove_if_refused(out: Path, dataset: Dataset, missing: list[Path]) -> Itera
         raise
     except UserError:
         texts = [f"{part}.{language}" for part in ("train", "valid") for language in (dataset.src, dataset.tgt)]
-        for name in (*texts, "tokenizer.json", "tokenizer.made.json", "prepared", TEXTS, BEGUN, "lock"):
-            remove_partial(f"{out}/{name}")
+        shutil.rmtree(out / "prepared", ignore_errors=True)
+        for name in (*texts, "tokenizer.json", "tokenizer.made.json", TEXTS, BEGUN, "lock"):
+            with suppress(OSError):
+                (out / name).unlink()
         for folder in missing:
             with suppress(OSError):  # the folder is not empty, so it stays
                 folder.rmdir()
