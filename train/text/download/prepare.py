@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from itertools import chain, product, repeat, zip_longest
+from itertools import chain, product, repeat
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +172,7 @@ def check_same_inputs(out: Path, settings: Settings, sources: list[dict[str, Any
     differing = [name for name in new if new[name] != stored[name]]
     changes = [OPTIONS.get(name, f"--{name.replace('_', '-')}") for name in differing]
     earlier = [source for source in manifest["sources"] if isinstance(source, dict)]
-    for source, given in zip_longest(earlier, sources[: len(earlier)], fillvalue={}):
+    for source, given in zip(earlier, sources + [{}] * len(earlier), strict=False):
         if all(source.get(key) != given.get(key) for key in ("file", "sha256")):
             changes.append(f"text ({source.get('file')})")
             break
