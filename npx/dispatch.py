@@ -48,7 +48,7 @@ Output = tuple[Array, Any]  # the result of a version with a gradient: y and the
 KERNELS: Registry["Kernel"] = Registry("kernel")
 _mode: Scoped[str] = Scoped(setting("NPX_KERNELS"))
 # Larger arrays are recomputed in the backward pass. Saving arrays of up to 2 MiB makes a training step 8% faster for
-# d_model = 128 or 256, and together they need little memory because such a model is small.
+# d_model = 128 or 256, and such a model is so small that the saved arrays need little memory.
 REMATERIALIZED_BYTES = 2 << 20
 _rematerialized_bytes: Scoped[float] = Scoped(REMATERIALIZED_BYTES)
 

@@ -16,9 +16,9 @@ class Heartbeat:
     """Monitors the next rank, so that every rank is monitored by one other rank.
 
     Each rank sends a heartbeat every BEAT seconds with the number of collectives it has started. This rank logs one
-    line and ends all ranks if the next rank sends no heartbeat for `timeout` seconds, if its process has ended
-    (known only on the same host), or if this rank has waited longer than `world.timeout` in a collective that the next
-    rank has not started.
+    line and ends all ranks in three cases: the next rank sends no heartbeat for `timeout` seconds; its process has
+    ended (detected only on the same host); or this rank has waited longer than `world.timeout` in a collective that the
+    next rank has not started.
     """
 
     def __init__(self, world: Any, peer: tuple[str, str, int], timeout: float, now: float) -> None:

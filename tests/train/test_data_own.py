@@ -99,7 +99,7 @@ def test_a_text_that_changes_while_it_is_read_is_refused(text, tmp_path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(preparing, "read_pairs", change_and_read)
         assert prepare(mine, out) == 2
-    assert "train.en: the text was changed while it was read; try the same command again\n" in capfd.readouterr().err
+    assert "train.en: the text changed while it was being read; try the same command again\n" in capfd.readouterr().err
     assert not out.exists() and prepare(mine, out) == 0
 
 
@@ -237,7 +237,7 @@ def test_an_interrupted_command_says_how_to_continue(text, tmp_path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(preparing, "train_tokenizer", interrupt)
         assert prepare(text, tmp_path / "out") == 130
-    assert capfd.readouterr().err.endswith("interrupted; the same command continues\n")
+    assert capfd.readouterr().err.endswith("interrupted; run the same command again to continue\n")
     assert prepare(text, tmp_path / "out") == 0 and "cleaned" not in capfd.readouterr().err
     assert main(["train", str(tmp_path / "out"), "--out", str(tmp_path / "run")]) == 2
     assert f"got a folder; try a preset, such as tiny, with --data {tmp_path / 'out'}\n" in capfd.readouterr().err

@@ -107,7 +107,7 @@ def test_ranks_that_translate_differently_are_named(text, uninterrupted, tmp_pat
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_fails_before_it_joins_is_named(tmp_path, monkeypatch, capfd, rank):
-    """If all ranks fail, only rank 0 prints the error, because mpirun then kills the others, which first wait."""
+    """If all ranks fail, only rank 0 prints the error: the others wait first, and mpirun kills them."""
     waits = []
     monkeypatch.setattr(time, "sleep", waits.append)
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", str(rank))

@@ -178,7 +178,7 @@ def test_one_side_of_a_text_is_not_combined_with_the_text_of_another_run(text, s
 @pytest.mark.parametrize(("patterns", "n_frozen"), [("", 0), ("encoder.*", None), ("embedding.weight", 300 * 128)])
 @pytest.mark.parametrize("decay", [0.0, 0.9])
 def test_info_counts_frozen_parameters_once(patterns, n_frozen, decay):
-    """They have no gradients, no moments and no moving average."""
+    """Frozen parameters have no gradients, no moments and no moving average."""
     config = RunConfig.from_dict({"model": {"preset": "tiny"}, "train": {"freeze": patterns, "ema_decay": decay}})
     shape = config.transformer_config(300)
     n = shape.n_parameters()

@@ -240,7 +240,7 @@ def test_the_papers_results_agree_with_themselves(rows, factor, more):
 
 
 def test_ties_are_counted_apart():
-    """Rows with equal results here do not agree with any order in the paper."""
+    """A pair of rows with equal results is a tie and agrees with no order in the paper."""
     rows = {"base": 0.0, "A-h1": 0.0, "A-h4": 1.0}  # the paper: 25.8, 24.9, 25.5
     results = {
         row: {"perplexity": 5.0, "bleu": bleu, "parameters": 1, "averaged": {"perplexity": 5.0, "bleu": bleu},

@@ -23,7 +23,7 @@ from train.run.config import suggest_setting
 from train.run.key_names import resolve_name
 from train.text.lines import MAX_LINE_BYTES, count_lines
 
-# maps the commands, in the order of --help, to the files of this folder that register them
+# the commands, in the order of --help, and the files of this folder that register them
 COMMANDS = {
     name: {"import": "import_model", "export": "export_model"}.get(name, name.replace("-", "_"))
     for name in "demo data train translate parse generate classify embed score score-trees average import export info"
@@ -88,8 +88,8 @@ class Application(Commands):
 
 
 def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
-    """Raise UserError if an option is followed by too few values, is repeated although it has one value, or is named
-    like an option of another program or like a configuration key, which only --set can change."""
+    """Raise UserError for too few values of an option, for the repetition of an option that takes one value, and for an
+    unknown option with a name that other programs use or that is a configuration key."""
     if "--out=" in args or ("--out", "") in pairwise(args):  # an unset variable of the shell
         raise UserError("--out: expected a path; got an empty one; try --out . for the current folder")
     options = {name: p for p in params if p.param_type_name == "option" for name in p.opts}
@@ -110,7 +110,7 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
             continue
         if option in given:  # click would ignore the first value
             join = ", or a file that joins both texts (cat)" if option.endswith(("-src", "-tgt")) else ""
-            raise UserError(f"{option}: expected it once; got it twice; try only one of them{join}")
+            raise UserError(f"{option}: expected the option once; got it twice; try only one of them{join}")
         if not (options[option].is_flag or options[option].multiple):
             given.add(option)
         path = value or next(iter(args[i + 1 : i + 2]), "")
@@ -203,9 +203,9 @@ def open_input(path: Path | None) -> Iterator[Iterator[str | None]]:
 
 @contextmanager
 def line_progress(verb: str, input: Path | None, output: Path | None, enabled: bool = True) -> Iterator[Any]:
-    """Show progress through the lines of `input`, as in "translated 3 lines" (`verb`), and yield the Work to advance.
+    """Show progress through the lines of `input`; yield the `Work` to advance. An example of `verb` is "translated".
 
-    Progress is not shown on a terminal that displays the results or that the user types into.
+    Progress is not shown on a terminal that displays the results or from which the input is read.
     """
     from train.progress import Display
 
@@ -235,8 +235,8 @@ def open_output(path: Path | None, *others: Path | None, models: Sequence[Path] 
 
 
 def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) -> None:
-    """Raise UserError if a file cannot be written to `path`, or would replace standard input or one of `others`, the
-    other inputs and outputs of the command, or is inside the run of one of `models`."""
+    """Raise UserError if `path` cannot be written, is inside the run of one of `models`, or would replace standard
+    input or another input or output of the command (`others`)."""
     from train.run.folder import is_inside_run
 
     for other in filter(None, (Path("/dev/stdin"), *others)):

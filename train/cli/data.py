@@ -62,7 +62,7 @@ def data(
     max_ratio: Annotated[
         float,
         number_option(
-            float, "[0, 1e9]", help="Drop pairs with a larger ratio of lengths, in characters + 20; 0: keep all."
+            float, "[0, 1e9]", help="Drop pairs with a larger ratio of lengths (characters + 20); 0: keep all."
         ),
     ] = 3.0,
     keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help="Keep repeated pairs.")] = False,
@@ -105,7 +105,7 @@ def data(
     try:
         manifest = prepare_dataset(corpus, out, settings, mirror, command, progress=not quiet)
     except KeyboardInterrupt:
-        warn("interrupted; the same command continues")
+        warn("interrupted; run the same command again to continue")
         raise
     pairs, clean = manifest["pairs"], manifest["texts"]["train"]["counts"]["kept"]
     held_out = f" ({pairs['held_out']:,} of them held out)" if pairs["held_out"] else ""

@@ -11,7 +11,7 @@ from train.cli.options import number_option, search_option, text_option, warn
 from train.errors import UserError, check_choice, nearest
 
 PICTURES = ("heads", "beam", "curves", "memory", "roles", "confusion")
-PICTURE_SYNONYMS = {  # maps what users may call a picture to its name
+PICTURE_SYNONYMS = {  # other names for the pictures
     **dict.fromkeys(("attention", "attn", "attentions", "head"), "heads"),
     **dict.fromkeys(("search", "tree", "hypotheses"), "beam"),
     **dict.fromkeys(("loss", "metrics", "learning", "bleu", "plot"), "curves"),
@@ -26,11 +26,11 @@ MODEL_DESCRIPTIONS = {
 
 
 @app.command(
-    epilog="heads: attention of every head on one sentence. beam: the search tree of its translation. curves: loss,"
+    epilog="heads: attention of every head on one sentence. beam: the search tree of a translation. curves: loss,"
     " scores, learning rate, gradient norm and speed; --also adds runs. memory: bytes in use during one update. roles:"
     " where each head attends on the validation text, and the loss when it is ablated. confusion: the"
     " correct and predicted labels of the validation text. A description in words is written to F.alt.txt. The same"
-    " input produces an identical file."
+    " input always gives the same file."
 )
 def draw(
     run: RunPath,

@@ -37,7 +37,7 @@ CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # click's ClickException, or i
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; `argv` defaults to the process's arguments."""
-    if argv is None:  # the process ends with the command: collecting the objects of all modules would take 60 ms
+    if argv is None:  # the process ends with the command; a garbage collection at exit would take 60 ms
         gc.freeze()
         atexit.register(gc.freeze)
     os.environ["MPLBACKEND"] = "agg"  # pictures are written to files; a notebook's backend may not be installed
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def load_commands(*names: str) -> None:
-    """Import the files of the named commands of `app`, which registers them."""
+    """Register the named commands of `app` by importing their files."""
     for name in names:
         importlib.import_module(f"train.cli.{COMMANDS[name]}")
 
@@ -124,12 +124,12 @@ def report_internal_error() -> int:
 def report_exit(status: int, line: str, details: str = "") -> int:
     """Print `details` and `line` once and return `status`.
 
-    If all ranks fail with the same error, only rank 0 prints it. If a single rank fails, it also prints its name and
-    aborts the others.
+    If all ranks fail with the same error, only rank 0 prints it. If one rank fails alone, it adds its name to the line
+    and aborts the others.
     """
     world, (rank, size) = npx.distributed.world(), npx.distributed.rank_and_size()
     name = f"rank {rank} of {size}: " if rank and world.size == 1 else ""
-    if name:  # before this rank has joined the others; if rank 0 fails too, mpirun kills this process
+    if name:  # this rank has not joined the others yet; if rank 0 fails too, mpirun kills this process
         time.sleep(2)
     if fails_alone := not world.all_ranks_failed():
         name = f"{world.name}, step {world.step:,}: "

@@ -1,4 +1,4 @@
-"""`reproduce`: train and score the paper's tables, draw its figures, and compare them with the paper's."""
+"""`reproduce`: train and score the models of the paper's tables, draw its figures, and compare with the paper."""
 
 from pathlib import Path
 from typing import Annotated, Any

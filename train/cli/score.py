@@ -39,8 +39,8 @@ def score(
         list[Path] | None,
         typer.Option(
             metavar="RUN",
-            help="Also print this model's perplexity of the references. With --pairs, may be repeated to form an"
-            " ensemble.",
+            help="Also print the perplexity of the references under this model. With --pairs, may be repeated to form"
+            " an ensemble.",
         ),
     ] = None,
     metric: Annotated[
@@ -132,7 +132,7 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool)
     for index, t in enumerate(decoding.score_pairs(model, tokenizer, read_parallel(*pairs), **options)):
         if as_json:
             fields = {"index": index} | decoding.to_json(t, tokenizer, scores=True, alignments=False)
-            del fields["score"]  # has no length penalty, unlike that of a translation
+            del fields["score"]  # unlike the score of a translation, it includes no length penalty
             print(json.dumps(fields, ensure_ascii=False))
         else:
             print(" ||| ".join([t.text, *decoding.format_fields(t, tokenizer, scores=True, alignments=False)]))
@@ -140,7 +140,7 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool)
         terms = t.hypothesis.token_log_probabilities
         total, n_tokens, n_pairs = total + sum(terms), n_tokens + len(terms), n_pairs + 1
     if n_empty:
-        warn(f"{plural(n_empty, 'pair')} with an empty side; training leaves such pairs out")
+        warn(f"{plural(n_empty, 'pair')} with an empty side; training skips such pairs")
     perplexity = math.exp(min(-total / max(1, n_tokens), 700.0))
     counts = f"{plural(n_pairs, 'pair')}, {plural(n_tokens, 'token')}"
     warn(f"{counts}: log-probability {total:.4f}, perplexity {perplexity:.4f}")

@@ -15,8 +15,8 @@ SHOWN = ("scale", "steps", "settings")  # settings whose values a message shows;
 def open_table_folder(out: Path, settings: Mapping[str, Any], mark: str = "settings.json") -> None:
     """Create the folder, or check that it belongs to this command and has the same settings.
 
-    The file `mark` holds the settings that all rows share; settings missing from it are added. Raises UserError for any
-    other folder and for different settings.
+    The file `mark` holds the settings that all rows share; settings that it lacks are added. Raises UserError for a
+    folder of another command and for different settings.
     """
     stored = open_own_folder(out, mark) or {}
     for name, value in settings.items():

@@ -94,7 +94,7 @@ def run_table3(
         rows: rows to train; empty for all.
         steps: updates of base; default: the scale's.
         settings: configuration changes of every row, as for --set.
-        progress: print the progress of each training run; with several jobs, only its start.
+        progress: whether to print the progress of each training run (with several jobs, only its start).
         seeds: training runs per row, with train.seed, train.seed + 1, ...; default: the scale's.
         jobs: number of parallel training runs, each in its own process.
 
@@ -170,7 +170,7 @@ def row_config(row: str, scale: str, steps: int, texts: Mapping[str, str], setti
 
 
 def run_row(row: str, run: RunFolder, config: RunConfig, progress: bool, title: str) -> None:
-    """Train a row, or continue its training, average and score it; result.json is written last."""
+    """Train a row or continue its training, then average the checkpoints and score them; write result.json last."""
     print(f"{title}: {run.path.name}", file=sys.stderr, flush=True)
     summary = train(config, run.path, resume=bool(run.steps()), progress=progress)
     assert summary.checkpoint is not None

@@ -37,7 +37,7 @@ OPTIONAL = {  # missing in files of earlier versions
     "best_metric": str,
 }  # fmt: skip
 SCHEDULE_KEYS = ("schedule", "peak_lr", "warmup_steps", "lr_scale", "max_steps")
-# Maps a part to the key of state.json with the SHA-256 of its files, and to its name.
+# For each part of the text, the key of state.json that holds the SHA-256 of its files, and its name in messages.
 TEXT_KEYS = {"train": ("text_sha256", "training"), "valid": ("valid_sha256", "validation")}
 
 
@@ -75,7 +75,7 @@ class Checkpointer:
     def open_folder(self, state: RunState, is_complete: bool = False) -> Iterator[None]:
         """Lock the run folder for rank 0 during this block, and prepare it for a run that continues from `state`.
 
-        A complete run, which does not continue, keeps its config.toml, and the checkpoints that this file asks for.
+        For a complete run, which does not continue, config.toml is not changed, and its train.keep_last applies.
         """
         with ExitStack() as stack:
             with self.world.rank_zero_first():
@@ -122,7 +122,7 @@ class Checkpointer:
         return self.retry_time < math.inf and self.world.broadcast(time.monotonic() > self.retry_time)
 
     def save(self, state: RunState, required: bool) -> None:
-        """Write a checkpoint. After a failed write, raise WriteError if it is `required`, else schedule a retry."""
+        """Write a checkpoint. If that fails, raise WriteError for a `required` checkpoint, else schedule a retry."""
         weights, adam = self.update.weights(), self.update.optimizer_state()
         try:
             with self.world.rank_zero_first():
@@ -188,7 +188,7 @@ class Checkpointer:
         store.save_checkpoint(self.folder.path, content, weights, adam, self.config.train.keep_last)
 
     def _metric(self, best_metric: str | None) -> str:
-        """Return the metric that selects checkpoints; "": the loss, and no best checkpoint is kept."""
+        """Return the metric that selects checkpoints; "" means the loss, for which no best checkpoint is kept."""
         return best_metric or TASKS[self.config.data.task].selection_metric
 
     # ---- resuming
@@ -236,7 +236,7 @@ class Checkpointer:
             )
 
     def _update_metric(self, content: Mapping[str, Any], state: RunState) -> None:
-        """Adapt the selection in `state` to train.best_metric, if it is not the one of the checkpoint, and warn.
+        """If train.best_metric differs from that of the checkpoint, adapt the selection in `state` and warn.
 
         The best weights are kept until a validation is better by the new metric, whose values are in metrics.jsonl.
         """
@@ -256,7 +256,7 @@ class Checkpointer:
             state.ranking.keys() & values, key=lambda step: (values[step] if is_loss else -values[step], int(step))
         )
         state.ranking = {step: values[step] for step in ranked}
-        effect = "the next validation is the best so far"
+        effect = "the next validation counts as the best so far"
         if best is not None:
             effect = f"checkpoints/best keeps step {state.best_step:,}, {name} {best:.4g}, until a validation is better"
         self.warnings.append(
@@ -280,11 +280,11 @@ class Checkpointer:
             return
         if (most := n * max(map(len, batches))) < ranks:
             raise UserError(
-                f"resume: expected at most {most} ranks: the largest update of {self.newest} has {most} examples; "
+                f"resume: expected at most {most} ranks, one for each example in the largest update of {self.newest}; "
                 f"got {ranks}; try mpirun -n {most}"
             )
         self.warnings.append(
-            f"micro-batches per update: {n}; split for {ranks} ranks, so that each part has its own dropout masks"
+            f"micro-batches per update: {n}; split for {ranks} ranks, so each part has its own dropout masks"
         )
 
     def _check_identity(self, path: Path, state: Mapping[str, Any]) -> None:
@@ -297,7 +297,7 @@ class Checkpointer:
                     f"try the run's own configuration, or another --out"
                 )
         check_same_text(path, state, {part: digests.values() for part, digests in self.digests.items()})
-        if valid := state.get("valid_sha256"):  # a run without a validation text keeps the hash of an earlier one
+        if valid := state.get("valid_sha256"):  # a run that has lost its validation text keeps the hash of it
             self.digests = {"valid": valid} | self.digests
 
     def _load(self, checkpoint: store.Checkpoint) -> RunState:
@@ -331,7 +331,7 @@ def schedule_of(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_resumable(folder: RunFolder, tokenizer: TextTokenizer, texts: Mapping[str, Iterable[str]]) -> None:
-    """Raise UserError if a run has been trained with another tokenizer or text, before anything is written."""
+    """Raise UserError if a run was trained with another tokenizer or text. Called before anything is written."""
     for path, state in islice(store.readable(reversed(folder.steps())), 1):
         store.check_tokenizer(tokenizer, state, folder.tokenizer_file)
         check_same_text(path, state, {part: map(text_digest, files) for part, files in texts.items()})

@@ -52,7 +52,7 @@ class Schedule:
     def warning(self) -> str:
         """Return a warning if training ends before the warmup, or "".
 
-        It suggests a shorter warmup to the same peak, which the formula of the paper would raise.
+        The warning suggests a shorter warmup, and names the present peak if a shorter warmup would raise it.
         """
         if self.warmup_steps <= self.max_steps:
             return ""

@@ -50,9 +50,9 @@ class Trainer:
         tokenizer: the tokenizer of the corpora, saved with the run.
         corpora: the prepared text, "train" and optionally "valid".
         run_dir: the run folder. Nothing is written before `run`.
-        resume: continue from the newest undamaged checkpoint of `run_dir`, or from the start if there is no checkpoint.
-        progress: show progress on standard error.
-        deadline: stop before this time.monotonic() value.
+        resume: whether to continue from the newest undamaged checkpoint of `run_dir` (without one, from the start).
+        progress: whether to show progress on standard error.
+        deadline: a time.monotonic() value before which training stops.
         debug: "anomaly" reports the first operation that produced a NaN or infinity.
 
     Raises:
@@ -251,7 +251,7 @@ class Trainer:
             return
         is_ranked = t.keep_best > 1 and s.rank(value, metric == "loss", t.keep_best)
         if is_best or is_ranked:
-            if self.checkpoints.newest is None:  # then best weights without a checkpoint show that one is missing
+            if self.checkpoints.newest is None:  # so that best weights without a checkpoint mean that one was lost
                 self.checkpoints.save(before, required=False)
             self.checkpoints.save_best(s, *[folder.best] * is_best, *[folder.best_step(s.step)] * is_ranked)
 
@@ -330,7 +330,7 @@ class Trainer:
         """Report that the last validation is the best, although its weights are not saved as the best ones, or that
         there are no best weights yet.
 
-        Best weights are saved only at multiples of train.validate_every. Before that, commands load the newest ones.
+        Best weights are saved only at multiples of train.validate_every. Until then, commands load the newest weights.
         """
         s, t = self.state, self.config.train
         metric = t.best_metric or self.task.selection_metric

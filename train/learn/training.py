@@ -1,4 +1,4 @@
-"""A complete training from a configuration: text -> tokenizer -> token arrays -> model -> Trainer.
+"""A complete training run from a configuration: text -> tokenizer -> token arrays -> model -> Trainer.
 
 train(config, "runs/a")                  in a new folder
 train(config, "runs/a", resume=True)     continues from the newest checkpoint, bit for bit
@@ -57,9 +57,9 @@ def train(
     Args:
         config: the configuration of the run.
         run_dir: the run folder. The token arrays go to its data/ folder unless data.prepared names another one.
-        resume: continue from the newest checkpoint of `run_dir`; the result is bit-identical to an uninterrupted run.
-        progress: show progress on standard error.
-        max_hours: stop, with a checkpoint, before this many hours have passed; 0 means no limit.
+        resume: whether to continue from the newest checkpoint of `run_dir`, bit-identical to an uninterrupted run.
+        progress: whether to show progress on standard error.
+        max_hours: time limit; training writes a checkpoint and stops before that. 0 means no limit.
         debug: "anomaly" reports the first operation that produced a NaN or infinity, by repeating the update.
 
     Returns:
@@ -160,7 +160,7 @@ def prepare_tokenizer(
 ) -> TextTokenizer:
     """Return the run's tokenizer.
 
-    With `reuse`, it is the one in the run folder, if there is one; otherwise `existing`, or a newly trained one.
+    With `reuse`, this is the tokenizer in the run folder, if any. Otherwise it is `existing` or a newly trained one.
     """
     data, task = config.data, TASKS[config.data.task]
     if existing is not None:
@@ -209,15 +209,15 @@ def prepare_corpora(
 
 
 def report_progress(work: Work, start: Callable[[], object], n_done: int) -> None:
-    """Call `start` when the first items are done, and count them."""
+    """Set the number of completed items, and call `start` if it was 0."""
     if not work.done:
         start()
     work.set_done(n_done)
 
 
 def check_shared_arrays(folder: Path, tokenizer: TextTokenizer, paths: Iterable[str], is_resumed: bool) -> None:
-    """Raise UserError if a shared folder has other files, or token arrays of another tokenizer or text; other runs may
-    need them."""
+    """Raise UserError if a shared folder has other files, or token arrays of another tokenizer or text, because other
+    runs may need them."""
     reject_links(folder)
     meta = open_own_folder(folder, "meta.json")
     if not meta:

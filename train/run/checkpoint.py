@@ -45,8 +45,8 @@ class Origin(NamedTuple):
     """The checkpoint that a model was loaded from.
 
     Attributes:
-        path: its folder, as the user named the run, and its step if the name lacks it.
-        caption: for pictures; ends with the beginning of `digest`.
+        path: the checkpoint folder, as the user named the run; " (step N)" is appended if the folder's name lacks it.
+        caption: a text for pictures, which ends with the beginning of `digest`.
         digest: SHA-256 of state.json, which contains the checksums of all weights.
     """
 
@@ -57,7 +57,7 @@ class Origin(NamedTuple):
 
 @dataclass
 class Checkpoint:
-    """A checkpoint in memory: weights by name, the optimizer's arrays (empty in an averaged one), state.json."""
+    """A checkpoint in memory: weights by name, optimizer arrays (none for an averaged checkpoint), and state.json."""
 
     model: dict[str, npx.Array]
     optimizer: dict[str, npx.Array]
@@ -134,9 +134,9 @@ def load_newest(
 
 
 def load_weights(path: str | Path, on_warning: Callable[[str], object]) -> tuple[Path, Checkpoint]:
-    """Return the checkpoint that `find_checkpoint` chooses, without the optimizer's arrays, and its folder.
+    """Return the folder that `find_checkpoint` chooses, and its checkpoint without the optimizer's arrays.
 
-    `on_warning` is called with a message if it is damaged and an older one is used, and if it is an old average.
+    `on_warning` receives a message if an older checkpoint replaces a damaged one, and if an average is outdated.
     """
     folder = find_checkpoint(path)
     is_step = original_name(folder).startswith("step-")
@@ -166,9 +166,9 @@ def readable(paths: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
 def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
     """Return the configuration with which a run resumes (see `RunConfig.resumed`).
 
-    Raises UserError, naming the key, if `config` differs from the run's configuration, which is read from the newest
-    readable checkpoint because config.toml may have been edited. The configuration names the tokenizer file of the run,
-    unless that file is missing and `config` names a copy.
+    Raises UserError, naming the key, if `config` differs from the run's configuration. That configuration is read from
+    the newest readable checkpoint, because config.toml may have been edited. The result names the tokenizer file of the
+    run, unless that file is missing and `config` names a copy.
     """
 
     def check(config: RunConfig, original: Mapping[str, Any], source: Path) -> RunConfig:
@@ -227,15 +227,15 @@ def find_checkpoint(path: str | Path) -> Path:
 def warn_of_old_average(
     path: str | Path, folder: Path, state: Mapping[str, Any], on_warning: Callable[[str], object]
 ) -> None:
-    """Warn if `folder`, which `find_checkpoint` has chosen for the run `path`, is an average that lacks the newest
-    checkpoint or, if it is one of the best, one of those. `state` is its state.json."""
+    """Warn if the checkpoint `folder` of the run `path` is an outdated average: it lacks the newest checkpoint or, for
+    an average of the best checkpoints, one of them. `state` is the state.json of `folder`."""
     averaged, run = state.get("averaged_steps"), owner_of(folder)
     candidates = run.best_steps() if state.get("averaged_best") else run.steps()[-1:]
     if folder == Path(path) or not isinstance(averaged, list):
         return
     if missing := [candidate.name for candidate in candidates if step_of(candidate) not in averaged]:
         on_warning(
-            f"{folder}, which is loaded, is older than {missing[-1]}; try npx-transformer average again, "
+            f"the loaded {folder} is older than {missing[-1]}; try npx-transformer average again, "
             f"{folder.with_name(missing[-1])} instead of {path}, or deleting {folder}"
         )
 
@@ -259,7 +259,7 @@ def run_files(checkpoint: Path) -> tuple[Path, Path]:
 
 
 def task_of(state: Mapping[str, Any]) -> Task:
-    """Return the task of a checkpoint; checkpoints of versions that did not store it are for translation."""
+    """Return the task of a checkpoint. Early versions did not store it; their checkpoints are for translation."""
     name = state.get("task", "translation")
     if name not in (*TASKS,):
         got = f"a checkpoint of the task {name!r}"
@@ -297,7 +297,7 @@ def load_with_origin(
     task: str = "",
     on_warning: Callable[[str], object] = warnings.warn,
 ) -> tuple[Any, Any, RunConfig, Origin]:
-    """Return the results of `load_model` and the checkpoint that they come from."""
+    """Return the results of `load_model` and the origin of the checkpoint."""
     folder, checkpoint = load_weights(path, on_warning)
     tokenizer_file, config_file = run_files(folder)
     model_task = task_of(checkpoint.state)
@@ -309,10 +309,10 @@ def load_with_origin(
         on_warning(f"{config_file}: missing; using the defaults of [search]")
     config = RunConfig.load(config_file, complete=True) if config_file.exists() else RunConfig()
     if config_file.exists() and isinstance(original := checkpoint.state.get("config"), dict):
-        moved = {"data.tokenizer": config.data.tokenizer}  # compared above by content; the file may have moved since
+        moved = {"data.tokenizer": config.data.tokenizer}  # the file may have moved; its content was compared above
         resumed = config.resumed(model_config(checkpoint.state))
         resumed.check_frozen(original | moved, folder / STATE, str(config_file))
-    model = model_config(checkpoint.state).outline()  # without drawing random weights
+    model = model_config(checkpoint.state).outline()  # generates no random weights
     check_shapes(model, checkpoint.model, folder / MODEL)
     check_peer(folder, checkpoint.state)
     for name, p in model.named_parameters():

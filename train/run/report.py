@@ -14,7 +14,7 @@ from train.run.folder import RunFolder
 from train.run.metric_files import Copy, LineFile, csv_copy, tensorboard_copy
 from train.run.state import RunState
 
-DIVERGED = 5  # a loss of this many times that of uniform probabilities; that of an untrained model is below 2
+DIVERGED = 5  # in units of the loss of uniform probabilities; the loss of an untrained model is below 2
 
 
 class RunReport:
@@ -22,10 +22,10 @@ class RunReport:
 
     Args:
         run: the run folder.
-        max_steps: the last step, for the remaining time.
-        progress: whether to show anything other than the files.
-        csv: whether to write metrics.csv too.
-        tensorboard: whether to write tensorboard/ too.
+        max_steps: the last step, from which the remaining time is estimated.
+        progress: whether to show progress.
+        csv: whether to write metrics.csv.
+        tensorboard: whether to write tensorboard/.
     """
 
     def __init__(
@@ -35,16 +35,16 @@ class RunReport:
         formats = (csv, run.csv_file, csv_copy), (tensorboard, run.tensorboard, tensorboard_copy)
         self._formats = [(path, copy) for is_requested, path, copy in formats if is_requested]
         self.display = Display(progress)
-        self.lines: list[str] = []  # the lines of a rank other than 0 during an update, which rank 0 writes
+        self.lines: list[str] = []  # lines of a rank other than 0 during an update; rank 0 writes them
         self._steps = Work("step")
         self._copies: list[Copy] = []
         self._has_diverged = False
 
     @contextmanager
     def open_files(self, state: RunState, validates: bool = False) -> Iterator[None]:
-        """Open the files for a run that continues from `state`; drop lines of metrics.jsonl that are newer than it.
+        """Open the files for a run that continues from `state`; drop lines of metrics.jsonl that are newer than that.
 
-        With `validates`, the run begins with a validation of the step of `state`, whose entry replaces an earlier one.
+        With `validates`, the run begins with a validation at the step of `state`; its entry replaces an earlier one.
         """
         self.trim(state, validates)
         with (
@@ -87,7 +87,7 @@ class RunReport:
     def show(self, text: str, always: bool = False, shown: int = 0) -> None:
         """Show a line if progress is shown or `always` is true, without writing it to log.txt.
 
-        `shown` is the number of its last fields that the progress shows as well (see `Display.write`).
+        `shown` is the number of fields at its end that the progress display shows as well (see `Display.write`).
         """
         with suppress(OSError):  # the terminal or pipe is closed
             if always and not self.progress:
@@ -115,7 +115,7 @@ class RunReport:
         file, lines = self.run.metrics_file, ""
         if not file.exists():
             return
-        # A validation after step `validated` ended a finished run; it stays if that run is continued.
+        # A validation at step `validated` was the end of a finished run; its line remains if the run is continued.
         last_validation = state.step - 1 if validates and state.validated < state.step else state.step
         for line, entry in self.run.metric_lines():
             if entry["step"] <= (last_validation if entry["kind"] == "valid" else state.step):
@@ -180,7 +180,7 @@ class RunReport:
         entry |= {"in_a_row": state.skipped, "skipped": state.all_skipped, "examples": examples}
         self.write_metrics(entry | ({"anomaly": operation} if operation else {}))
         if state.skipped <= limit:
-            # If several updates fail in a row, the weights are probably the cause and not the text.
+            # If several updates fail in a row, the cause is probably the weights, not the text.
             origin = nonfinite_origin(examples if state.skipped == 1 else "", operation)
             self.write_line(
                 f"step {step:,}: the {quantity} is {value}; update skipped ({state.skipped} in a row, limit "
@@ -197,7 +197,7 @@ class RunReport:
             if corpora.get(part) is not None:
                 self.write_line(f"{name} text: {corpora[part].describe()}")
         step, last = state.step, self.max_steps
-        steps = f"steps {step + 1:,} to {last:,}" if step < last else f"no step left to {last:,}"
+        steps = f"steps {step + 1:,} to {last:,}" if step < last else "no steps left"
         self.write_line(f"{f'resuming from {checkpoint}' if checkpoint else 'training'}: {setup}, {steps}")
         if checkpoint and self.run.averaged.is_dir():
             self.write_line(

@@ -207,7 +207,7 @@ def inspect(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int
 
 
 def predictions(layers: Sequence[Any]) -> tuple[Any, Any, Any]:
-    """Return the last log-probabilities (T, V) of `layers`, and the most probable token of each and its probability."""
+    """Return the last layer's log-probabilities (T, V), and each layer's most probable tokens with probabilities."""
     best = np.stack([layer.argmax(axis=1) for layer in layers])
     return layers[-1], best, np.stack([np.exp(layer.max(axis=1)) for layer in layers])
 
@@ -215,7 +215,7 @@ def predictions(layers: Sequence[Any]) -> tuple[Any, Any, Any]:
 def inspect_text(model: Any, tokenizer: Any, text: str) -> Inspection:
     """Run a language model once on a text; its attention is the kind "text". Raises UserError if the text is too long.
 
-    Position t of `target` and the predictions is the token after token t of the text, up to the last.
+    Position t of `target` and of the predictions is for the token after token t; the last token has no position.
     """
     ids = source_ids(model, tokenizer, text)[:-1]
     maps = {"text": np.stack([layer[0] for layer in model.attention_maps(np.array([ids]))])}

@@ -82,7 +82,7 @@ class ForeignOperation:
         return record_node(self.__name__, y, vjp, tuple(parts), any(requires_grad))
 
     def cost(self, backward: Backward) -> tuple[int, int]:
-        """Return the number of operations, and how many values they save for `backward` or compute before it."""
+        """Return the number of operations of the forward pass, and the number of values that they compute or save."""
         return 1, sum(x.size for x in iterate_captured_arrays(backward) if isinstance(x, npx.ndarray))
 
     def split(self, g: Array, outputs: list[Array]) -> list[Array | None]:
@@ -184,10 +184,10 @@ def import_framework(name: str, adapter: str) -> Any:
 
 @contextmanager
 def convert_rejections() -> Iterator[None]:
-    """Convert the exceptions of a foreign function that rejects its arguments to ValueError.
+    """Raise ValueError in place of the exception with which a foreign function rejects its arguments.
 
-    PyTorch raises RuntimeError for shapes that do not fit; an `assert` raises AssertionError. Warnings are ignored:
-    derived inputs cause many.
+    PyTorch raises RuntimeError for shapes that do not fit; an `assert` raises AssertionError. Warnings are ignored,
+    because derived inputs cause many.
     """
     try:
         with warnings.catch_warnings():

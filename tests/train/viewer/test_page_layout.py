@@ -84,7 +84,7 @@ def test_a_presentation_of_the_model_fits_the_screen(tab, address, width, height
 
 @pytest.mark.parametrize("presents", [False, True])
 def test_edges_take_no_detours_in_a_tree_of_single_lines(tab, address, presents):
-    """At any size of the window: the heights of the lines are equal only up to rounding."""
+    """Test several window sizes, because the heights of the lines are equal only up to rounding."""
     search_tree(tab, address, 12, 4)
     n_compared = 0
     for width in range(1280, 2561, 128):

@@ -21,7 +21,7 @@ def join_ranks() -> npx.distributed.World:
 def check_equal_inputs(config: RunConfig, texts: Iterable[str], **options: Any) -> None:
     """Raise UserError on every rank, naming a rank and a difference, unless all ranks have equal inputs.
 
-    These are the configuration and `options`, with the content of the files `texts` instead of their paths.
+    The inputs are the configuration and `options`, with the content of the files `texts` instead of their paths.
     """
 
     def collect() -> dict[str, Any]:

@@ -30,7 +30,7 @@ class Rules:
     """The rules by which pairs are removed; 0 disables a limit."""
 
     max_words: int = 250  # words per side, separated by whitespace
-    max_ratio: float = 3.0  # longer side / shorter side in characters, each plus 20 because names may differ in length
+    max_ratio: float = 3.0  # (longer + 20) / (shorter + 20) in characters; 20, because short names may differ in length
     scripts: bool = True  # whether to remove pairs with a side whose letters are mostly not Latin
     duplicates: bool = True  # whether to remove repeated pairs
 
@@ -110,7 +110,7 @@ class HashSet:
         self.size = 0
 
     def add(self, hashes: list[bytes]) -> NDArray[Any]:
-        """Add hashes and return which of them are new (bool); of equal hashes, only the first is new."""
+        """Add hashes; return a bool array that is True for new hashes (of equal ones, only for the first)."""
         values = np.frombuffer(b"".join(hashes), np.uint64) | np.uint64(1)
         distinct, first = np.unique(values, return_index=True)
         while 2 * (self.size + len(distinct)) > len(self.table):
@@ -124,7 +124,7 @@ class HashSet:
         return is_new
 
     def _insert(self, values: NDArray[np.uint64]) -> NDArray[Any]:
-        """Insert distinct values and return which of them were absent (bool)."""
+        """Insert distinct values; return a bool array that is True for values that were absent."""
         table, inserted = self.table, np.zeros(len(values), bool)
         mask = np.uint64(len(table) - 1)
         pending = np.arange(len(values))

@@ -38,13 +38,13 @@ from train.text.lines import check_parallel, count_shared_lines, read_lines, rea
 from train.text.tokenizer import Tokenizer
 
 BEGUN, TEXTS, IGNORED = "begun.json", "texts.json", ("downloads", "lock")
-# Maps a rule to its option of `data`; the other options have the names of their rules.
+# The options of `data` for two rules; the option for any other rule has the name of the rule.
 OPTIONS = {"scripts": "--keep-scripts", "duplicates": "--keep-duplicates"}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Cleaning rules, vocabulary (None: the dataset's) and maximum length of a side in tokens."""
+    """Cleaning rules, tokenizer (None: as in the dataset), maximum length of a side in tokens, and hold-out."""
 
     rules: Rules = Rules()
     tokenizer: str | None = None
@@ -71,9 +71,9 @@ def prepare_dataset(
         out: folder to write: a new one, the folder of an interrupted preparation, or one with the same texts and
             settings.
         settings: cleaning rules, tokenizer and maximum length.
-        mirror: folder or URL to download the archives from, instead of their published URLs.
+        mirror: a folder or URL that replaces the published URLs of the archives.
         command: command line, recorded in the manifest.
-        progress: report progress on stderr.
+        progress: whether to report progress on stderr.
 
     Raises UserError for any invalid input or failed download.
     """
@@ -88,7 +88,7 @@ def prepare_dataset(
         vocab_size=settings.vocab_size or dataset.vocab_size,
     )
     for files in zip(user_paths[::2], user_paths[1::2], strict=True):
-        if not any(file.lower().endswith(".gz") for file in files):  # those are counted while they are read
+        if not any(file.lower().endswith(".gz") for file in files):  # compressed lines are counted while they are read
             check_parallel(*files)
     missing = [folder for folder in (out / "downloads", out, *out.parents) if not os.path.lexists(folder)]
     make_folder(out)
@@ -130,10 +130,9 @@ def prepare_dataset(
 
 @contextmanager
 def remove_if_refused(out: Path, dataset: Dataset, missing: list[Path]) -> Iterator[None]:
-    """Remove the output of a new folder, and the folders that were `missing`, if the block raises UserError, unless the
-    disk is the reason.
+    """If the block raises UserError, but not WriteError, remove what it wrote and the folders that were `missing`.
 
-    Files with other names remain, such as those that the user has put into `downloads`.
+    Other files remain, such as those that the user has put into `downloads`.
     """
     try:
         yield
@@ -154,7 +153,7 @@ def remove_if_refused(out: Path, dataset: Dataset, missing: list[Path]) -> Itera
 def check_same_inputs(out: Path, settings: Settings, sources: list[dict[str, Any]]) -> None:
     """Raise UserError if `out` is complete and has different sources or settings, because runs may train on it.
 
-    The user's own texts may have changed or moved, and a validation text may have been added.
+    The user's texts may have moved or changed, and a validation text may have been added.
     """
     file = out / "manifest.json"
     if not os.path.lexists(file):
@@ -184,7 +183,7 @@ def check_same_inputs(out: Path, settings: Settings, sources: list[dict[str, Any
 
 
 def read_record(out: Path, dataset: Dataset, *parts: str) -> Any:
-    """Return the content of texts.json, or None if it is missing, damaged or without one of `parts`."""
+    """Return the content of texts.json, or None if the file is missing or damaged, or lacks one of `parts`."""
     counts = dict.fromkeys(("read", "kept", *REASONS), int)
     languages = dataset.src, dataset.tgt
     text: Schema = {"lines": int, "bytes": dict.fromkeys(languages, int), "sha256": dict.fromkeys(languages, str)}
@@ -196,8 +195,8 @@ def read_record(out: Path, dataset: Dataset, *parts: str) -> Any:
 def count_outcomes(text: Mapping[str, Any], array: Mapping[str, Any]) -> dict[str, int]:
     """Count the training pairs by outcome; the counts sum to `read`.
 
-    A pair is removed for one of the REASONS, held out for validation, left out of the token arrays (`too_long` or, if a
-    side has no tokens, `no_tokens`), or `kept` for training.
+    A pair is removed for one of the REASONS, held out for validation, skipped when the text is encoded (`too_long`, or
+    `no_tokens` on a side), or `kept` for training.
     """
     counts = text["counts"]
     removed = {reason: counts[reason] for reason in REASONS}
@@ -254,7 +253,7 @@ def write_texts(
         parts |= write_pairs(out, {part: languages}, zip(repeat(part), filter(any, stream), strict=False))
     for path, sha256 in zip(user_files(dataset), input_hashes[len(dataset.archives) :], strict=True):
         if digest(path) != sha256:
-            raise UserError(f"{path}: the text was changed while it was read; try the same command again")
+            raise UserError(f"{path}: the text changed while it was being read; try the same command again")
     write_json(record_file, {"how": recipe, "parts": parts})
     return parts
 
@@ -269,7 +268,7 @@ def user_files(dataset: Dataset) -> list[str]:
 
 
 def count_pairs(pairs: Iterable[Any], work: Work) -> Iterator[Any]:
-    """Yield the pairs and advance `work` for each."""
+    """Yield the pairs, and count each one in `work`."""
     for pair in pairs:
         work.advance()
         yield pair
@@ -278,7 +277,7 @@ def count_pairs(pairs: Iterable[Any], work: Work) -> Iterator[Any]:
 def write_pairs(
     out: Path, parts: Mapping[str, tuple[str, str]], pairs: Iterable[tuple[str, tuple[str, str]]]
 ) -> dict[str, Any]:
-    """Write (part, pair) to the files of the part, atomically; raise UserError if a part has no pair."""
+    """Write (part, pair) items to the files of the parts, atomically; raise UserError if a part has no pair."""
     files = {part: [out / f"{part}.{language}" for language in languages] for part, languages in parts.items()}
     n_lines = dict.fromkeys(parts, 0)
     with ExitStack() as stack:

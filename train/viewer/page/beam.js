@@ -1,14 +1,14 @@
 // Search tree: all hypotheses of the latest search, one row for each step, and why the search ended.
 import { el, fixed, minus, number, table, collapsible, typeset, unit } from "./parts.js";
 
-const ROW = 84, // from one step to the next, if the window has room for all steps
-  GAP = 18, // between the boxes of two steps, at least
-  NEXT = 8, // between the lines of a step
-  LETTERS = [16, 15, 14, 13], // the largest with which every step takes one line, or the smallest
-  PRESENTED = 1.4, // the enlargement of a presentation (page.css)
+const ROW = 84, // distance between two steps, if all steps fit the window
+  GAP = 18, // minimum distance between the boxes of two steps
+  NEXT = 8, // distance between the lines of a step
+  LETTERS = [16, 15, 14, 13], // font sizes: the largest with which every step takes one line, otherwise the smallest
+  PRESENTED = 1.4, // enlargement of letters in a presentation (page.css)
   WIDEST = 200; // maximum width of a box; a longer token is cut
 const ruler = document.createElement("canvas").getContext("2d");
-const lengths = new Map(); // of the texts of the latest search, because each is measured several times in a drawing
+const lengths = new Map(); // widths of the texts in the latest search; a drawing measures each text several times
 const lengthOf = (text, size) => {
   const key = `${size} ${text}`;
   if (!lengths.has(key)) {
@@ -18,10 +18,10 @@ const lengthOf = (text, size) => {
   return lengths.get(key);
 };
 
-// The path of an edge that passes other lines of boxes in the gaps between them: from a parent at `from` down to
-// `bottom`, the end of its step, and from `top`, the start of the next step, down to a child at `to`. A gap has a lane for
-// the edges that leave the box on its left, and one for the edge that arrives at the box on its right. `below` and
-// `above`: the number of lines of boxes below the parent in its step, and above the child in its step.
+// Returns the path of an edge. It leads from a parent at `from` down to `bottom`, the end of the parent's step, and from
+// `top`, the start of the next step, down to a child at `to`. It passes other lines of boxes through the gaps between the
+// boxes. A gap has a lane for the edges that leave the box on its left, and one for the edge to the box on its right.
+// `below` is the number of lines below the parent in its step, and `above` the number above the child in its step.
 function edge([px, from], [x, to], bottom, top, pitch, below, above) {
   const lane = pitch / 2 - 2.5,
     leave = below ? px + lane : px,
@@ -35,7 +35,7 @@ function edge([px, from], [x, to], bottom, top, pitch, below, above) {
   ].join(" ");
 }
 
-// What the colors, lines and marks mean, and the number in a box.
+// The key: the meaning of the colors, lines and marks, and of the number in a box.
 const MARKS = { finished: "✓", dropped: "✗", "cut off": "…" };
 const markOf = ({ fate }) => (MARKS[fate] ? `${MARKS[fate]} ` : "");
 const besideLabel = (node) => lengthOf(markOf(node) + fixed(node.score, 3), 13) + 8; // the width of a score next to a token
@@ -117,13 +117,13 @@ export function start(section) {
       if (node.fate === "dropped" && !dropped.checked) return;
       if (node.length <= end || late.checked) (rows[node.length] ??= []).push(i);
     });
-    // dropped hypotheses after the others, in the order of their parents, so that few edges cross
+    // place dropped hypotheses after the others, in the order of their parents, so that few edges cross
     const order = new Map(rows.flatMap((row) => row.map((i, k) => [i, k])));
     for (const row of rows.filter(Boolean)) {
       const rank = (i) => (search.nodes[i].fate === "dropped" ? 1e6 + (order.get(search.nodes[i].parent) ?? 0) : 0);
       row.sort((a, b) => rank(a) - rank(b)).forEach((i, k) => order.set(i, k));
     }
-    // boxes as wide as the longest token; a step takes one line, or as many as it needs
+    // All boxes are as wide as the longest token. A step takes as many lines as it needs.
     const shown = rows.flat(),
       count = rows.length - 1,
       margin = 62,
@@ -134,16 +134,16 @@ export function start(section) {
       LETTERS.map((size) => Math.min(WIDEST, Math.max(56, longest(size, isFlat) + 12)) + (isFlat ? 14 : 10)),
     );
     const narrowest = (size, isFlat) => least[Number(isFlat)][LETTERS.indexOf(size)];
-    // so high that all steps fit the window; in a low box, the score is next to the token. `px`: see `unit`
+    // Returns a layout in which all steps fit the window, if possible. In a low box, the score is next to the token.
     const layout = (px) => {
       const available = Math.max(place.clientWidth / px, 240) - margin,
         high = (innerHeight - place.getBoundingClientRect().top - scrollY) / px - 40;
       const linesOf = (size, isFlat) => Math.ceil(largest / Math.max(1, Math.floor(available / narrowest(size, isFlat))));
-      const lines = linesOf(LETTERS.at(-1), false); // of a step, as few as possible
+      const lines = linesOf(LETTERS.at(-1), false); // minimum number of lines of the widest step
       const fitting = (isFlat) => LETTERS.find((size) => linesOf(size, isFlat) === lines);
       const isFlat = high / count / lines < 64 && Boolean(fitting(true)),
         size = fitting(isFlat),
-        [lowestStep, lowest] = isFlat ? [42, 24] : [56, 38], // of a step of one line, and of a box
+        [lowestStep, lowest] = isFlat ? [42, 24] : [56, 38], // minimum heights of a step of one line, and of a box
         perStep = Math.min(ROW, Math.max(lowestStep, high / count - (lines - 1) * (lowest + NEXT))),
         most = Math.ceil(largest / lines), // boxes per line
         pitch = Math.max(Math.min(360, available / most), narrowest(size, isFlat)),
@@ -151,14 +151,14 @@ export function start(section) {
       const isFitting = lines === 1 && count * perStep <= high;
       return { px, isFlat, size, perStep, most, pitch, width, isFitting };
     };
-    // in a presentation, letters as small as without it rather than steps below the window
+    // in a presentation, the letters are not enlarged if the steps would then not fit the window
     const enlarged = "presenting" in document.documentElement.dataset ? PRESENTED : 1;
     const layouts = [enlarged, (enlarged + 1) / 2, 1].map((times) => layout((times / enlarged) * unit()));
     const { px, isFlat, size, perStep, most, pitch, width } = layouts.find((one) => one.isFitting) ?? layouts[0],
-      H = Math.min(50, perStep - GAP), // of a box
+      H = Math.min(50, perStep - GAP), // height of a box
       w = pitch - 10;
     const at = new Map([[-1, [margin + (most * pitch) / 2, 8, 0]]]),
-      lineOf = (k) => Math.floor(k / most), // of the box k of a step
+      lineOf = (k) => Math.floor(k / most), // the line of box k of a step
       tops = [], // the middle of the first line of each step
       bottoms = [12]; // the lower edge of the last line of each step
     let height = 24;
@@ -306,7 +306,7 @@ export function start(section) {
     if (focus) place.querySelector(`[data-node="${i}"]`)?.focus({ preventScroll: false });
   }
 
-  // The hypothesis that ends at the selected node, and how its score is computed.
+  // Shows the hypothesis that ends at the selected node, and how its score is computed.
   function explain() {
     if (selected < 0) return chosen.replaceChildren();
     const nodes = path(selected).map((i) => search.nodes[i]),

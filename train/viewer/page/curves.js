@@ -14,7 +14,7 @@ export function start(section, about) {
   );
   section.append(
     state,
-    el("p", { class: "soft" }, "Drag across a chart to zoom all charts; double-click to see everything again."),
+    el("p", { class: "soft" }, "Drag across a chart to zoom all charts; double-click to reset the zoom."),
     grid,
   );
   const shown = new Map(); // panel -> {figure, show}
@@ -76,7 +76,7 @@ function upTo(panels) {
   return last ? `update ${last.toLocaleString("en")}` : "no metrics yet";
 }
 
-// One panel; `show` redraws its lines and keeps its table open and its zoom.
+// Returns one panel. Its function `show` redraws the lines, and preserves the zoom and an open table.
 function panel(name, { title, axis, log }) {
   let lines = [],
     plot = null,
@@ -150,7 +150,7 @@ function options(name, yLabel, log, lines, place) {
     labelSize: 1.6 * size,
   };
   const short = (value) => (value == null ? "" : number(Number(value.toPrecision(3))));
-  // The legend shows the values at the pointer, or the last ones; for a line without a point there, the one before.
+  // The legend shows the values at the pointer, or the last ones. A line without a point there shows its previous point.
   const latest = (plot, series, at) =>
     plot.data[series].slice(0, at == null ? undefined : at + 1).findLast((x) => x != null);
   const inEnglish = (value) => value.toLocaleString("en");

@@ -15,14 +15,14 @@ export function start(button) {
   const toggle = () => {
     const on = !isOn();
     set(on);
-    if (on) root.requestFullscreen?.().catch(() => {}); // refused, for example in a frame: the window is filled
+    if (on) root.requestFullscreen?.().catch(() => {}); // if refused, as in a frame, the page fills the window
     else if (document.fullscreenElement) document.exitFullscreen();
   };
   button.addEventListener("click", toggle);
   document.addEventListener("fullscreenchange", () => document.fullscreenElement || set(false));
   document.addEventListener("keydown", ({ key, target, ctrlKey, metaKey, altKey }) => {
     if (key.toLowerCase() !== "f" || ctrlKey || metaKey || altKey || target.matches("input:not([type=checkbox]), select, textarea")) return;
-    if (isOn() || button.checkVisibility()) toggle(); // a phone has no room for it
+    if (isOn() || button.checkVisibility()) toggle(); // the button is hidden on a phone
   });
   set(false);
   button.title = "Full screen with large text; the key F starts and ends it";
