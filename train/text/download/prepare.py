@@ -15,7 +15,6 @@ own text files.
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -28,7 +27,7 @@ from train.files import WriteError, atomic_write, describe_path, digest, make_fo
 from train.json_files import Schema, open_own_folder, read_json, read_sealed, reject_links, schema_error, write_json
 from train.lock import lock_folder
 from train.progress import Display, Work
-from train.text.corpus import prepare
+from train.text.corpus import ARRAYS, prepare
 from train.text.download.catalog import Dataset
 from train.text.download.clean import REASONS, Cleaner, Rules, clean_pairs
 from train.text.download.fetch import fetch_all
@@ -140,11 +139,11 @@ def remove_if_refused(out: Path, dataset: Dataset, missing: list[Path]) -> Itera
         raise
     except UserError:
         texts = [f"{part}.{language}" for part in ("train", "valid") for language in (dataset.src, dataset.tgt)]
-        shutil.rmtree(out / "prepared", ignore_errors=True)
-        for name in (*texts, "tokenizer.json", "tokenizer.made.json", TEXTS, BEGUN, "lock"):
+        arrays = [f"prepared/{part}/{name}" for part in ("train", "valid") for name in (*ARRAYS, "meta.json")]
+        for name in (*texts, *arrays, "tokenizer.json", "tokenizer.made.json", TEXTS, BEGUN, "lock"):
             with suppress(OSError):
                 (out / name).unlink()
-        for folder in missing:
+        for folder in (*out.glob("prepared/*"), out / "prepared", *missing):
             with suppress(OSError):  # the folder is not empty, so it stays
                 folder.rmdir()
         raise
