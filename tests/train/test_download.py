@@ -155,7 +155,7 @@ def test_a_failed_download_names_all_missing_files(tmp_path):
     with pytest.raises(UserError) as error:
         fetch_all(others, tmp_path)
     text = str(error.value)
-    assert "\n" not in text and f"into {tmp_path}: b.tgz (MD5 {'0' * 32}); c.tgz (no published hash)" in text
+    assert "\n" not in text and f"{tmp_path}: b.tgz (MD5 {'0' * 32}); c.tgz (no published hash)" in text
     assert "a.bin" not in text
     with served({}) as (url, _), pytest.raises(UserError, match=r"b.tgz: expected a complete download; got 'Not"):
         fetch_all(others, tmp_path, url)
