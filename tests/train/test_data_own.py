@@ -177,6 +177,15 @@ def test_a_text_of_which_nothing_is_left_is_refused_with_the_reason(tmp_path, ca
     assert removed in err and err.endswith(f"; try {remedy}")
 
 
+def test_a_text_that_is_too_small_leads_to_a_vocabulary_that_is_not(tmp_path, capfd):
+    files = [f"--train-{side}={tmp_path / side}" for side in ("src", "tgt")]
+    for side in ("src", "tgt"):
+        (tmp_path / side).write_text("one two\none two three\n")
+    assert main(["data", "own", *files, f"--out={tmp_path / 'out'}"]) == 2
+    assert "; try --vocab-size 260, because with close to " in capfd.readouterr().err
+    assert main(["data", "own", *files, f"--out={tmp_path / 'out'}", "--vocab-size=260"]) == 0
+
+
 @pytest.mark.parametrize("name", ["begun.json", ".begun.json.partial", "notes/train.en"])
 def test_a_text_inside_the_folder_to_write_is_refused(text, tmp_path, capfd, name):
     mine = tmp_path / "out" / "downloads" / name

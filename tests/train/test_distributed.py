@@ -174,7 +174,7 @@ def test_without_mpi4py_the_error_says_what_to_install(monkeypatch):
 
 
 def test_several_ranks_do_not_read_standard_input(monkeypatch, capsys):
-    monkeypatch.setattr("train.learn.parallel.join.join_ranks", lambda: RecordingWorld(None))
+    monkeypatch.setattr("train.learn.parallel.join.join_ranks", lambda command: RecordingWorld(None))
     assert main(["translate", "--model", "nowhere"]) == 2
     assert "expected --input FILE with 2 ranks" in capsys.readouterr().err
 

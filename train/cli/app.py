@@ -36,6 +36,7 @@ COMMAND_SYNONYMS = {  # maps command names of other programs to our command for 
     **dict.fromkeys(("evaluate", "eval", "validate", "test"), "score"),
     **dict.fromkeys(("plot", "visualize"), "draw"),
     **dict.fromkeys(("show", "describe", "summary"), "info"),
+    "version": "--version",
 }
 OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, Marian and Hugging Face
     "--model": "--path --checkpoint --ckpt --models --model-path",
@@ -44,6 +45,7 @@ OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, M
     "--hyp": "-i --input --hypothesis --hypotheses --sys --predictions",
     "--ref": "--reference --references --refs --tgt --target",
     "--metric": "-m --metrics --tokenize",
+    "--metric bleu_13a_lc": "-lc --lowercase",
     "--bootstrap": "--confidence --confidence-n --paired-bs-n",
     "--baseline": "--paired-bs",
     "--beam": "--beam-size --beams --num-beams -b",
@@ -54,8 +56,10 @@ OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, M
     "--top-p": "--sampling-topp --topp --random-sampling-topp",
     "--temperature": "--random-sampling-temp",
     "--constrain": "--prefix --prefixes --prefix-size --tgt-prefix",
-    "--batch-tokens": "--max-tokens",
-    "--max-extra": "--max-len-a --max-len-b --max-length --max-new-tokens",
+    "--batch-tokens": "--max-tokens --batch-size",
+    "--tokens": "--max-length --length --max-new-tokens",
+    "--to": "--format -f",
+    "--max-extra": "--max-len --max-len-a --max-len-b --max-length --max-new-tokens",
     "--quiet": "-q --silent",
     "--device cuda": "--gpu --cuda",
     "--out": "--save-dir --output-dir --model-dir --save-model -o",

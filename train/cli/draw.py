@@ -179,10 +179,13 @@ def draw_curves_of(runs: list[Path], out: Path) -> None:
 
 
 def open_corpus(run: Path, part: str, config: Any, tokenizer: Any) -> Any:
-    """Open the prepared "train" or "valid" text of a run."""
+    """Open the prepared "train" or "valid" text of a run. Raises UserError if the run has none."""
     from train.run.folder import RunFolder
+    from train.tasks import TASKS
     from train.text.corpus import Corpus
 
+    if not getattr(config.data, name := TASKS[config.data.task].files[part][0]):
+        raise UserError(f"{run}: expected a run with a text data.{name}; got one without; try another run")
     return Corpus.open(RunFolder(run).data(part, config.data.prepared), tokenizer.special)
 
 

@@ -282,6 +282,6 @@ def load_config(config: str, changes: Iterable[str], complete: bool = False) -> 
         if (folder / "manifest.json").is_file():
             attempt = f"a preset, such as tiny, with --data {config}"
         elif (folder / "config.toml").is_file():
-            attempt = f"{folder / 'config.toml'}, or --init {config} without it"
+            attempt = f"{folder / 'config.toml'}, or --init {config} (--resume --out {config}) without it"
         raise UserError(f"{config}: expected a configuration file; got a folder; try {attempt}")
     return RunConfig.load(config, changes, complete=complete)

@@ -192,7 +192,7 @@ class Trainer:
         message = (
             f"training, step {step:,}: expected a finite {quantity}; got {value}{details}; "
             f"{f'the last checkpoint is {newest}' if newest else 'there is no checkpoint yet'}; "
-            f"try train.peak_lr={self.schedule.peak / 4:.2g}, a larger train.warmup_steps, or train.clip_norm=1.0"
+            f"try {self.schedule.remedies(step)}"
             f"{'' if self.debug else '; --debug anomaly names the operation'}"
         )
         self.report.log_line(message)  # the command shows the error
@@ -209,7 +209,7 @@ class Trainer:
             scale = self.update.scale.value if self.update.scale.dynamic else None
             self.report.log_update(s, self.lr, self.norm, scale, self.world.size)
             n_outputs = self.model.config.n_outputs or self.model.config.vocab_size
-            self.report.warn_of_divergence(s.loss, math.log(n_outputs), self.schedule.peak / 4)
+            self.report.warn_of_divergence(s.loss, math.log(n_outputs), self.schedule.remedies(s.step))
         if is_logged:  # otherwise, the next log line of a resumed run includes these updates
             s.reset_window()
         if self._is_validation_due() and not signals.stop_requested and self._end_reason() != "max_hours":

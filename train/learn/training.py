@@ -4,6 +4,7 @@ train(config, "runs/a")                  in a new folder
 train(config, "runs/a", resume=True)     continues from the newest checkpoint, bit for bit
 """
 
+import filecmp
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +26,7 @@ from train.learn.signals import reraise_lost_interrupts
 from train.learn.trainer import Trainer
 from train.progress import Display, Work
 from train.run.checkpoint import resumed_config
-from train.run.config import RunConfig
+from train.run.config import RunConfig, preset_values
 from train.run.folder import RunFolder
 from train.run.keys import METRICS
 from train.run.metric_files import check_tensorboard
@@ -69,7 +70,7 @@ def train(
         UserError: The configuration, a file or the folder is invalid. A folder is invalid if it has checkpoints and
             `resume` is False, if it has no run and `resume` is True, or if another program holds its lock.
     """
-    start, world = time.monotonic(), join_ranks()
+    start, world = time.monotonic(), join_ranks("train")
     run, t, task = RunFolder(run_dir), config.train, TASKS[config.data.task]
     world.start_heartbeat(t.rank_timeout)
     with world.rank_zero_first():
@@ -118,7 +119,7 @@ def train(
                 display.write(initialize(model, t.init, t.init_only, tokenizer, warnings.append))
             corpora = prepare_corpora(run, config, texts, tokenizer, display)
             with display.work("comparing the training and validation texts"):
-                warnings += check_held_out(texts) if world.rank == 0 and not resume else []
+                warnings += check_sides(texts) + check_held_out(texts) if world.rank == 0 and not resume else []
         deadline = start + 3600 * max_hours if max_hours else None
         trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress, deadline, debug)
         trainer.checkpoints.warnings += warnings
@@ -166,6 +167,9 @@ def prepare_tokenizer(
     if existing is not None:
         existing = task.fit_tokenizer(existing, data, texts["train"])
         check_vocabularies(existing, config, task)
+        size, default = data.vocab_size, preset_values(config.model.preset)["data"]["vocab_size"]
+        if size not in (default, n_subwords := existing.src_vocab_size or existing.vocab_size):
+            display.write(f"data.vocab_size = {size:,} has no effect: {data.tokenizer} has {n_subwords:,} subwords")
     if reuse and (npx.distributed.world().rank or run.tokenizer_file.exists()):
         return task.load_tokenizer(run.tokenizer_file)
     tokenizer = existing
@@ -230,6 +234,15 @@ def check_shared_arrays(folder: Path, tokenizer: TextTokenizer, paths: Iterable[
             f"{folder} has arrays made with a different one; try {original}--set data.prepared=, which stores the "
             "arrays of the current text in the run folder"
         )
+
+
+def check_sides(texts: Texts) -> list[str]:
+    """Return a warning for each text whose two sides are equal."""
+    return [
+        f"warning: the two sides of the {part} text are equal ({', '.join(files)}); try the file of each language"
+        for part, files in texts.items()
+        if len(files) == 2 and filecmp.cmp(*files, shallow=False)
+    ]
 
 
 def check_held_out(texts: Texts) -> list[str]:

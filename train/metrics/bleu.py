@@ -54,7 +54,7 @@ OTHER_METRICS = {
 }
 
 SCORES = (*BLEUS, *OTHER_METRICS)  # the keys of all scores
-SHORT_NAMES = {"bleu": "bleu_13a"}  # names of train.best_metric
+SHORT_NAMES = {"bleu": "bleu_13a", "chrf2": "chrf", "chrf2++": "chrf++"}  # names of train.best_metric and sacreBLEU
 WITHOUT_TER = tuple(key for key in SCORES if key != "ter")
 
 WIDTH = 200  # characters

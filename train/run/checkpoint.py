@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import npx
 from train.errors import UserError
 from train.files import digest as checksum
+from train.files import disk_errors
 from train.run.config import RunConfig, complete_frozen
 from train.run.folder import RunFolder, not_a_run_error, step_of
 from train.run.replace import existing_folder, original_name, remove_folder
@@ -206,22 +207,21 @@ def find_checkpoint(path: str | Path) -> Path:
 
     The folder `checkpoints` of a run stands for the run. Raises UserError if there is no checkpoint.
     """
-    path = existing_folder(Path(path))
-    if (path / STATE).exists() or (path / MODEL).exists():
-        return path
-    is_inside = path.name == "checkpoints" and not (path / "checkpoints").exists()
-    run = RunFolder(path.parent if is_inside else path)
-    steps = run.steps()
-    for folder in map(existing_folder, (run.averaged, run.best)):
-        if folder.is_dir():
-            return folder
-    if not steps and not run.config_file.exists():
+    with disk_errors(str(path)):
+        path = existing_folder(Path(path))
+        if (path / STATE).exists() or (path / MODEL).exists():
+            return path
+        is_inside = path.name == "checkpoints" and not (path / "checkpoints").exists()
+        run = RunFolder(path.parent if is_inside else path)
+        steps = run.steps()
+        for folder in map(existing_folder, (run.averaged, run.best)):
+            if folder.is_dir():
+                return folder
+    if steps:
+        return steps[-1]
+    if not run.config_file.exists():
         raise not_a_run_error(path, "a run folder or a checkpoint folder")
-    if not steps:
-        raise UserError(
-            f"{path}: no checkpoints in {run.checkpoints}; try --resume with a smaller train.checkpoint_every"
-        )
-    return steps[-1]
+    raise UserError(f"{path}: no checkpoints in {run.checkpoints}; try --resume with a smaller train.checkpoint_every")
 
 
 def warn_of_old_average(

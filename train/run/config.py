@@ -17,6 +17,7 @@ import shlex
 import textwrap
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ class RunConfig:
             line = re.search(r"\(at line (\d+), column \d+\)", str(error))
             place = f"{path}:{line[1] if line else text.count(chr(10)) + 1}"
             reason = re.sub(r"\s*\(at [^()]*\)$", "", str(error))
-            advice = 'lines `key = value` below a line `[table]`, with text in "quotes"'
+            advice = 'lines `key = value` below a line `[table]`, with text in "quotes" and numbers such as 0.1'
             raise UserError(f"{place}: expected TOML; got '{one_line(reason)}'; try {advice}") from None
         if complete and (tables.keys() < SECTIONS.keys() or HEADER in text and END not in text):
             raise UserError(
@@ -230,10 +231,13 @@ class RunConfig:
                 attempt = f"{name.partition('.')[2]} = {expected}"
                 if saved is None:
                     expected, attempt = "no value", f"leaving {name.partition('.')[2]} out"
+                if (folder := os.path.dirname(str(saved))) and os.path.isfile(f"{folder}/manifest.json"):
+                    attempt = f"--data {shlex.quote(folder)}"
                 alternative = "a checkpoint of this run"
                 if command == "resume":
                     alternative = "a new run that starts from its weights (--init RUN --out NEW)"
-                    if name.startswith("model.") and "dropout" not in name:  # the new model could not use the weights
+                    # the new model could not use the weights
+                    if name.startswith(("model.", "data.tokenizer")) and "dropout" not in name:
                         alternative = "a new run (--out NEW)"
                 raise UserError(
                     f"{command}: {name}: expected {expected} as in {source}; got {format_value(value)}; "
@@ -346,6 +350,9 @@ def parse_value(table: str, f: Field[Any], text: str) -> Any:
         value = document["value"] if len(document) == 1 else text
     except ValueError:
         value = text
+        for kind in (float, int):  # Python's syntax of numbers includes .1 and 5.
+            with suppress(ValueError):
+                value = kind(text)
     if value_type(f) is str and not isinstance(value, str):
         value = text
     return check(table, f, value, "--set")

@@ -70,7 +70,7 @@ class RunFolder:
     def _numbered(self, kind: str) -> list[Path]:
         with disk_errors(str(self.checkpoints)):
             paths = [*self.checkpoints.iterdir()] if self.checkpoints.is_dir() else []
-        named = {original_name(path) for path in paths if path.is_dir()}
+            named = {original_name(path) for path in paths if path.is_dir()}
         folders = [self.checkpoints / name for name in named if re.fullmatch(rf"{kind}-(0|[1-9][0-9]{{,17}})", name)]
         return [existing_folder(path) for path in sorted(folders, key=step_of)]
 
@@ -251,7 +251,7 @@ def not_a_run_error(
     runs = [str(child) for child in sorted(path.glob("*")) if child.is_dir() and RunFolder(child).steps()]
     if runs:
         got, attempt = f"a folder with {plural(len(runs), 'run')}", " or ".join(runs[:LISTED])
-    for parent in (path.parent, path.parent.parent):
+    for parent in path.parents[:3]:
         if not runs and RunFolder(parent).steps():
             got, attempt = "a folder of a run", str(parent)
     got = got if path.is_dir() else describe_path(path)

@@ -56,7 +56,7 @@ OTHER_NAMES = {
     "data.vocab_size": "nwordssrc nwordstgt voc_limit dim_vocabs vocabulary_size",
     "data.tokenizer": "bpe tokenizer_type subword_type subword_model",
     "data.max_length": "max_source_length max_target_length seq_length seq_len max_seq_length max_seq_len "
-                       "context_length block_size",
+                       "context_length block_size max_sent_length",
     "train.seed": "random_seed",
     "train.init": "finetune_from_model load_model train_from",
     "train.freeze": "freeze_encoder freeze_decoder",
@@ -75,8 +75,9 @@ OTHER_NAMES = {
     "train.adam_eps": "eps epsilon adam_epsilon",
     "train.weight_decay": "l2 wd",
     "train.ema_decay": "ema ema_rate moving_average exponential_smoothing average_decay weight_avg weight_averaging",
-    "train.clip_norm": "clip grad_clip clip_grad_norm gradient_clip_val gradient_clipping max_grad_norm",
+    "train.clip_norm": "clip clip_grad grad_clip clip_grad_norm gradient_clip_val gradient_clipping max_grad_norm",
     "train.label_smoothing": "label_smoothing_factor",
+    "train.rdrop": "rdrop_alpha reg_alpha",
     "train.precision": "fp16 bf16 tf32 amp dtype model_dtype torch_dtype mixed_precision",
     "train.recompute": "gradient_checkpointing checkpoint_activations",
     "train.validate_every": "eval_every eval_steps eval_interval valid_freq valid_steps validation_freq "
@@ -87,7 +88,8 @@ OTHER_NAMES = {
     "train.keep_last": "keep_checkpoint keep_checkpoints keep_last_ckpts keep_last_epochs keep_interval_updates "
                        "save_total_limit",
     "train.keep_best": "keep_best_ckpts keep_best_checkpoints",
-    "train.best_metric": "early_stopping_metric early_stopping_criteria best_checkpoint_metric metric_for_best_model",
+    "train.best_metric": "early_stopping_metric early_stopping_criteria best_checkpoint_metric metric_for_best_model "
+                         "eval_metric eval_metrics valid_metrics validation_metric validation_metrics",
     "train.patience": "early_stop early_stopping early_stopping_patience",
     "train.log_every": "log_interval logging_freq logging_steps report_every disp_freq",
     "train.tensorboard": "tensorboard_logdir tensorboard_log_dir",

@@ -144,14 +144,14 @@ class RunReport:
             shown=2,
         )
 
-    def warn_of_divergence(self, loss: float, uniform_loss: float, lower_peak: float) -> None:
-        """Warn once of a loss that is many times that of uniform probabilities; `lower_peak` is a peak_lr to try."""
+    def warn_of_divergence(self, loss: float, uniform_loss: float, remedies: str) -> None:
+        """Warn once of a loss that is many times that of uniform probabilities; `remedies` says what to try."""
         if self._has_diverged or loss <= DIVERGED * uniform_loss:
             return
         self._has_diverged = True
         self.write_line(
             f"warning: the loss is {loss / uniform_loss:.3g} times that of uniform probabilities ({uniform_loss:.2f}); "
-            f"try train.peak_lr={lower_peak:.2g}, a larger train.warmup_steps, or train.clip_norm=1.0",
+            f"try {remedies}",
             always=True,
         )
 

@@ -34,7 +34,7 @@ from train.text.download.fetch import fetch_all
 from train.text.download.hold_out import choose_sources, hold_out
 from train.text.download.unpack import read_pairs
 from train.text.lines import check_parallel, count_shared_lines, read_lines, read_parallel
-from train.text.tokenizer import Tokenizer
+from train.text.tokenizer import MIN_VOCAB_SIZE, Tokenizer
 
 BEGUN, TEXTS, IGNORED = "begun.json", "texts.json", ("downloads", "lock")
 # The options of `data` for two rules; the option for any other rule has the name of the rule.
@@ -315,7 +315,7 @@ def train_tokenizer(train: list[Path], file: Path, settings: Settings, display: 
         tokenizer = Tokenizer(Tokenizer.train_spec(sample, kind, size, "words"))
     display.write(f"trained the vocabulary in {work.seconds:.1f} s")
     if tokenizer.vocab_size < size:
-        fewer = min(8000, tokenizer.vocab_size // 2)
+        fewer = max(MIN_VOCAB_SIZE, min(8000, tokenizer.vocab_size // 2))
         raise UserError(
             f"vocabulary: expected enough text for {size:,} tokens; got enough for {tokenizer.vocab_size:,} in "
             f"{train[0]} and {train[1]}; try --vocab-size {fewer}, because with close to {tokenizer.vocab_size:,} "
