@@ -172,7 +172,6 @@ def text_digest(path: PathLike) -> str:
     After two changes within SETTLED nanoseconds, the file may have the same timestamps, so the hash of a file that has
     just changed is not cached.
     """
-
     with open_for_reading(path) as file:
         before = identity(os.fstat(file.fileno()))
         if before not in _digests:

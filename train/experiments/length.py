@@ -116,9 +116,9 @@ def run_length(
 
     Raises UserError for an unknown row, and for a folder with other settings.
     """
+    rows = [*rows] or ROWS
     for row in rows:
         check_choice("--rows", row, ROWS)
-    rows = rows or ROWS
     open_table_folder(out, {"steps": steps, "settings": [f"seed={seed}"]})
     (out / "rows").mkdir(exist_ok=True)
     for row in rows:

@@ -101,9 +101,9 @@ def run_table3(
     A training run that fails is reported, and the next call retries it; the others continue. Raises UserError for
     invalid arguments, and at the end if a training run has failed.
     """
+    rows = [*rows] or [*ROWS]
     for row in rows:
         check_choice("--rows", row, ROWS)
-    rows = rows or [*ROWS]
     steps = steps or SCALES[scale].steps
     common = row_config("base", scale, steps, texts, settings).data
     files = TASK.texts(common)

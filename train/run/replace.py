@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from train.files import disk_errors, fsync, unique_name
+from train.files import WriteError, fsync, unique_name
 
 CHECKPOINT = r"(step|best)-[0-9]+|best|averaged"  # names of the folders in `checkpoints`
 
@@ -36,8 +36,11 @@ def new_folder(target: Path, replaces: bool = True) -> Iterator[str]:
     partial = hidden_name(target, "partial") if replaces else unique_name(target.parent)
     try:
         if os.path.lexists(partial):
-            with disk_errors(partial):  # which names this leftover and not the target
+            try:
                 _remove(partial)
+            except OSError as error:
+                problem = f"{partial}: expected a leftover that can be removed; got '{error.strerror}'"
+                raise WriteError(f"{problem}; earlier files are intact", "removing it") from None
         os.makedirs(partial)
         yield partial
         fsync(partial)

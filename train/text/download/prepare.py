@@ -214,7 +214,6 @@ def write_texts(
     input_hashes = [source["sha256"] for source in sources]
     recipe = json.loads(json.dumps([texts, input_hashes, asdict(settings.rules), dataset.held_out]))
     recipe += [settings.hold_out] * bool(settings.hold_out)
-    record_file = out / TEXTS
     record = read_record(out, dataset, *texts)
     if record and record["how"] == recipe:
         hashes = {out / f"{part}.{language}": text["sha256"][language]
@@ -253,7 +252,7 @@ def write_texts(
     for path, sha256 in zip(user_files(dataset), input_hashes[len(dataset.archives) :], strict=True):
         if digest(path) != sha256:
             raise UserError(f"{path}: the text changed while it was being read; try the same command again")
-    write_json(record_file, {"how": recipe, "parts": parts})
+    write_json(out / TEXTS, {"how": recipe, "parts": parts})
     return parts
 
 
