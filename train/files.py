@@ -172,16 +172,13 @@ def text_digest(path: PathLike) -> str:
     After two changes within SETTLED nanoseconds, the file may have the same timestamps, so the hash of a file that has
     just changed is not cached.
     """
-
-    try:
-        before = identity(os.stat(path))
-    except (OSError, ValueError):
-        return digest(path)  # raises UserError
-    if before not in _digests:
-        sha256 = digest(path)
-        if time.time_ns() - max(before[-2:]) < SETTLED or identity(os.stat(path)) != before:
-            return sha256
-        _digests[before] = sha256
+    with open_for_reading(path) as file:
+        before = identity(os.fstat(file.fileno()))
+        if before not in _digests:
+            sha256 = hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
+            if time.time_ns() - max(before[-2:]) < SETTLED or identity(os.fstat(file.fileno())) != before:
+                return sha256
+            _digests[before] = sha256
     return _digests[before]
 
 

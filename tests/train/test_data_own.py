@@ -22,9 +22,9 @@ def test_a_complete_folder_is_not_replaced_by_other_texts_or_settings(text, tmp_
     assert prepare(text, out) == 0
     before = contents(out)
     for options, change in (
-        ({"part": "valid"}, "train text"),
-        ({"valid": "train"}, "valid text"),
-        ({"valid": ""}, "valid text"),
+        ({"part": "valid"}, f"text ({text}/train.en)"),
+        ({"valid": "train"}, f"text ({text}/valid.en)"),
+        ({"valid": ""}, f"text ({text}/valid.en)"),
     ):
         assert prepare(text, out, **options) == 2
         err = capfd.readouterr().err
@@ -53,8 +53,8 @@ def test_a_manifest_without_a_record_protects_its_folder(text, tmp_path, capfd, 
     changed = contents(out)
     for options, words, change in (
         (["--vocab-size=266"], {}, "--vocab-size"),
-        ([], {"part": "valid"}, "text"),
-        ([], {"valid": ""}, "text"),
+        ([], {"part": "valid"}, f"text ({text}/train.en)"),
+        ([], {"valid": ""}, f"text ({text}/valid.en)"),
     ):
         assert prepare(text, out, *options, **words) == 2
         assert f"{out} was prepared with a different {change}, and runs" in capfd.readouterr().err

@@ -163,7 +163,7 @@ def test_a_claim_is_unclear_within_two_standard_errors(gap, trainings):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rows": ["A-h3"]}, "--rows: expected rows of base, .*; got 'A-h3'; try A-h32"),
+        ({"rows": ["A-h3"]}, "--rows: expected one of base, .*; got 'A-h3'; try A-h32"),
         ({"steps": 5}, "expected steps = 4, as in its finished rows; got 5; try a new --out"),
         ({"settings": [*SMALL, "train.seed=2"]}, "expected settings = .*train.seed=2.*; try a new --out"),
         ({"texts": {"train_src": "nowhere"}}, "nowhere: expected a text file"),

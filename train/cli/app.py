@@ -102,25 +102,21 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
         if name == "--":
             return
         option, _, value = name.partition("=")
-        if option not in options and (attempt := known_option(option, options)):
-            raise UserError(f"{option}: expected an option of this command; got an unknown one; try {attempt}")
+        if option not in options:
+            key = resolve_name(option[2:]) if option.startswith("--") and "--set" in options else None
+            own = f"--{key.partition('.')[2].replace('_', '-')}" if key else ""
+            attempt, got = known_option(option, options) or (own if own in options else ""), "an unknown one"
+            if key and not attempt:
+                value = value or next((text for text in args[i + 1 : i + 2] if not text.startswith("-")), "")
+                attempt, got = suggest_setting(option[2:], value, key), "a key"
+            if attempt:
+                raise UserError(f"{option}: expected an option of this command; got {got}; try {attempt}")
+            continue
         if option in given:  # click would ignore the first value
             join = ", or a file that joins both texts (cat)" if option.endswith(("-src", "-tgt")) else ""
             raise UserError(f"{option}: expected the option once; got it twice; try only one of them{join}")
-        if option in options and not (options[option].is_flag or options[option].multiple):
+        if not (options[option].is_flag or options[option].multiple):
             given.add(option)
-        if (
-            option not in options
-            and option.startswith("--")
-            and "--set" in options
-            and (key := resolve_name(option[2:]))
-        ):
-            value = value or next((text for text in args[i + 1 : i + 2] if not text.startswith("-")), "")
-            own = f"--{key.partition('.')[2].replace('_', '-')}"
-            if own in options:
-                raise UserError(f"{option}: expected an option of this command; got an unknown one; try {own}")
-            setting = suggest_setting(option[2:], value, key)
-            raise UserError(f"{option}: expected an option of this command; got a key; try {setting}")
         path = value or next(iter(args[i + 1 : i + 2]), "")
         if option in ("--output", "--svg") and path.endswith("/"):  # Path would remove the slash
             raise UserError(f"{path}: expected a file to write; got the name of a folder; try another path")
@@ -256,4 +252,4 @@ def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) 
             raise UserError(f"{path}: expected a file outside the run; got one in {model}; try another path")
     if path.is_dir() or not path.parent.is_dir():
         got = "a folder" if path.is_dir() else f"no folder {path.parent}"
-        raise UserError(f"{path}: expected a file to write; got {got}; try another --output")
+        raise UserError(f"{path}: expected a file to write; got {got}; try another path")

@@ -9,7 +9,7 @@ import typer
 
 from train.cli.app import app
 from train.cli.options import number_option, warn
-from train.errors import UserError, nearest, plural
+from train.errors import UserError, check_choice, plural
 
 OWN = "own"
 LARGE = 500_000  # minimum number of pairs for suggesting the preset base instead of tiny
@@ -73,20 +73,16 @@ def data(
     from train.text.download.catalog import NAMES, Dataset, Pair, dataset
     from train.text.download.clean import Rules, describe_removed
     from train.text.download.prepare import Settings, prepare_dataset
-    from train.text.tokenizer import KINDS, check_choice
+    from train.text.tokenizer import KINDS
 
-    if name not in (*NAMES, OWN):
-        names = (*NAMES, OWN)
-        raise UserError(f"data: expected one of {', '.join(names)}; got '{name}'; try {nearest(name, names)}")
+    check_choice("data", name, (*NAMES, OWN))
     if tokenizer is not None:
         check_choice("--tokenizer", tokenizer, KINDS)
     files = train_src, train_tgt, valid_src, valid_tgt
     if name == OWN:
         if not (train_src and train_tgt) or bool(valid_src) != bool(valid_tgt):
-            needed = TEXT_OPTIONS if valid_src or valid_tgt else TEXT_OPTIONS[:2]
-            missing = [
-                option for option, file in zip(TEXT_OPTIONS, files, strict=True) if option in needed and not file
-            ]
+            n = 4 if valid_src or valid_tgt else 2
+            missing = [option for option, file in zip(TEXT_OPTIONS[:n], files[:n], strict=True) if not file]
             raise UserError(
                 f"data own: expected both sides of each text; {' and '.join(missing)} "
                 f"{'is' if len(missing) == 1 else 'are'} missing; try {' '.join(f'{option} F' for option in missing)}"

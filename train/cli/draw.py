@@ -8,7 +8,7 @@ import typer
 
 from train.cli.app import Device, RunPath, app, check_output, use_device
 from train.cli.options import number_option, search_option, text_option, warn
-from train.errors import UserError, nearest
+from train.errors import UserError, check_choice, nearest
 
 PICTURES = ("heads", "beam", "curves", "memory", "roles", "confusion")
 PICTURE_SYNONYMS = {  # other names for the pictures
@@ -81,9 +81,8 @@ def draw(
             raise UserError(
                 f"draw: --{name} applies only to {' and '.join(pictures)}; got {what}; try without --{name}"
             )
+    use_device(device)
     if what not in ("heads", "beam"):
-        if what != "curves":
-            use_device(device)
         with Display() as display, display.work(f"drawing {what}") as work:
             if what == "curves":
                 draw_curves_of([run, *(also or ())], out)
@@ -94,7 +93,6 @@ def draw(
             else:
                 draw_confusion_of(run, out)
         return
-    use_device(device)
     if not input.strip():
         raise UserError(f'draw: expected a sentence for {what}; got no --input; try --input "A dog runs ."')
     overrides = {name: value for name, value in {"beam": beam, "alpha": alpha}.items() if value is not None}
@@ -127,8 +125,8 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
         translate,
     )
 
-    if kind and kind not in AXES:
-        raise UserError(f"--kind: expected one of {', '.join(AXES)}; got '{kind}'; try {nearest(kind, AXES)}")
+    if kind:
+        check_choice("--kind", kind, [*AXES])
     model, tokenizer, origin, search = load_for_search(run, overrides)
     if model.examples != "pairs":
         if kind or overrides:

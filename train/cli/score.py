@@ -13,7 +13,7 @@ import typer
 
 from train.cli.app import Device, app, use_device
 from train.cli.options import number_option, warn
-from train.errors import UserError, plural
+from train.errors import UserError, check_choice, plural
 
 
 @app.command(epilog="Scores with different signatures are not comparable; always quote the signature with the score.")
@@ -64,7 +64,6 @@ def score(
     from train.metrics.limits import check_lengths
     from train.progress import Display
     from train.text.lines import read_all_lines
-    from train.text.tokenizer import check_choice
 
     if pairs is not None:
         options = {

@@ -18,7 +18,8 @@ import numpy as np
 import npx
 from models import Transformer, TransformerConfig
 from models.search import greedy_search
-from train.experiments.folder import check_row, open_table_folder, write_table
+from train.errors import check_choice
+from train.experiments.folder import open_table_folder, write_table
 from train.experiments.plot import import_pyplot
 from train.files import atomic_write
 from train.json_files import read_sealed, write_json
@@ -115,7 +116,9 @@ def run_length(
 
     Raises UserError for an unknown row, and for a folder with other settings.
     """
-    rows = [check_row(row, ROWS) for row in rows] or ROWS
+    rows = [*rows] or ROWS
+    for row in rows:
+        check_choice("--rows", row, ROWS)
     open_table_folder(out, {"steps": steps, "settings": [f"seed={seed}"]})
     (out / "rows").mkdir(exist_ok=True)
     for row in rows:

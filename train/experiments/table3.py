@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from models import TransformerConfig
-from train.errors import UserError
+from train.errors import UserError, check_choice
 from train.experiments.comparison import ROWS, mean_result, write_comparison
-from train.experiments.folder import check_row, open_table_folder
+from train.experiments.folder import open_table_folder
 from train.experiments.processes import run_tasks
 from train.files import digest
 from train.json_files import read_sealed, write_json
@@ -101,7 +101,9 @@ def run_table3(
     A training run that fails is reported, and the next call retries it; the others continue. Raises UserError for
     invalid arguments, and at the end if a training run has failed.
     """
-    rows = [check_row(row, ROWS) for row in rows] or [*ROWS]
+    rows = [*rows] or [*ROWS]
+    for row in rows:
+        check_choice("--rows", row, ROWS)
     steps = steps or SCALES[scale].steps
     common = row_config("base", scale, steps, texts, settings).data
     files = TASK.texts(common)

@@ -37,8 +37,6 @@ OPTIONAL = {  # missing in files of earlier versions
     "best_metric": str,
 }  # fmt: skip
 SCHEDULE_KEYS = ("schedule", "peak_lr", "warmup_steps", "lr_scale", "max_steps")
-
-
 # For each part of the text, the key of state.json that holds the SHA-256 of its files, and its name in messages.
 TEXT_KEYS = {"train": ("text_sha256", "training"), "valid": ("valid_sha256", "validation")}
 
@@ -64,7 +62,6 @@ class Checkpointer:
         report: RunReport,
     ) -> None:
         self.folder, self.config, self.tokenizer = folder, config, tokenizer
-        self.tokenizer_key: dict[str, str] = {}  # data.tokenizer of the checkpoints, even if the file has moved
         self.digests = {part: corpus.digest for part, corpus in corpora.items()}  # SHA-256 of the text of each part
         self.update, self.report = update, report
         self.world = npx.distributed.world()
@@ -174,7 +171,7 @@ class Checkpointer:
             "tokenizer_digest": self.tokenizer.digest,
             "text_sha256": self.digests["train"],
             "valid_sha256": self.digests.get("valid"),
-            "config": self.config.frozen() | self.tokenizer_key,
+            "config": self.config.frozen(),
         }
 
     def _write(self, state: RunState, weights: Mapping[str, Any], adam: dict[str, Any]) -> None:
@@ -208,9 +205,6 @@ class Checkpointer:
             return RunState()
         path, checkpoint = newest
         self._check_identity(path, checkpoint.state)
-        frozen = checkpoint.state.get("config")
-        if isinstance(frozen, dict) and "data.tokenizer" in frozen:
-            self.tokenizer_key = {"data.tokenizer": frozen["data.tokenizer"]}
         try:
             state = self._load(checkpoint)
         except (KeyError, TypeError, ValueError) as error:
@@ -302,12 +296,9 @@ class Checkpointer:
                     f"resume: model.{key}: expected {saved[key]!r} as in {path}; got {value!r}; "
                     f"try the run's own configuration, or another --out"
                 )
-        # A run that has lost its validation text keeps the hash of it. A run that never had one may get one.
-        known = {"train": state.get("text_sha256"), "valid": state.get("valid_sha256") or self.digests.get("valid")}
-        self.digests = known | self.digests
-        for part, digest in known.items():
-            if self.digests[part] != digest:
-                raise other_text_error(path, part)
+        check_same_text(path, state, {part: digests.values() for part, digests in self.digests.items()})
+        if valid := state.get("valid_sha256"):  # a run that has lost its validation text keeps the hash of it
+            self.digests = {"valid": valid} | self.digests
 
     def _load(self, checkpoint: store.Checkpoint) -> RunState:
         content = checkpoint.state
@@ -343,18 +334,17 @@ def check_resumable(folder: RunFolder, tokenizer: TextTokenizer, texts: Mapping[
     """Raise UserError if a run was trained with another tokenizer or text. Called before anything is written."""
     for path, state in islice(store.readable(reversed(folder.steps())), 1):
         store.check_tokenizer(tokenizer, state, folder.tokenizer_file)
-        for part, files in texts.items():
-            known = state.get(TEXT_KEYS[part][0])
-            if isinstance(known, dict) and [*known.values()] != [*map(text_digest, files)]:
-                raise other_text_error(path, part)
+        check_same_text(path, state, {part: map(text_digest, files) for part, files in texts.items()})
 
 
-def other_text_error(path: Path, part: str) -> UserError:
-    """Return the error for a text of `part` that is not the text with which the checkpoint `path` was trained."""
-    return UserError(
-        f"resume: expected the {TEXT_KEYS[part][1]} text of {path}; got a text with a different SHA-256; try the "
-        "original files, or a new --out"
-    )
+def check_same_text(path: Path, state: Mapping[str, Any], digests: Mapping[str, Iterable[str]]) -> None:
+    """Raise UserError unless the files of each part have the `digests` that `state` of the checkpoint `path` holds."""
+    for part, (key, name) in TEXT_KEYS.items():
+        if part in digests and isinstance(state.get(key), dict) and [*state[key].values()] != [*digests[part]]:
+            raise UserError(
+                f"resume: expected the {name} text of {path}; got a text with a different SHA-256; try the original "
+                "files, or a new --out"
+            )
 
 
 def foreign_error(path: Path, problem: str) -> UserError:

@@ -183,11 +183,7 @@ def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
         return config
 
     models = []
-    for path in reversed(run.steps()):
-        try:
-            state = read_state(path)
-        except DamagedCheckpoint:
-            continue
+    for path, state in readable(reversed(run.steps())):
         models.append(model_config(state))
         if isinstance(original := state.get("config"), dict):
             return check(config.resumed(models[0]), original, path)
@@ -209,13 +205,14 @@ def has_tokenizer_of(run: RunFolder, config: RunConfig) -> bool:
 def find_checkpoint(path: str | Path) -> Path:
     """Return a checkpoint folder: `path` itself, or the averaged, best or newest checkpoint of the run `path`.
 
-    Raises UserError if there is none.
+    The folder `checkpoints` of a run stands for the run. Raises UserError if there is no checkpoint.
     """
     with disk_errors(str(path)):
         path = existing_folder(Path(path))
         if (path / STATE).exists() or (path / MODEL).exists():
             return path
-        run = run_of(path)
+        is_inside = path.name == "checkpoints" and not (path / "checkpoints").exists()
+        run = RunFolder(path.parent if is_inside else path)
         steps = run.steps()
         for folder in map(existing_folder, (run.averaged, run.best)):
             if folder.is_dir():
@@ -241,11 +238,6 @@ def warn_of_old_average(
             f"the loaded {folder} is older than {missing[-1]}; try npx-transformer average again, "
             f"{folder.with_name(missing[-1])} instead of {path}, or deleting {folder}"
         )
-
-
-def run_of(path: Path) -> RunFolder:
-    """Return the run of a path: the run folder itself or its checkpoints folder."""
-    return RunFolder(path.parent if path.name == "checkpoints" and not (path / "checkpoints").exists() else path)
 
 
 def owner_of(checkpoint: Path) -> RunFolder:
@@ -347,6 +339,7 @@ def check_same_run(
         identity = {"model": model_config(state), "task": task, "tokenizer_digest": state["tokenizer_digest"]}
         if isinstance(config, dict):
             identity |= complete_frozen(config) | {"text_sha256": state.get("text_sha256")}
+            del identity["data.tokenizer"]  # the digest identifies the tokenizer; its file may have moved
         return identity
 
     values, others = identity(state), identity(other)

@@ -32,7 +32,8 @@ class RunReport:
         self, run: RunFolder, max_steps: int, progress: bool = True, csv: bool = False, tensorboard: bool = False
     ) -> None:
         self.run, self.max_steps, self.progress = run, max_steps, progress
-        self.csv, self.tensorboard = csv, tensorboard
+        formats = (csv, run.csv_file, csv_copy), (tensorboard, run.tensorboard, tensorboard_copy)
+        self._formats = [(path, copy) for is_requested, path, copy in formats if is_requested]
         self.display = Display(progress)
         self.lines: list[str] = []  # lines of a rank other than 0 during an update; rank 0 writes them
         self._steps = Work("step")
@@ -59,17 +60,11 @@ class RunReport:
 
     def _open_copies(self, stack: ExitStack) -> list[Copy]:
         """Write the requested copies of metrics.jsonl; return functions that add entries until `stack` closes."""
-        copies = []
-        if self.csv:
-            copies.append(stack.enter_context(csv_copy(self.run.csv_file, self.run.metrics())))
-        if self.tensorboard:
-            copies.append(stack.enter_context(tensorboard_copy(self.run.tensorboard, self.run.metrics())))
-        return copies
+        return [stack.enter_context(copy(path, self.run.metrics())) for path, copy in self._formats]
 
     def write_missing_copies(self) -> None:
         """Write the requested copies of metrics.jsonl if one of them is missing."""
-        copies = ((self.csv, self.run.csv_file), (self.tensorboard, self.run.tensorboard))
-        if any(is_requested and not path.exists() for is_requested, path in copies):
+        if not all(path.exists() for path, _ in self._formats):
             with ExitStack() as stack:
                 self._open_copies(stack)
 
@@ -230,23 +225,13 @@ class SilentReport(RunReport):
     def open_files(self, state: RunState, validates: bool = False) -> Iterator[None]:
         yield
 
-    def write_metrics(self, entry: dict[str, Any]) -> None:
-        pass
-
     def write_line(self, text: str, always: bool = False, shown: int = 0) -> None:
         self.lines.append(text)
 
-    def log_line(self, text: str) -> None:
+    def _ignore(self, *arguments: Any, **options: Any) -> None:
         pass
 
-    def show(self, text: str, always: bool = False, shown: int = 0) -> None:
-        pass
-
-    def trim(self, state: RunState, validates: bool) -> None:
-        pass
-
-    def sync(self) -> None:
-        pass
+    write_metrics = log_line = show = trim = _ignore
 
 
 def nonfinite_origin(examples: str, operation: str) -> str:

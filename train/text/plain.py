@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 from tokenizers import Regex, decoders, pre_tokenizers
 
-from train.errors import UserError, plural
+from train.errors import UserError, check_choice, plural
 from train.text.batches import shuffled
 from train.text.corpus import IntArray
 from train.text.lines import decoded_chunks, line_pieces
@@ -26,7 +26,6 @@ from train.text.tokenizer import (
     SPECIALS,
     Tokenizer,
     byte_pretokenizer,
-    check_choice,
     tokenizer_spec,
     train_bpe,
 )

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, Self
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
-from train.errors import UserError, one_line
+from train.errors import UserError, check_choice, one_line
 from train.files import write_text
 from train.json_files import read_json
 from train.text.lines import read_lines, read_parallel
@@ -352,9 +352,3 @@ def tokenizer_spec(model: dict[str, Any], normalizer: Any, pretokenizer: Any, de
         "decoder": json.loads(decoder.__getstate__()),
         "model": model,
     }
-
-
-def check_choice(key: str, value: str, choices: Iterable[str]) -> None:
-    """Raise UserError unless `value` is one of the choices of `key`."""
-    if value not in choices:
-        raise UserError(f"{key}: expected one of {', '.join(choices)}; got '{value}'")

@@ -31,8 +31,6 @@ AXES = {  # maps a kind of attention to the meaning of its rows (queries) and co
     "cross": ("generated token", "attended source token"),
 }
 TEXT_AXES = {"text": ("token", "attended token")}  # the attention of a language model or an encoder
-
-
 BEGIN = "<s>"  # label of the position before the first token
 WHITESPACE = str.maketrans({" ": "\u2423", "\n": "\u23ce", "\t": "\u21e5"})
 
@@ -188,11 +186,8 @@ def mask_of(model: Any, kind: str, length: int) -> tuple[Any, str]:
     if kind == "cross" or (window is None and not causal):
         return None, ""
     mask = npx.to_host(window_mask(length, length, window or max(1, length), causal))
-    hidden = [
-        "later tokens" if causal else "",
-        f"tokens outside a window of {window}" if window else "",
-    ]
-    return mask, f"The mask hides {' and '.join(filter(None, hidden))}: their scores become −∞, their weights 0."
+    hidden = ["later tokens"] * causal + [f"tokens outside a window of {window}"] * bool(window)
+    return mask, f"The mask hides {' and '.join(hidden)}: their scores become −∞, their weights 0."
 
 
 def masks_of(model: Any, maps: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class ForeignOperation:
                 )
         requires_grad = [is_grad_enabled() and isinstance(a, Tensor) and a.requires_grad for a in parts]
         outputs, backward = self.evaluate(values, requires_grad, lambda values: rebuild((args, options), iter(values)))
-        y = outputs[0] if len(outputs) == 1 else concatenate_outputs(outputs)
+        y = outputs[0] if len(outputs) == 1 else npx.concatenate([npx.asarray(y).reshape(-1) for y in outputs])
         if backward is None:
             return record_node(self.__name__, y, reject_backward, tuple(parts), any(requires_grad))
 
@@ -166,11 +166,6 @@ def rebuild(x: Any, values: Iterator[Any]) -> Any:
     if type(x) is dict:
         return {key: rebuild(item, values) for key, item in x.items()}
     return type(x)(rebuild(item, values) for item in x) if type(x) in (list, tuple) else next(values)
-
-
-def concatenate_outputs(outputs: list[Array]) -> Array:
-    """Return all outputs in one vector."""
-    return npx.concatenate([npx.asarray(y).reshape(-1) for y in outputs])
 
 
 def reject_backward(g: Array) -> tuple[None, ...]:

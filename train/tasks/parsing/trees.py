@@ -133,14 +133,18 @@ class _Reader:
                 else:
                     yield part
 
-    def end(self) -> None:
-        """Raise UserError if a tree is not closed."""
+    def end(self, n_lines: int, is_empty: bool) -> None:
+        """Raise UserError if a tree is not closed, or if the file has no tree."""
         if self.open:
             number, tree, _ = self.open[0]
             raise UserError(
                 f"{self.path}, line {number}: expected the tree that begins here to be closed; "
                 f"got the end of the file with {len(self.open)} of its brackets open, the first '({tree.label}'; "
                 "try adding ')'"
+            )
+        if is_empty:
+            raise UserError(
+                f"{self.path}: expected at least one tree; got {n_lines} lines without any; try (S (NN word))"
             )
 
     def error(self, number: int, expected: str, got: str) -> UserError:
@@ -163,9 +167,7 @@ def read_trees(
         for tree in reader.read_line(number, line):
             is_empty = False
             yield number, Tree(TOP, [tree]) if isinstance(tree, Leaf) else tree
-    reader.end()
-    if is_empty:
-        raise UserError(f"{path}: expected at least one tree; got {number} lines without any; try (S (NN word))")
+    reader.end(number, is_empty)
 
 
 def read_sentences(path: str | PathLike[str]) -> list[tuple[int, list[Tree | Leaf]]]:
@@ -181,11 +183,7 @@ def read_sentences(path: str | PathLike[str]) -> list[tuple[int, list[Tree | Lea
         trees = list(reader.read_line(number, line))
         if trees or one_per_line and not is_comment:
             sentences.append((number, trees))
-    reader.end()
-    if not any(trees for _, trees in sentences):
-        raise UserError(
-            f"{path}: expected at least one tree; got {len(sentences)} lines without any; try (S (NN word))"
-        )
+    reader.end(len(sentences), not any(trees for _, trees in sentences))
     return sentences if one_per_line else [(number, [tree]) for number, trees in sentences for tree in trees]
 
 

@@ -40,15 +40,6 @@ def describe_removed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{counts[reason]:,} {words}" for reason, words in REASONS.items())
 
 
-def nothing_left_error(counts: Mapping[str, int]) -> UserError:
-    """Return the error for a text of which no pair is left; suggest disabling the rule that removed the most pairs."""
-    remedy = REMEDIES.get(max(REASONS, key=lambda reason: counts[reason]), "other files")
-    return UserError(
-        f"train: expected at least one pair; got 0 of {counts['read']:,} after cleaning, which removed "
-        f"{describe_removed(counts)}; try {remedy}"
-    )
-
-
 class Cleaner:
     """Filters pairs by rules; `counts` holds the number of pairs read, kept, and removed for each reason.
 
@@ -89,6 +80,18 @@ class Cleaner:
         if rules.max_ratio and long + 20 > rules.max_ratio * (short + 20):
             return "ratio"
         return "script" if rules.scripts and (is_non_latin(src) or is_non_latin(tgt)) else ""
+
+
+def clean_pairs(cleaner: Cleaner, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the pairs that a cleaner keeps; if there are none, raise UserError with the option that keeps the most."""
+    yield from cleaner.filter(pairs)
+    counts = cleaner.counts
+    if not counts["kept"]:
+        remedy = REMEDIES.get(max(REASONS, key=lambda reason: counts[reason]), "other files")
+        raise UserError(
+            f"train: expected at least one pair; got 0 of {counts['read']:,} after cleaning, which removed "
+            f"{describe_removed(counts)}; try {remedy}"
+        )
 
 
 def is_non_latin(text: str) -> bool:

@@ -94,14 +94,12 @@ def open_member(archive: Path | None, member: str) -> Iterator[IO[bytes]]:
                 if entry.isfile() and entry.name.removeprefix("./") == member:
                     yield gunzip(cast(IO[bytes], tar.extractfile(entry)), member)
                     return
+            raise tarfile.ReadError("no such member")
     except DAMAGE_ERRORS as error:
         raise UserError(
             f"{archive}: expected an archive with {member}; got '{one_line(error)}'; "
             "try deleting it to download it again"
         ) from None
-    raise UserError(
-        f"{archive}: expected an archive with {member}; got no such file; try deleting it to download it again"
-    )
 
 
 def gunzip(file: IO[bytes], name: str) -> IO[bytes]:
