@@ -1,12 +1,47 @@
 """Work that the page saves, so that it reacts within 50 ms (benchmarks/page.py measures it); see conftest.py."""
 
-from tests.helpers.pages import model_view, turn_to, until
+from tests.helpers.pages import SENTENCE, model_view, translate, turn_to, until
 
+# Counts the drawings of the search tree in window.drawings.
+COUNT_DRAWINGS = """
+window.drawings = 0;
+const count = (changes) => (drawings += changes.filter(({ addedNodes }) => addedNodes.length).length);
+new MutationObserver(count).observe(document.querySelector("#beam .drawing"), { childList: true });
+"""
 # Makes every canvas note in its `painted` that it has been painted.
 NOTE_PAINTING = """for (const canvas of document.querySelectorAll("canvas")) {
   const { redraw } = canvas;
   if (redraw) canvas.redraw = () => { canvas.painted = true; redraw(); };
 }"""
+
+
+def test_the_search_tree_is_drawn_once_for_each_change(tab, address):
+    translate(tab, address)
+    tab.evaluate(COUNT_DRAWINGS)
+    tab.evaluate("document.documentElement.requestFullscreen = undefined")  # which changes the size of the window
+
+    def drawings():
+        tab.wait_for_timeout(300)
+        n_drawings = tab.evaluate("drawings")
+        tab.evaluate("drawings = 0")
+        return n_drawings
+
+    assert drawings() == 0  # it is not visible yet
+    turn_to(tab, "beam")
+    assert drawings() == 1
+    for action in ("#dropped", "#dropped", "#present", "#present"):
+        tab.click(action)
+        assert drawings() == 1, action
+    turn_to(tab, "model")
+    turn_to(tab, "beam")
+    assert drawings() == 0
+    turn_to(tab, "translate")
+    tab.fill("#text", f"{SENTENCE} four")
+    tab.press("#text", "Enter")
+    until(tab, "document.querySelector('#result .tokens').textContent.includes('four')")
+    assert drawings() == 0
+    turn_to(tab, "beam")
+    assert drawings() == 1
 
 
 def test_a_new_theme_paints_hidden_canvases_when_they_are_shown(tab, address):
