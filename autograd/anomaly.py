@@ -78,8 +78,8 @@ def first_bad_value(x: Array) -> str:
 def anomaly() -> Iterator[None]:
     """Raise AnomalyError at the first operation or vjp within the block that produces a NaN or an infinity.
 
-    The message names the operation, the layer and the line of code that called it. Every result is checked, which is
-    slow. Arguments that already contain such values, for example -inf in a mask, raise no error.
+    The message names the operation, the layer and the line of code that called it. Checking every result is slow.
+    Arguments that already contain such values, for example -inf in a mask, raise no error.
     """
     with observing(AnomalyDetector()):
         yield

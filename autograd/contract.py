@@ -67,7 +67,7 @@ def reject_changed_weights(name: str) -> NoReturn:
 def reject_consumed_graph(name: str) -> NoReturn:
     """Raise RuntimeError because an earlier backward pass consumed the operation `name`."""
     raise RuntimeError(
-        f"backward: expected a fresh graph; got one whose {name!r} was consumed by an earlier backward; "
+        f"backward: expected a fresh graph; got one whose operation {name!r} was consumed by an earlier backward; "
         "try recomputing the result, or summing the losses and calling backward once"
     )
 
@@ -110,7 +110,7 @@ def check_attention(spec: AttentionSpec, q: Array, k: Array, v: Array) -> None:
     if q.shape[-1] != k.shape[-1]:
         error = "queries and keys of the same size"
     elif heads != kv_heads and (not kv_heads or heads % kv_heads):
-        error = f"a multiple of the {kv_heads} key and value heads as the number of heads"
+        error = f"the number of heads to be a multiple of the {kv_heads} key and value heads"
     elif k.shape[:-1] != v.shape[:-1]:
         error = "a value for each key"
     elif not (packed or len(q) == len(k)):

@@ -77,8 +77,8 @@ class Tensor(TensorMethods):
 
     Attributes:
         data: the values.
-        grad: None before the first `backward`, then an array of the same shape and dtype, to which later passes add.
-            It may be set beforehand to an array of a wider dtype.
+        grad: None before the first `backward`, then an array of the same shape and dtype, to which later passes add. It
+            may be set before `backward`, to an array of the same or a wider dtype.
         node: the operation that computed it; None for a leaf.
         requires_grad: whether gradients flow through it.
 
@@ -126,8 +126,8 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
     Positional arguments may be Tensors; all others are passed on unchanged. The vjp takes the gradient of the output
     and returns a tuple with one gradient, or None, for each positional argument. Trailing Nones may be omitted.
 
-    `OPERATIONS` holds the operations of this package by name; registering one name in two modules raises ValueError. It
-    holds all others as "module.name", where a new definition replaces the old one.
+    `OPERATIONS` lists the operations of this package by name; a name registered in two modules raises ValueError.
+    Operations of other packages are listed as "module.name", and a new definition replaces the old one.
 
     The operation raises TypeError for arguments that would be cast or lose their gradient silently: mixed floating
     dtypes, and Tensors inside lists.
@@ -182,10 +182,9 @@ def next_version() -> int:
 def accumulates(vjp: VJP) -> VJP:
     """Mark vjp(g, accumulate_into=NO_TARGETS) as one that can add gradients to existing sums.
 
-    `accumulate_into` contains, for each positional argument, either a contiguous array of the argument's shape, and of
-    its dtype or a wider one, or None if no sum exists yet. If the vjp adds a gradient to `accumulate_into[i]`, it
-    returns that array at position i. It may ignore any of these arrays. All other arrays that it returns must be new:
-    not g, and not referenced anywhere else, though one array may be returned for several arguments.
+    For each argument, `accumulate_into` has None if no sum exists yet, else a contiguous array of the argument's shape,
+    in its dtype or a wider one. A vjp that adds to `accumulate_into[i]` returns that array at position i; it may ignore
+    any of them. All other returned arrays must be new, not g or an array in use; several arguments may share one.
     """
     vjp.accumulates = True  # type: ignore[attr-defined]
     return vjp
@@ -231,7 +230,8 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         on_leaf_done: called with each leaf as soon as its `grad` is complete, while the pass continues. It is not
             called for a leaf if a vjp on some path to it returned None.
 
-    Raises RuntimeError without `requires_grad` or after the graph or a weight has changed, ValueError for a wrong `g`.
+    Raises RuntimeError if `tensor` requires no gradient, if its graph is consumed, or if a weight has changed since.
+    Raises ValueError for a wrong `g`, or for a missing one if `tensor` has several elements.
     """
     if not tensor.requires_grad:
         raise RuntimeError("backward: expected a Tensor with requires_grad; got one without; try requires_grad=True")

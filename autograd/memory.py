@@ -34,8 +34,8 @@ class MemoryProfiler(Observer):
             gradient. Default False. Each sample then resets the peak of tracemalloc. Raises ValueError if tracemalloc
             is not tracing.
 
-    Outputs, arrays saved for backward and gradients are counted from when they are first seen until weak references
-    report that they are freed. Data and gradients of leaves that existed before the step are not counted.
+    An output, saved array or gradient counts from the operation that creates it until a weak reference reports that it
+    has been freed. Data and gradients of leaves that existed before the step are not counted.
     """
 
     def __init__(self, traced: bool = False) -> None:

@@ -26,7 +26,7 @@ from npx.kernels.attention_spec import rotary_positions, rotation_factors, score
 
 @differentiable
 def softmax(x: Array, mask: Array | None = None) -> Result:
-    """softmax(x)_i = exp(x_i) / sum_j exp(x_j) over the last axis, leaving out positions where `mask` is False.
+    """Return exp(x_i) / sum_j exp(x_j) over the last axis, without the positions where `mask` is False.
 
     x (..., n); mask bool, broadcastable to x's shape. A fully masked row gives zeros.
     """
@@ -45,7 +45,7 @@ def composed_softmax(x: Tensor, mask: Array | None = None) -> Tensor:
 
 @differentiable
 def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Result:
-    """gamma * (x - mean) / sqrt(var + eps) + beta over the last axis. x (..., D); gamma, beta (D,)."""
+    """Return gamma * (x - mean) / sqrt(var + eps) + beta over the last axis. x (..., D); gamma, beta (D,)."""
     y, saved = npx.layer_norm(x, gamma, beta, eps)
     return y, accumulates(
         lambda g, accumulate_into=NO_TARGETS: npx.layer_norm_grad(g, saved, accumulate_into=accumulate_into[1:3])
@@ -62,7 +62,7 @@ def composed_layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-
 
 @differentiable
 def dropout(x: Array, drop: DropoutSpec | None) -> Result:
-    """x * mask / (1 - rate), with the random mask that `drop` (npx.DropoutSpec) describes; x if `drop` is None."""
+    """Return x * mask / (1 - rate) with the random mask of `drop` (npx.DropoutSpec), or x if `drop` is None."""
     y, saved = npx.dropout(x, drop)
     return y, lambda g: (npx.dropout_grad(g, saved),)
 
@@ -77,7 +77,7 @@ def composed_dropout(x: Tensor, drop: DropoutSpec | None) -> Tensor:
 def dropout_residual_norm(
     x: Array, residual: Array, gamma: Array, beta: Array, drop: DropoutSpec | None = None, eps: float = 1e-6
 ) -> Result:
-    """layer_norm(residual + dropout(x)), without dropout if `drop` is None. x, residual (..., D); gamma, beta (D,)."""
+    """Return layer_norm(residual + dropout(x)). x, residual (..., D); gamma, beta (D,); `drop` None: no dropout."""
     y, saved = npx.dropout_residual_norm(x, residual, gamma, beta, drop, eps)
     return y, accumulates(
         lambda g, accumulate_into=NO_TARGETS: npx.dropout_residual_norm_grad(
@@ -104,7 +104,7 @@ ACTIVATIONS = ("", "relu")  # activations that `linear` can apply
 def linear(
     x: Array, w: Array, b: Array | None = None, activation: str = "", *, recompute_x: Recompute | None = None
 ) -> Result:
-    """x w + b, then max(0, .) if `activation` is "relu". x (..., I); w (I, O); b (O,) or None; result (..., O).
+    """Return x w + b, or max(0, x w + b) if `activation` is "relu". x (..., I); w (I, O); b (O,) or None.
 
     Args:
         recompute_x: a function that recomputes x in backward (`Tensor.recompute`); with it, x is not saved.
@@ -147,7 +147,7 @@ def composed_linear(
 def embedding(
     table: Array, ids: Array, scale: float = 1.0, added: Array | None = None, drop: DropoutSpec | None = None
 ) -> Result:
-    """dropout(scale * table[ids] + added). table (V, D); ids (..., T) integers in [0, V); result (..., T, D).
+    """Return dropout(scale * table[ids] + added) (..., T, D). table (V, D); ids (..., T) integers in [0, V).
 
     `added` is a constant array (T, D), without a gradient, or None.
     """
@@ -210,11 +210,11 @@ def attention(
     drop: DropoutSpec | None = None,
     bias: Array | None = None,
 ) -> Result:
-    """dropout(softmax(q k^T / sqrt(d_k) + bias)) v for every head (paper equation 1).
+    """Return dropout(softmax(q k^T / sqrt(d_k) + bias)) v for every head (paper equation 1).
 
     q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); result (B, T, H, d_v). Packed arrays have one axis instead of
-    B and T, or B and S. k and v may have fewer heads if their number divides H: the query heads of a group then share
-    them (Ainslie et al., "GQA", 2023).
+    B and T, or B and S. k and v may have fewer heads if their number divides H; each of their heads then serves a group
+    of query heads (Ainslie et al., "GQA", 2023).
 
     Args:
         spec: masks, constant bias, rotary positions and packing.
@@ -293,8 +293,8 @@ def self_attention(
 ) -> Result:
     """Attention of a sequence to itself, computed from a merged projection to queries, keys and values.
 
-    qkv (B, T, H * d_k + kv_heads * (d_k + d_v)), the queries of all heads first; result (B, T, H * d_v). Packed arrays
-    are (R, ...). `kv_heads` is the number of key and value heads (default: `heads`).
+    qkv (B, T, H * d_k + kv_heads * (d_k + d_v)) begins with the queries of all heads; result (B, T, H * d_v). Packed
+    arrays are (R, ...). `kv_heads` is the number of key and value heads (default: `heads`).
     """
     kv_heads = kv_heads or heads
     d_v = (qkv.shape[-1] - heads * d_k) // kv_heads - d_k
@@ -315,10 +315,10 @@ def cross_attention(
 ) -> Result:
     """Attention of one sequence to another, whose keys and values are a merged projection.
 
-    queries (B, T, H * d_k); keys_values (B, S, kv_heads * (d_k + d_v)), all keys first; result (B, T, H * d_v). Packed
-    arrays are (R, ...). `recompute` contains functions that recompute the inputs in backward (`Tensor.recompute`), or
-    None; an input with such a function is not saved. `kv_heads` is the number of key and value heads (default:
-    `heads`).
+    queries (B, T, H * d_k); keys_values (B, S, kv_heads * (d_k + d_v)) begins with all keys; result (B, T, H * d_v).
+    Packed arrays are (R, ...). `recompute` contains, for each input, a function that recomputes it in backward
+    (`Tensor.recompute`), or None. An input with such a function is not saved. `kv_heads` is the number of key and value
+    heads (default: `heads`).
     """
     kv_heads = kv_heads or heads
     shapes = [[(heads, d_k)], [(kv_heads, d_k), (kv_heads, keys_values.shape[-1] // kv_heads - d_k)]]

@@ -46,21 +46,21 @@ def arithmetic(function: Callable[[Operand, Operand], Result]) -> Callable[..., 
 @differentiable
 @arithmetic
 def add(a: Operand, b: Operand) -> Result:
-    """a + b."""
+    """Return a + b."""
     return a + b, lambda g: (unbroadcast(g, a), unbroadcast(g, b))
 
 
 @differentiable
 @arithmetic
 def subtract(a: Operand, b: Operand) -> Result:
-    """a - b."""
+    """Return a - b."""
     return a - b, lambda g: (unbroadcast(g, a), None if is_number(b) else unbroadcast(-g, b))
 
 
 @differentiable
 @arithmetic
 def multiply(a: Operand, b: Operand) -> Result:
-    """a * b."""
+    """Return a * b."""
     return a * b, lambda g: (
         None if is_number(a) else unbroadcast(g * b, a),
         None if is_number(b) else unbroadcast(g * a, b),
@@ -70,7 +70,7 @@ def multiply(a: Operand, b: Operand) -> Result:
 @differentiable
 @arithmetic
 def divide(a: Operand, b: Operand) -> Result:
-    """y = a / b; dy/db = -y / b."""
+    """Return y = a / b; dy/db = -y / b."""
     y = a / b
     return y, lambda g: (
         None if is_number(a) else unbroadcast(g / b, a),
@@ -85,13 +85,13 @@ def is_number(x: Any) -> bool:
 
 @differentiable
 def negative(x: Array) -> Result:
-    """-x."""
+    """Return -x."""
     return -x, lambda g: (-g,)
 
 
 @differentiable
 def power(x: Array, exponent: float) -> Result:
-    """x ** exponent, where the exponent is a constant Python number."""
+    """Return x ** exponent for a constant exponent, a Python number."""
     if not is_number(exponent):
         kind = type(exponent).__name__
         raise TypeError(f"power: expected a Python number as the exponent; got {kind}; try exp(log(x) * exponent)")
@@ -100,67 +100,67 @@ def power(x: Array, exponent: float) -> Result:
 
 @differentiable
 def exp(x: Array) -> Result:
-    """e^x; dy/dx = y."""
+    """Return y = e^x; dy/dx = y."""
     y = npx.exp(x)
     return y, lambda g: (g * y,)
 
 
 @differentiable
 def log(x: Array) -> Result:
-    """Natural logarithm."""
+    """Return the natural logarithm of x."""
     return npx.log(x), lambda g: (g / x,)
 
 
 @differentiable
 def sqrt(x: Array) -> Result:
-    """Square root; dy/dx = 1 / (2 y)."""
+    """Return y = sqrt(x); dy/dx = 1 / (2 y)."""
     y = npx.sqrt(x)
     return y, lambda g: (g / (2 * y),)
 
 
 @differentiable
 def tanh(x: Array) -> Result:
-    """Hyperbolic tangent; dy/dx = 1 - y^2."""
+    """Return y = tanh(x); dy/dx = 1 - y^2."""
     y = npx.tanh(x)
     return y, lambda g: (g * (1 - y * y),)
 
 
 @differentiable
 def sigmoid(x: Array) -> Result:
-    """1 / (1 + e^-x); dy/dx = y (1 - y)."""
+    """Return y = 1 / (1 + e^-x); dy/dx = y (1 - y)."""
     y = logistic(x) if x.dtype.kind in "iu" else npx.elementwise(logistic, x)  # 16-bit floats in float32
     return y, lambda g: (g * y * (1 - y),)
 
 
 def logistic(x: Array) -> Array:
-    """Compute 1 / (1 + e^-x). Where e^-x overflows to infinity, the result is 0, its limit."""
+    """Compute 1 / (1 + e^-x). Where e^-x overflows to infinity, the result is 0, the correct limit."""
     with npx.host.errstate(over="ignore"):
         return 1 / (1 + npx.exp(-x))
 
 
 @differentiable
 def relu(x: Array) -> Result:
-    """max(0, x); the gradient at 0 is 0."""
+    """Return max(0, x); the gradient at 0 is 0."""
     return npx.maximum(x, 0), lambda g: (g * (x > 0),)
 
 
 @differentiable
 def absolute(x: Array) -> Result:
-    """|x|; the gradient at 0 is 0."""
+    """Return |x|; the gradient at 0 is 0."""
     return npx.absolute(x), lambda g: (g * npx.sign(x),)
 
 
 @differentiable
 @arithmetic
 def maximum(a: Operand, b: Operand) -> Result:
-    """Elementwise maximum of a and b; equal elements share the gradient equally."""
+    """Return the elementwise maximum of a and b; equal elements share the gradient equally."""
     return npx.maximum(a, b), lambda g: _choice_grad(g, a, b, a > b)
 
 
 @differentiable
 @arithmetic
 def minimum(a: Operand, b: Operand) -> Result:
-    """Elementwise minimum of a and b; equal elements share the gradient equally."""
+    """Return the elementwise minimum of a and b; equal elements share the gradient equally."""
     return npx.minimum(a, b), lambda g: _choice_grad(g, a, b, a < b)
 
 
@@ -186,7 +186,7 @@ def where(condition: Array, a: Operand, b: Operand) -> Result:
 @differentiable
 @arithmetic
 def matmul(a: Array, b: Array) -> Result:
-    """a @ b for operands of any rank, as in NumPy: a 1-D operand is a row on the left and a column on the right."""
+    """Return a @ b for any ranks, as in NumPy: a 1-D operand is a row on the left and a column on the right."""
 
     def vjp(g: Array) -> tuple[Array | None, ...]:
         rows = a[None, :] if a.ndim == 1 else a
@@ -214,27 +214,27 @@ def _expand(g: Array, x: Array, axis: Any, keepdims: bool) -> Array:
 
 @differentiable
 def sum(x: Array, axis: Any = None, keepdims: bool = False) -> Result:
-    """Sum over `axis` (None, an int or a tuple of ints)."""
+    """Return the sum over `axis` (None, an int or a tuple of ints)."""
     return npx.sum(x, axis=axis, keepdims=keepdims), lambda g: (_expand(g, x, axis, keepdims),)
 
 
 @differentiable
 def mean(x: Array, axis: Any = None, keepdims: bool = False) -> Result:
-    """Mean over `axis` (None, an int or a tuple of ints)."""
+    """Return the mean over `axis` (None, an int or a tuple of ints)."""
     y = npx.mean(x, axis=axis, keepdims=keepdims)
     return y, lambda g: (_expand(g * (y.size / (x.size or 1)), x, axis, keepdims),)
 
 
 @differentiable
 def max(x: Array, axis: Any = None, keepdims: bool = False) -> Result:
-    """Maximum over `axis`; tied elements share the gradient equally."""
+    """Return the maximum over `axis`; tied elements share the gradient equally."""
     y = npx.max(x, axis=axis, keepdims=keepdims)
     return y, lambda g: (_tie_grad(g, x, y, axis, keepdims),)
 
 
 @differentiable
 def min(x: Array, axis: Any = None, keepdims: bool = False) -> Result:
-    """Minimum over `axis`; tied elements share the gradient equally."""
+    """Return the minimum over `axis`; tied elements share the gradient equally."""
     y = npx.min(x, axis=axis, keepdims=keepdims)
     return y, lambda g: (_tie_grad(g, x, y, axis, keepdims),)
 
@@ -249,7 +249,7 @@ def _tie_grad(g: Array, x: Array, y: Array, axis: Any, keepdims: bool) -> Array:
 
 @differentiable
 def reshape(x: Array, shape: Any) -> Result:
-    """Change the shape; one length may be -1, to be inferred."""
+    """Change the shape; a length of -1 is inferred from the others."""
     return x.reshape(shape), lambda g: (g.reshape(x.shape),)
 
 
@@ -275,7 +275,7 @@ def broadcast_to(x: Array, shape: Any) -> Result:
 
 @differentiable
 def getitem(x: Array, index: Any) -> Result:
-    """x[index]; an element selected several times receives the sum of its gradients."""
+    """Return x[index]; an element selected several times receives the sum of its gradients."""
 
     def vjp(g: Array) -> tuple[Array | None, ...]:
         gx = npx.zeros(x.shape, x.dtype)
@@ -301,7 +301,7 @@ def concatenate(*arrays: Array, axis: int = 0) -> Result:
 
 @differentiable
 def stack(*arrays: Array, axis: int = 0) -> Result:
-    """Join arrays of one shape along a new axis."""
+    """Join arrays of the same shape along a new axis."""
     return npx.stack(arrays, axis=axis), lambda g: tuple(npx.moveaxis(g, axis, 0))
 
 

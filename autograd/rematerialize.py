@@ -47,7 +47,7 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
     def vjp(g: Array) -> tuple[Array | None, ...]:
         if not is_grad_enabled():
             raise RuntimeError(
-                "checkpoint: expected gradients enabled during backward; got a backward pass within no_grad; "
+                "checkpoint: expected gradients to be enabled during backward; got a backward pass within no_grad; "
                 "try calling backward after the block"
             )
         gradients: dict[int, Array] = {}

@@ -55,7 +55,7 @@ def find_owner(array: Array) -> Array:
 
 
 def iterate_captured_arrays(value: Any, visited: set[int] | None = None) -> Iterator[Array]:
-    """Yield each array that a value contains or, if it is a vjp, closes over, including the values saved by kernels."""
+    """Yield each array in a value; a vjp contains the arrays in its closure, including those saved by kernels."""
     visited = set() if visited is None else visited
     if id(value) in visited:
         return

@@ -2,9 +2,9 @@
 
     python -m benchmarks.architectures --data data/multi30k --out runs/architectures --minutes 20
 
-The base is configs/multi30k-tiny.toml. The widths are chosen so that every model has about as many parameters as this
-Transformer, as closely as the width's step size allows; nothing else is tuned. Each model is scored with the average of
-its last checkpoints. A model with a result.json in its folder is finished; the same command continues with the others.
+The base is configs/multi30k-tiny.toml. Only the widths are tuned: the parameter count of every model is as close to
+this Transformer's as the step size of the width allows. Each model is scored with the average of its last checkpoints.
+A model with a result.json in its folder is finished; the same command continues with the others.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-WORDS, HEAD, STEEP = 3_000_000, 10_000, 1.4  # ranks, ranks with exponent 1, exponent of the others
+WORDS, HEAD, STEEP = 3_000_000, 10_000, 1.4  # number of ranks, ranks with exponent 1, exponent of the other ranks
 SYLLABLES = [c + v + d for c in "b c d f g h k l m n p r s t v w st tr".split() for v in "aeiou" for d in ["", *"nrsl"]]
 
 

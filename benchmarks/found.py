@@ -4,8 +4,8 @@
     python -m benchmarks.found --torch --only torch.hypot --report
 
 Each line of found_torch.txt and found_jax.txt is an expression in the inputs below, from which `check_operation`
-derives further inputs. A comment at the end of a line declares what the documentation excludes: the expression then
-raises an error outside the function's domain, as any user's function may, or takes float32 inputs. The levels are
+derives further inputs. A comment at the end of a line declares a limit that the framework documents. The expression
+then raises an error outside the function's domain, as any user's function may, or takes float32 inputs. The levels are
 `right`; `convention`, where several gradients are defensible; `wrong`, with the broken rule; `not checked`, with the
 reason: the framework has no gradient, the check took more than --limit seconds, or the framework crashed.
 """
@@ -58,7 +58,7 @@ def inputs() -> dict[str, Any]:
 
 
 def require(x: Any, condition: Any) -> Any:
-    """Return x. Raises ValueError unless the condition holds: inputs that raise an error are outside the domain."""
+    """Return x. Raises ValueError, which marks an input as outside the domain, unless the condition holds."""
     if not condition:
         raise ValueError("expected an input inside the domain; got one outside it")
     return x
@@ -97,7 +97,7 @@ class Outcome:
     """The check of one function.
 
     Attributes:
-        declared: what its line declares about the documentation.
+        declared: the documented limit that its line declares.
         rule: the broken rule, or why it is not checked.
         report: the checker's report.
     """

@@ -32,7 +32,7 @@ WITH = {"relu_grad": ("masked", "y")}  # the first argument is not written if th
 GATHERED = {
     "embedding": ({"table"}, "y"),
     "embedding_grad": ({"gtable", "total"}, "g"),
-}  # these arguments are accessed only in as many rows as the second one has
+}  # only as many rows of the first arguments are accessed as the second one has
 BUSY = 8192, 15  # size and number of the square matmuls that keep a device busy for about 20 ms
 
 

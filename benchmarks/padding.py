@@ -1,5 +1,4 @@
-"""Measure the padding of an epoch's batches, compared with fairseq's scheme, and how often pairs share a batch in
-consecutive epochs.
+"""Compare our batches with fairseq's: the fraction of padding, and how often pairs share a batch again.
 
     python -m benchmarks.padding --pair train.en train.de --pair news.en news.de --json
 
@@ -47,7 +46,7 @@ def cut(corpus: Corpus, order: IntArray, batch_tokens: int) -> Plan:
 
 
 def schemes(corpus: Corpus, batch_tokens: int) -> dict[str, Callable[[int], Plan]]:
-    """Return a function from epoch to batches for each scheme."""
+    """Return, for each scheme, a function that maps an epoch to its batches."""
 
     def in_order(order: Callable[[np.random.Generator], IntArray]) -> Callable[[int], Plan]:
         return lambda epoch: cut(corpus, order(np.random.default_rng(epoch)), batch_tokens)

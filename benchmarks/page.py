@@ -73,7 +73,7 @@ OPENED = """async (times) => {
 CLICKED = """async ([control, times]) => {
   const shown = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
   const found = [];
-  document.documentElement.requestFullscreen = undefined; // which needs a click by a user
+  document.documentElement.requestFullscreen = undefined; // it requires a click by a user
   for (let k = 0; k < times; k++) {
     await shown();
     const from = performance.now();

@@ -6,9 +6,9 @@
 Each rank computes one micro-batch per step, so k ranks do k times the work of one, and the speedup is in tokens per
 second. Steps with and without overlap alternate in one run. If there are more ranks than cores, ranks share cores.
 `--wire` runs the ranks on two simulated hosts whose connection has these options (tests/helpers/two_hosts.py; requires
-root). The network time of a step is the shortest wait of any rank. The figures of `plan` are printed next to the
-measurements; they are computed from the compute time of these steps and from a link whose speed is measured by summing
-one number and one bucket. Requires mpi4py and mpirun; meaningful speedups also require k idle cores.
+root). The network time of a step is the shortest wait of any rank. Next to the measurements are the figures of `plan`.
+They are computed from the compute time of these steps and from the speed of the link, which is measured with the sums
+of one number and of one bucket. Requires mpi4py and mpirun; meaningful speedups also require k idle cores.
 """
 
 import argparse
@@ -39,8 +39,7 @@ def arguments() -> argparse.Namespace:
 
 
 def link(world: Any) -> tuple[float, float]:
-    """Measure the link between the ranks by timing only sums: bytes per second, and seconds until the first byte
-    arrives."""
+    """Return the link's bandwidth (bytes per second) and latency (seconds), measured by timing sums."""
     import numpy as np
 
     from train.learn.parallel.reducer import BUCKET

@@ -27,9 +27,7 @@ START = "<s>"
 
 
 class FrequentTag:
-    """Gives each word its most frequent tag in the training text, and unknown words the tag that is most frequent for
-    words that occur once.
-    """
+    """Gives a known word its most frequent tag, and an unknown word the most frequent tag of words that occur once."""
 
     def __init__(self, sentences: Sequence[LabeledExample]) -> None:
         counts: dict[str, Counter[str]] = defaultdict(Counter)
@@ -65,7 +63,7 @@ class Perceptron:
                     step += 1
                     rows = self.rows(words, i, predicted)
                     best, gold = int(self.weights[rows].sum(axis=0).argmax()), index[tag]
-                    if best != gold:  # the average of weights is w - total / steps, with updates times their step
+                    if best != gold:  # averaged weights: w - total / steps, where total sums each update times its step
                         for column, sign in ((gold, 1), (best, -1)):
                             self.weights[rows, column] += sign
                             totals[rows, column] += sign * step

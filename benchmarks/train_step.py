@@ -2,10 +2,10 @@
 
     python -m benchmarks.train_step --engine ours --engine torch --engine floor --layers 6 --vocab 37000 --json
 
-All engines train the same model (twin.py: the paper's base model, dropout 0.1 on sub-layer outputs and on the sum of
-embedding and positions, no biases in attention, tied embedding) with label smoothing 0.1, Adam and the same number of
-threads. They run in turn, each in its own process (turns.py). No sentence is padded: PyTorch gets no mask, and our
-engine reads the lengths. `ours-recompute` uses gradient checkpointing (train.recompute).
+All engines train the same model with label smoothing 0.1, Adam and the same number of threads. The model (twin.py) is
+the paper's base model, with dropout 0.1 on sub-layer outputs and on the sum of embedding and positions, no biases in
+attention and a tied embedding. They run in turn, each in its own process (turns.py). No sentence is padded: PyTorch
+gets no mask, and our engine reads the lengths. `ours-recompute` uses gradient checkpointing (train.recompute).
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def floor(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any],
         operands += [(x, w), (g, w.T), (x.T, g)]
     if a.device == "cpu":
         q, p = (random_array(a.batch, a.heads, a.length, size) for size in (a.d_model // a.heads, a.length))
-        operands += [(q, q.swapaxes(2, 3)), (p, q)] * 3 * 3 * a.layers  # three attentions, forward and twice backward
+        operands += [(q, q.swapaxes(2, 3)), (p, q)] * 3 * 3 * a.layers  # 3 attentions; forward once, backward twice
 
     def step() -> None:
         for left, right in operands:

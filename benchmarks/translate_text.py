@@ -52,7 +52,7 @@ def main() -> None:
         rows = compare(a, engines, Path(folder))
     print(
         f"{a.text.name}, beam {a.beam}, batches of {a.batch_tokens} tokens, {a.threads} threads; "
-        f"medians of {a.repeats} commands in turn, in brackets the fastest"
+        f"medians of {a.repeats} commands in turn (fastest in parentheses)"
     )
     for row in rows:
         ratio = row["cpu_seconds"] / rows[0]["cpu_seconds"]

@@ -1,7 +1,7 @@
 """Compare engines that run their steps alternately, each in its own process.
 
-Noise of the machine then affects all engines equally. Medians and ratios to the first engine are printed. Benchmarks
-pass their command line to `compare` and, in the process of each engine, their step to `serve`.
+Other load on the machine then affects all engines equally. Medians and ratios to the first engine are printed.
+Benchmarks pass their command line to `compare` and, in the process of each engine, their step to `serve`.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def compare(module: str, a: argparse.Namespace, title: str, tokens: int, flops: 
 def serve(
     step: Callable[[], Any], wait: Callable[[], Any] = lambda: None, more: Callable[[], dict[str, Any]] = dict
 ) -> None:
-    """Serve the process of one engine: run n steps for each line "step n"; at "end" report peak memory and `more`.
+    """Run n steps of one engine for each input line "step n"; at "end", report peak memory and `more`.
 
     Args:
         wait: waits for the device; the time before it is reported as host time.

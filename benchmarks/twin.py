@@ -25,25 +25,25 @@ class Functions(Protocol):
         """Return the array that `make` creates, once for each name, with the dtype and device of `like`."""
 
     def linear(self, x: Any, weight: Any, bias: Any) -> Any:
-        """x (..., n) @ weight (n, m) + bias (m,); bias may be None."""
+        """Return x (..., n) @ weight (n, m) + bias (m,); bias may be None."""
 
     def layer_norm(self, x: Any, gamma: Any, beta: Any, eps: float) -> Any:
-        """Layer norm over the last axis."""
+        """Return the layer norm over the last axis."""
 
     def attention(self, q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False) -> Any:
-        """Scaled dot-product attention of (B, T, H, d) to (B, S, H, d); mask (B, S) is False where keys are padding."""
+        """Return the attention of q (B, T, H, d) to k, v (B, S, H, d); mask (B, S) is False where keys are padding."""
 
     def dropout(self, x: Any, rate: float) -> Any:
-        """Inverted dropout."""
+        """Apply inverted dropout."""
 
     def embedding(self, ids: Any, table: Any) -> Any:
-        """Rows `ids` of a table (V, D)."""
+        """Return the rows `ids` of a table (V, D)."""
 
     def relu(self, x: Any) -> Any:
-        """max(x, 0)."""
+        """Return max(x, 0)."""
 
     def gelu(self, x: Any) -> Any:
-        """GELU in its tanh form."""
+        """Return GELU in its tanh form."""
 
     def stack(self, arrays: list[Any]) -> Any:
         """Stack arrays on a new last axis."""

@@ -16,7 +16,7 @@ from models.registry import ACTIVATIONS, ARCHITECTURES, CELLS, NORMS, POSITIONS
 def add_former_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the stored keys of a model, adding former defaults for keys that its version did not have yet.
 
-    Versions without `position_rates` used the paper's rates in both layouts.
+    Versions without `position_rates` used the paper's rates for both orders of the sinusoids.
     """
     rates = {"position_rates": "paper"} if values.get("positions") == "sinusoidal_halves" else {}
     return {**rates, **values}
@@ -60,23 +60,23 @@ class TransformerConfig:
     )
     word_dropout: float = key(
         0.0,
-        "Word dropout: probability that a token of the encoder's and the decoder's input is replaced by <unk> in"
-        " training (none in the paper).",
+        "Word dropout: probability that an input token of the encoder or the decoder is replaced by <unk> in training"
+        " (none in the paper).",
         within=FRACTION,
     )
     norm: str = key(
         "post",
-        "Placement of the norm: after the residual sum (post, as in the paper); before each sub-layer and after the"
-        " last layer (pre); before and after each sub-layer (sandwich; Ding et al., 2021); or after a residual sum in"
-        " which the input is scaled up (deepnorm; Wang et al., 2022).",
+        "Placement of the norm: post (after the residual sum, as in the paper), pre (before each sub-layer and after"
+        " the last layer), sandwich (before and after each sub-layer; Ding et al., 2021) or deepnorm (after a residual"
+        " sum in which the input is scaled up; Wang et al., 2022).",
         choices=PLACEMENTS,
     )
     positions: str = key(
         "sinusoidal",
-        "Positional encoding: sines and cosines interleaved (sinusoidal, as in the paper) or in two halves"
-        " (sinusoidal_halves, as in tensor2tensor and fairseq), learned, rotary (Su et al., 2021), a linear penalty on"
-        " distances (alibi; Press et al., 2022), or learned relative positions of Raffel et al., 2020 (t5) or Shaw et"
-        " al., 2018 (shaw).",
+        "Positional encoding: sinusoidal (sines and cosines interleaved, as in the paper), sinusoidal_halves (all sines"
+        " first, as in tensor2tensor and fairseq), learned, rotary (Su et al., 2021), alibi (a linear penalty on"
+        " distances; Press et al., 2022), or learned relative positions: t5 (Raffel et al., 2020) or shaw (Shaw et al.,"
+        " 2018).",
         choices=POSITIONS,
     )
     position_rates: str | None = key(
@@ -86,28 +86,29 @@ class TransformerConfig:
         choices=("paper", "tensor2tensor"),
         unset="tensor2tensor for sinusoidal_halves, otherwise paper",
     )
-    max_positions: int = key(1024, "Maximum sequence length in tokens, for learned positions.", within=LENGTH)
+    max_positions: int = key(1024, "For learned positions: maximum sequence length in tokens.", within=LENGTH)
     position_buckets: int = key(
-        32, "Number of buckets of distances, half of them for each direction in an encoder, for t5 positions.",
+        32,
+        "For t5 positions: number of distance buckets; an encoder uses half of them for each direction.",
         within="[4, 65536]",
-    )  # fmt: skip
+    )
     position_distance: int | None = key(
         None,
-        "For t5 and shaw: all distances from this one on are treated alike.",
+        "For t5 and shaw positions: distances of at least this many positions are treated alike.",
         within=LENGTH,
         unset="128 for t5, 16 for shaw",
     )
     n_kv_heads: int | None = key(
         None,
-        "Number of key and value heads, each shared by a group of query heads: grouped-query attention (Ainslie et al.,"
-        " 2023), or multi-query attention with 1 (Shazeer, 2019).",
+        "Number of key and value heads, each shared by a group of query heads (grouped-query attention, Ainslie et"
+        " al., 2023). 1 is multi-query attention (Shazeer, 2019).",
         within="[1, 1024]",
         unset="n_heads",
         architectures=WITH_ATTENTION,
     )
     qk_norm: bool = key(
         False,
-        "Normalize the queries and keys of each head, with the same kind of norm (Dehghani et al., 2023).",
+        "Normalize the queries and keys of each head, with the norm of `normalization` (Dehghani et al., 2023).",
         architectures=WITH_ATTENTION,
     )
     stochastic_depth: float = key(
@@ -135,28 +136,30 @@ class TransformerConfig:
     attention_bias: bool = key(False, "Add biases to the attention projections (none in the paper).")
     attention_gain: float = key(
         1.0,
-        "Gain of the Xavier initialization of W^Q, W^K and W^V; 0.7071 initializes the three as one matrix (fairseq).",
+        "Gain of the Xavier initialization of W^Q, W^K and W^V. 0.7071 initializes them as one matrix, as in fairseq.",
         within="(0, 10]",
     )
     layer_norm_eps: float = key(1e-6, "Constant added to the variance in the norms.", within=POSITIVE)
     embedding_init: str = key(
-        "normal", "Initialization of the embedding: N(0, D^-0.5), or Xavier uniform.", choices=("normal", "xavier")
+        "normal",
+        "Initialization of the embedding: normal with standard deviation D^-0.5, or Xavier uniform.",
+        choices=("normal", "xavier"),
     )
     initialization: str = key(
         "xavier",
-        "Initialization of all matrices except the embedding: Xavier uniform, U(-a, a) with a = sqrt(6 / (n_in +"
-        " n_out)), or a = sqrt(3 / n_in) (uniform_unit_scaling, as in tensor2tensor).",
+        "Initialization of all matrices except the embedding: uniform on (-a, a), with a = sqrt(6 / (n_in + n_out))"
+        " (xavier) or a = sqrt(3 / n_in) (uniform_unit_scaling, as in tensor2tensor).",
         choices=SCHEMES,
     )
     target_space: bool = key(
         False,
         "Add a learned vector to every source embedding, as in tensor2tensor (none in the paper). A language model has"
-        " no source and ignores it.",
+        " no source and ignores this key.",
     )
     decoder_start: str = key(
         "bos",
-        "First input of the decoder: the embedding of the beginning-of-sentence token (bos), a zero vector, as in"
-        " tensor2tensor (zeros), or the embedding of padding, as in Marian (pad). A language model ignores it.",
+        "First input of the decoder: bos (the embedding of the beginning-of-sentence token), zeros (a zero vector, as"
+        " in tensor2tensor) or pad (the embedding of padding, as in Marian). A language model ignores this key.",
         choices=("bos", "zeros", "pad"),
     )
     tying: str = key(
@@ -187,15 +190,15 @@ class TransformerConfig:
     activation: str = key("relu", "Activation of the feed-forward networks.", choices=ACTIVATIONS)
     architecture: str = key(
         "encoder_decoder",
-        "Architecture of the model: Transformer (encoder_decoder), language model (decoder), an encoder that predicts"
-        " labels (encoder), or an encoder-decoder built from other layers, recurrent (rnn) or convolutional (convs2s,"
-        " bytenet). rnn, convs2s and bytenet ignore d_ff, activation and norm; rnn and bytenet also ignore positions.",
+        "Architecture of the model: encoder_decoder (the Transformer), decoder (a language model), encoder (a model"
+        " that predicts labels), or an encoder-decoder with recurrent (rnn) or convolutional (convs2s, bytenet) layers."
+        " rnn, convs2s and bytenet ignore d_ff, activation and norm; rnn and bytenet also ignore positions.",
         choices=ARCHITECTURES,
     )
     token_types: int = key(
         0,
-        "Encoder only: number of token types, whose learned vectors are added to the embeddings and tell two texts"
-        " apart (2 in BERT; 0: none).",
+        "Encoder only: number of token types, such as first and second text (2 in BERT; 0: none). The learned vector of"
+        " a type is added to the embeddings of its tokens.",
         within="[0, 16]",
         architectures=("encoder",),
     )
@@ -211,8 +214,8 @@ class TransformerConfig:
     )
     output_transform: bool = key(
         False,
-        "Encoder only: predict masked tokens through a layer with the activation and a norm before the output"
-        " projection, as in BERT. A model that predicts labels omits this layer.",
+        "Encoder only: apply a linear layer, the activation and a norm before the output projection for masked tokens,"
+        " as in BERT. A model that predicts labels omits this layer.",
         architectures=("encoder",),
     )
     pad_id: int = 0

@@ -27,8 +27,8 @@ def key(
 
     Args:
         default: the value if the key is left out.
-        help: a noun phrase, for documentation and `--help`.
-        choices: the allowed names; may be a registry that is still growing.
+        help: the description, for documentation and `--help`.
+        choices: the allowed names; may be a registry, to which later imports add names.
         within: interval of allowed numbers, such as "[0, 1)".
         unset: description of the value None, for keys whose default is None.
         may_change: whether a resumed run may change it.

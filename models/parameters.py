@@ -72,7 +72,7 @@ class FlatParameters:
             p.buffer = reference
             self.spans[name] = span
             start = span.stop
-        if self.low_precision is not None:  # computations use untrained parameters in the same dtype
+        if self.low_precision is not None:  # untrained parameters need the compute dtype too
             for p in module.parameters():
                 if not p.requires_grad:
                     p.master = p.weights
@@ -83,7 +83,7 @@ class FlatParameters:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
-            "FlatParameters: cannot be copied or pickled apart from its parameters (an Adam contains one); "
+            "FlatParameters: cannot be copied or pickled without its module (an Adam contains one); "
             "try copying the module, then Adam(copy) and load_state_dict"
         )
 
@@ -95,7 +95,7 @@ class FlatParameters:
         sizes = [span.stop - span.start for span in spans]
         self._local_spans = [(span, span) for span in spans]
         self.n_local = sum(sizes)
-        if self.low_precision is not None:  # computations need only the low-precision weights, which are complete
+        if self.low_precision is not None:  # the forward pass needs only the low-precision weights, which are complete
             self.data = concatenate([self.data[span] for span in spans])
             ends = list(accumulate(sizes))
             self._local_spans = [(span, slice(end - n, end)) for span, n, end in zip(spans, sizes, ends, strict=True)]

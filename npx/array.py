@@ -1,6 +1,6 @@
 """The array library: NumPy on a CPU, CuPy on a GPU.
 
-`array_module` returns an array's library based on its type. New arrays (`zeros`, `arange`, `asarray`, ...) are created
+`array_module` returns the library that an array belongs to. New arrays (`zeros`, `arange`, `asarray`, ...) are created
 on the current device; `host` is NumPy itself, for arrays that stay on the host. No package above npx imports CuPy or
 branches on the library.
 
@@ -33,7 +33,7 @@ uploads_allowed = True  # host arrays may be copied to a GPU; False while a CUDA
 def use_device(name: str) -> None:
     """Set the device on which new arrays are created: "cpu" (NumPy) or "cuda" (CuPy).
 
-    Raises ValueError for any other name, and RuntimeError, naming what is missing, if "cuda" is unavailable.
+    Raises ValueError for any other name. If "cuda" is unavailable, raises a RuntimeError that names what is missing.
     """
     global _device, _cupy
     if name not in DEVICES:
@@ -46,7 +46,7 @@ def use_device(name: str) -> None:
 def cupy_with_a_gpu() -> ModuleType:
     """Import CuPy and limit its memory to NPX_GPU_MEMORY.
 
-    If CuPy or a GPU is missing, raises RuntimeError, saying what is installed and what to install.
+    If CuPy or a GPU is missing, raises a RuntimeError that says what is installed and what to install.
     """
     try:
         import cupy
@@ -57,7 +57,7 @@ def cupy_with_a_gpu() -> ModuleType:
         try:
             count = cupy.cuda.runtime.getDeviceCount()
             problem = "" if count else "no GPU"
-        except RuntimeError as error:  # CuPy's CUDARuntimeError: no driver, or one too old for its CUDA
+        except RuntimeError as error:  # CuPy's CUDARuntimeError: no driver, or one too old for CuPy's CUDA version
             problem = f"CuPy {cupy.__version__} finds no GPU ({one_line(error)})"
         if not problem:
             limit_memory(cupy)
@@ -144,7 +144,7 @@ def from_dlpack(x: Any) -> Array:
 
 
 def read_only(x: Array) -> Array:
-    """Return a read-only view of an array; for a CuPy array the view is writable, as CuPy has no read-only views."""
+    """Return a read-only view of an array; a view of a CuPy array is writable, because CuPy has no read-only views."""
     view = x.view()
     if isinstance(view, np.ndarray):
         view.flags.writeable = False
@@ -225,7 +225,7 @@ def limit_memory(cupy: Any) -> None:
     except ValueError:
         number, is_percentage = 0.0, False
     if not (0 < number <= 100 if is_percentage else 0 < number < 1e6):
-        raise ValueError(f"NPX_GPU_MEMORY: expected GiB (20) or a percentage of the GPU (80%); got {limit!r}")
+        raise ValueError(f"NPX_GPU_MEMORY: expected a size in GiB (20) or a percentage of the GPU (80%); got {limit!r}")
     pool = cupy.get_default_memory_pool()
     pool.set_limit(**({"fraction": number / 100} if is_percentage else {"size": int(number * 2**30)}))
 

@@ -48,7 +48,7 @@ Output = tuple[Array, Any]  # the result of a version with a gradient: y and the
 KERNELS: Registry["Kernel"] = Registry("kernel")
 _mode: Scoped[str] = Scoped(setting("NPX_KERNELS"))
 # Larger arrays are recomputed in the backward pass. Saving arrays of up to 2 MiB makes a training step 8% faster for
-# d_model = 128 or 256, and together they need little memory because such a model is small.
+# d_model = 128 or 256, and such a model is so small that the saved arrays need little memory.
 REMATERIALIZED_BYTES = 2 << 20
 _rematerialized_bytes: Scoped[float] = Scoped(REMATERIALIZED_BYTES)
 
@@ -144,13 +144,10 @@ class Kernel(Versions):
         self.grad = Gradient(reference)
         return self.grad
 
-    def key_for(self, x: Array) -> tuple[str, str]:
-        """Return the array library and dtype under which a version for a first argument like x is registered."""
-        return ("cupy" if emulating() else type(x).__module__), dtype_name(x.dtype)
-
     def __call__(self, x: Array, /, *args: Any, **kwargs: Any) -> Any:
         mode = _mode.get()
-        key = None if mode == "reference" else self.key_for(x)
+        # Versions are registered for the array library and the dtype of the first argument.
+        key = None if mode == "reference" else ("cupy" if emulating() else type(x).__module__, dtype_name(x.dtype))
         if key not in self.versions or not mode.endswith("check"):
             return self.run(key, x, *args, **kwargs)
         args_copy, kwargs_copy = copy_arrays((x, *args)), copy_arrays(kwargs)

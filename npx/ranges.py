@@ -19,7 +19,7 @@ NUMBERS = {int: r"[+-]?[0-9]{1,40}", float: r"[+-]?[0-9.]{1,40}(e[+-]?[0-9]{1,4}
 
 @dataclass(frozen=True)
 class Range:
-    """A type with an interval `within`, such as `[0, 1)`, or with `choices`, such as a registry that still grows."""
+    """A type with an interval `within`, such as `[0, 1)`, or with `choices`, which may be a registry."""
 
     kind: type
     within: str = ""
@@ -48,7 +48,7 @@ class Range:
         return words
 
     def without_commas(self, value: Any) -> str:
-        """Return the number in the range that "5,000" or, as a float, "0,5" stands for; "" for anything else."""
+        """Return "5,000" as "5000" and, for a float, "0,5" as "0.5"; "" for other text or a number out of range."""
         if not isinstance(value, str) or self.kind not in NUMBERS:
             return ""
         if re.fullmatch(r"[1-9][0-9]{0,2}(,[0-9]{3}){1,9}(\.[0-9]+)?", value):

@@ -33,10 +33,12 @@ $ npx-transformer train base --set train.max_steps=500 --set model.dropout=0.2 -
 $ npx-transformer info base --config > my.toml    # a complete configuration with comments, to edit
 ```
 
-The run folder keeps the resulting configuration, with the same comments, as `config.toml`. With `--resume`, only the
-keys marked ↻ may differ from those of the run; any other difference is an error. A text may have another path, but not
-another content, except that a run without a validation text may get one; `train.init` may change only before the first
-checkpoint. An unknown key, a wrong type or a value out of range is an error too, and the message names the key.
+The run folder stores the resulting configuration, with the same comments, as `config.toml`. An unknown key, a wrong
+type or a value out of range is an error, and the message names the key.
+
+With `--resume`, you may change only the keys marked ↻; any other difference from the configuration of the run is an
+error. A text may have a new path, but its content must be unchanged. You may add a validation text to a run that has
+none. `train.init` may change only before the first checkpoint.
 """
 TABLES = {
     "model": "The architecture. A key that is left out takes the value of the preset; defaults are those of `base`.",
@@ -48,46 +50,46 @@ TABLES = {
 PRESETS_TEXT = """## Presets
 
 A preset sets the keys of `[model]` that differ from `base`, and sometimes keys of `[train]` and `[data]`. `base` and
-`big` are the models of the paper's Table 3, and names such as `C-d256` are its other rows: the letter of the group,
-then the setting that differs. `tiny` is not in the paper; it trains on a CPU without further settings.
-`npx-transformer info NAME` prints parameters, FLOPs and memory.
+`big` are the models of the paper's Table 3. A name such as `C-d256` stands for another row of this table: the letter of
+the group, then the setting that differs. `tiny` is not in the paper; it is small enough to train on a CPU.
+`npx-transformer info NAME` prints the parameters, FLOPs and memory of a preset.
 """
 VARIANTS_TEXT = """## Variants
 
 `model.variant` selects the details in which the authors' program,
-[tensor2tensor](https://github.com/tensorflow/tensor2tensor), differs from the text of the paper. Each is an ordinary
-key that can be overridden.
+[tensor2tensor](https://github.com/tensorflow/tensor2tensor), differs from the text of the paper. A variant sets the
+ordinary keys in the table below, and you can override each of them.
 
-- `tensor2tensor-v1`: `transformer_base` of the first public commit, 15 June 2017, in the week of the paper, and of the
-  releases up to 1.1. Norm, dropout and learning rate are as in the paper.
-- `tensor2tensor-v2`: `transformer_base_v2`, the default since 6 October 2017 (commit d5bdfcc8). It adds pre-norm, two
-  more dropouts, a longer warmup and twice the learning rate.
-- `tensor2tensor`: a mixture of the two, kept so that runs of earlier versions of this program still load. Use one of
-  the other two for a new run.
+- `tensor2tensor-v1` is `transformer_base` of the first public commit (15 June 2017, in the week of the paper) and of
+  the releases up to 1.1. Norm, dropout and learning rate are as in the paper.
+- `tensor2tensor-v2` is `transformer_base_v2`, the default since 6 October 2017 (commit d5bdfcc8). It places the norm
+  before each sub-layer, applies dropout in two more places, lengthens the warmup and doubles the learning rate.
+- `tensor2tensor` is a mixture of the two. Use it only to load runs of earlier versions of this program.
 
 Keys of `[model]` that the table does not list, such as `layer_norm_eps` and `embedding_init`, have the same values in
-both versions as in this program. A variant does not change the text, the tokenizer, the batch size or the shape of a
-preset. Three presets of the first version differ from the paper: `transformer_big_enfr` has d_ff 8192 and separate
-embeddings, and both parsers have separate embeddings and five times the learning rate.
+all variants. A variant does not change the text, the tokenizer, the batch size or the shape of a preset. Three presets
+of tensor2tensor's first version differ from the paper: `transformer_big_enfr` has d_ff 8192 and separate embeddings,
+and both parsers have separate embeddings and five times the learning rate.
 """
 VARIABLES_TEXT = """## Environment variables
 
-An empty variable counts as unset. The first group is read by the packages, the second by the tests and the book.
+An empty variable counts as unset. The packages read the variables in the first table, and the tests and the book read
+those in the second.
 """
 MEANINGS = {  # meaning of every variable; npx/settings.py has values and defaults of its variables
     "NPX_THREADS": "Threads of the CPU kernels and matmuls; `0` uses every core.",
-    "NPX_KERNELS": "Kernel versions to run: the fastest, the readable references, both with a comparison (`check`), or"
-    " the CUDA sources without a GPU (`emulate`).",
+    "NPX_KERNELS": "Kernel versions to run: the fastest (`fast`), the readable references (`reference`), both, compared"
+    " with each other (`check`), or the CUDA sources without a GPU (`emulate`).",
     "NPX_TUNE": "`0`: `npx.configure_process()` leaves the process unchanged.",
     "NPX_CUBLASLT": "`1`: cuBLASLt computes the matmuls on a GPU, with bias and ReLU fused.",
     "NPX_KILL_LAUNCHER": "`1`: after an abort of several ranks, also terminate an `mpirun` that hangs.",
     "NPX_EMULATOR_ORDER": "Order in which the CUDA emulator runs the threads of a block.",
     "NPX_GPU_MEMORY": "Limit for GPU memory: GiB (`20`) or a percentage (`80%`).",
     "HYPOTHESIS_PROFILE": "Profile that sets the number of examples per property test.",
-    "NPX_TEST_ENGINE": "Array engine of the tests; `strict`: a fake CuPy; `emulated`: CUDA kernels on the CPU.",
-    "NPX_DATA": "Folder of corpora for the tests that use real data; they are skipped without it.",
+    "NPX_TEST_ENGINE": "Array engine of the tests. `strict` is a fake CuPy; `emulated` runs CUDA kernels on the CPU.",
+    "NPX_DATA": "Folder of corpora for the tests that use real data. Without it, these tests are skipped.",
     "NPX_CHROMIUM": "Browser for the tests of the viewer.",
-    "NPX_REQUIRE_BROWSER": "`1`: those tests fail without a browser instead of being skipped.",
+    "NPX_REQUIRE_BROWSER": "`1`: without a browser, the tests of the viewer fail instead of being skipped.",
     "BOOK_SEEDS": "Seeds with which the book's solutions are checked.",
     "BOOK_CHECK_ALL_GRADIENTS": "`1`: run each of the book's solutions on every input that the gradient checker"
     " derives.",

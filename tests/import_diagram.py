@@ -71,8 +71,8 @@ def reachable(graph: dict[str, set[str]], name: str) -> set[str]:
 def arrows(graph: dict[str, set[str]]) -> set[tuple[str, str]]:
     """Return the pairs (box, imported box) that do not follow from others.
 
-    A pair is left out if there is a way through a third box. A third box that imports and is imported by one of the two
-    does not count, because the way back would leave out its own pair too.
+    A pair is left out if a path leads through a third box. A third box in a cycle with one of the two does not count,
+    because the return path would leave out its own pair too.
     """
     closure = {name: reachable(graph, name) for name in graph}
     mutual = {name: {other for other in closure[name] if name in closure[other]} | {name} for name in graph}

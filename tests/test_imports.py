@@ -109,7 +109,7 @@ def test_the_files_are_found():
 
 
 def test_imports_run_one_way():
-    """npx <- autograd <- models <- train."""
+    """A package imports only from the left in npx, autograd, models, train."""
     for path in FILES:
         later = PACKAGES[PACKAGES.index(package_of(path)) + 1 :]
         assert not imported(path) & {*later, "tests", "benchmarks"}, path
@@ -127,7 +127,7 @@ def test_subpackages_of_train_import_only_earlier_ones():
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_there_are_no_import_cycles(package):
-    """This includes imports inside functions, imports for type checking only, and imports through other packages."""
+    """Imports inside functions, imports for type checking only, and imports through other packages count too."""
     for path in (ROOT / package).rglob("*.py"):
         assert not import_cycle(path), " -> ".join(import_cycle(path))
 

@@ -95,7 +95,7 @@ def test_logits_and_all_gradients_equal_pytorch(name, dtype, tolerance, seed):
 @pytest.mark.parametrize("name", ["paper", "pre-norm", "biases", "learned"])
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-4), ("float64", 1e-9)])
 def test_twenty_training_steps_equal_pytorch(name, dtype, tolerance):
-    """With Adam, the paper's schedule and label smoothing 0.1, without dropout."""
+    """Train with Adam, the paper's schedule and label smoothing 0.1, without dropout."""
     model, weights = model_and_weights(name, dtype)
     schedule = NoamSchedule(SIZES["d_model"], warmup_steps=50)
     adam = Adam(model, beta1=0.9, beta2=0.98, eps=1e-9)
@@ -162,7 +162,7 @@ def test_functions_of_jax_equal_pytorchs():
 
 @pytest.mark.parametrize("kv_heads", [1, 2])
 def test_grouped_query_attention_equals_pytorch(kv_heads):
-    """Values and gradients, with a bias that gets a gradient too."""
+    """Compare values and gradients, including the gradient of a bias."""
     rng = np.random.default_rng(0)
     shapes = (2, 5, 4, 8), (2, 5, kv_heads, 8), (2, 5, kv_heads, 6), (4, 5, 5)
     arrays = [rng.normal(size=shape) for shape in shapes]

@@ -94,7 +94,7 @@ def test_a_system_call_is_seen_with_its_arguments_and_may_fail(tmp_path):
 
 
 def crash_states(folder, call):
-    """Return what a crash at any moment of a call may leave in a folder, as a set of {name: content} items."""
+    """Return the states that a crash during a call may leave a folder in, as a set of {name: content} items."""
     status, log = disk.record(call, folder)
     assert status == 0
     return {tuple(files.items()) for _, files in disk.crash_states(log, random.Random(0))}

@@ -1,7 +1,7 @@
-"""Training: text to tokens to batches, Adam, the training loop, checkpoints, scores and the command line.
+"""Training: tokenization, batches, Adam, the training loop, checkpoints, metrics and the command line.
 
-Its packages import only those listed before them: text, metrics, tasks, run, learn, viewer, experiments, cli (all may
-import errors.py, files.py and progress.py). The names below are loaded on first use, to keep `import train` fast.
+Each package imports only packages to its left in this list: text, metrics, tasks, run, learn, viewer, experiments, cli.
+All may import errors.py, files.py and progress.py. `import train` is fast: the names below are loaded on first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""UserError, which the command line turns into one line and exit status 2, and helpers for its messages."""
+"""UserError, which the command line reports in one line with exit status 2, and helpers for error messages."""
+
+from collections.abc import Collection
 
 from npx.messages import nearest as nearest
 from npx.messages import one_line as one_line
@@ -7,8 +9,14 @@ from npx.messages import plural as plural
 
 
 class UserError(Exception):
-    """An error of the user, in one line: `what: expected ...; got ...; try ...`."""
+    """An error that the user can correct, described in one line: `what: expected ...; got ...; try ...`."""
 
 
 class ReadError(UserError):
-    """A file that may be intact cannot be read (permissions, a failing disk), so it does not count as damaged."""
+    """A file cannot be read (permissions, a failing disk) but may be intact, so it is not treated as damaged."""
+
+
+def check_choice(name: str, value: str, choices: Collection[str]) -> None:
+    """Raise UserError, which suggests the most similar choice, unless `value` is one of the choices of `name`."""
+    if value not in choices:
+        raise UserError(f"{name}: expected one of {', '.join(choices)}; got '{value}'; try {nearest(value, choices)}")

@@ -1,7 +1,7 @@
 """Checked reads and atomic writes of files that other programs may damage or write at the same time.
 
-Reading rejects anything but a regular file (a pipe, a device, a folder), so it never blocks and needs no more memory
-than the file's size.
+Unless a caller allows pipes, only regular files are read, because reading them never blocks and needs no more memory
+than their size.
 """
 
 import errno
@@ -23,7 +23,7 @@ from train.errors import ReadError, UserError, one_line
 
 # Errors that the user can fix while training waits and retries.
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# Maps errors that prevent writing to (what is expected, what to try).
+# For each error that prevents writing: what was expected, and what to try.
 CANNOT_WRITE = {
     **dict.fromkeys(DISK_FULL, ("space on the disk", "freeing space")),
     **dict.fromkeys(
@@ -37,22 +37,22 @@ CANNOT_WRITE = {
 }
 # Errors of reading a file that may be intact.
 UNREADABLE = CANNOT_WRITE.keys() - {errno.ENOENT, errno.ENOTDIR}
-NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}  # fsync of a folder on a file system that lacks it
+NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}  # the file system does not support fsync of a folder
 FILE_TYPES = {
     stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket", stat.S_IFREG: "a file",
 }  # fmt: skip
 REMEDIES = {stat.S_IFDIR: "the path of a file inside it", stat.S_IFIFO: "writing its content to a file first"}
 PathLike = str | os.PathLike[str]
-SETTLED = 2 * 10**9
-files_read: set[tuple[int, ...]] = set()  # the first files that the command has read, see `identity`
-MAX_FILES_READ = 4096  # a training that runs for days reads more files, but it has no output that the user names
+SETTLED = 2 * 10**9  # nanoseconds
+files_read: set[tuple[int, ...]] = set()  # the first files that the command has read (see `identity`)
+MAX_FILES_READ = 4096  # a long training run reads more files, but writes no output that the user names
 REPLACES = "this output would replace an input or another output; try another path"
 THEN_RETRY, THEN_RESUME = "then the same command again", "then --resume"  # the end of the message of a WriteError
 
 
 class WriteError(UserError):
-    """A file cannot be written (full disk, quota, permissions). Earlier content is intact.
+    """A file cannot be written (full disk, quota, permissions). Its earlier content is intact.
 
     Args:
         problem: what was expected and what happened.
@@ -96,8 +96,8 @@ def open_for_reading(
 ) -> Iterator[BinaryIO]:
     """Open a file for reading. Raises UserError if it is missing or cannot be read.
 
-    `expected` says what the file should be, and `attempt` what to try, for the message. `pipes` also accepts input
-    that can be read only once; without it, a pipe is rejected without blocking.
+    In the message, `expected` says what the file should be, and `attempt` what to try. With `pipes`, input that can be
+    read only once is accepted too; otherwise a pipe is rejected without blocking.
     """
 
     path = str(path) or "''"
@@ -133,12 +133,12 @@ def open_for_reading(
 
 
 def identity(status: os.stat_result) -> tuple[int, ...]:
-    """Return what identifies a file, under any name, until it changes."""
+    """Return numbers that identify a file and its version, whatever its name."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 class CheckedFile(io.FileIO):
-    """An open file whose read errors are converted by `user_error`. Other errors are not converted."""
+    """An open file. `user_error` converts the errors that occur while the file is read."""
 
     def __init__(self, descriptor: int, user_error: Callable[[OSError], Exception]) -> None:
         super().__init__(descriptor)
@@ -167,21 +167,18 @@ _digests: dict[tuple[int, ...], str] = {}  # see `text_digest`
 
 
 def text_digest(path: PathLike) -> str:
-    """Return the SHA-256 of a text, which is read again only if the file has changed.
+    """Return the SHA-256 of a text file, and read the file again only if it has changed.
 
-    A change within SETTLED nanoseconds of another one may leave the times of the file the same, so the hash of a file
-    that has just changed is not remembered.
+    After two changes within SETTLED nanoseconds, the file may have the same timestamps, so the hash of a file that has
+    just changed is not cached.
     """
-
-    try:
-        before = identity(os.stat(path))
-    except (OSError, ValueError):
-        return digest(path)  # which raises UserError
-    if before not in _digests:
-        sha256 = digest(path)
-        if time.time_ns() - max(before[-2:]) < SETTLED or identity(os.stat(path)) != before:
-            return sha256
-        _digests[before] = sha256
+    with open_for_reading(path) as file:
+        before = identity(os.fstat(file.fileno()))
+        if before not in _digests:
+            sha256 = hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
+            if time.time_ns() - max(before[-2:]) < SETTLED or identity(os.fstat(file.fileno())) != before:
+                return sha256
+            _digests[before] = sha256
     return _digests[before]
 
 
@@ -193,9 +190,9 @@ def atomic_write(path: PathLike, mode: str = "b", write_through: bool = False) -
     """Open a file, "b" binary or "t" text, that replaces `path` once it is complete and on disk.
 
     Keeps the permissions of the replaced file. A link, device or pipe is replaced too, because another user may have
-    put it into the folder. With `write_through`, for outputs that the user named, a link is followed, a device or pipe
-    is written to, and no other file in the folder is touched. Raises WriteError, which names `path`, if it cannot be
-    written, and UserError if another program is writing the same file in a folder of this program, or if the output
+    put it into the folder. `write_through` is for outputs that the user named: a link is followed, a device or pipe is
+    written to, and no other file in the folder is touched. Raises WriteError, which names `path`, if the file cannot be
+    written. Raises UserError if another program is writing the same file in a folder of this program, or if the output
     would replace a file that this command has read.
     """
     options: dict[str, Any] = {"encoding": "utf-8", "newline": "\n"} if mode == "t" else {}
@@ -229,8 +226,8 @@ def atomic_write(path: PathLike, mode: str = "b", write_through: bool = False) -
                 check()
                 name = partial
                 if write_through and not partial.exists():
-                    name = partial if target.exists() else target  # a new output has no other name at any time
-                    os.link(f"/proc/self/fd/{descriptor}", name, src_dir_fd=0)  # which makes os.link follow the link
+                    name = partial if target.exists() else target  # a new output never has a temporary name
+                    os.link(f"/proc/self/fd/{descriptor}", name, src_dir_fd=0)  # src_dir_fd makes it follow the link
                 if name == partial:
                     os.replace(partial, target)
                 fsync(target.parent)
@@ -245,19 +242,19 @@ def unique_name(folder: PathLike) -> str:
 
 
 def open_unnamed(path: Path) -> int:
-    """Create a file without a name, which ends with the process, or named `path` if the system lacks such files."""
+    """Create a file without a name, which disappears with the process, or `path` if the system has no such files."""
     flags = os.O_RDWR | os.O_CLOEXEC
-    if os.path.isdir("/proc/self/fd"):  # through which the file gets its name
+    if os.path.isdir("/proc/self/fd"):  # needed to give the file a name later
         with suppress(OSError):
             return os.open(path.parent, flags | os.O_TMPFILE, 0o666)
     return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
 
 
 def _resolve_links(path: Path) -> tuple[Path, bool]:
-    """Return the final target of a path and whether it is a regular file, or does not exist yet."""
+    """Return the final target of a path, and whether that target is a regular file or does not exist yet."""
     for _ in range(40):
         resolved = Path(os.path.realpath(path.parent)) / path.name
-        if str(resolved).startswith("/proc/"):  # /dev/stdout links to there: an open output, not a file to replace
+        if str(resolved).startswith("/proc/"):  # the target of /dev/stdout is an open output, not a file to replace
             return resolved, False
         if not resolved.is_symlink():
             return resolved, not resolved.exists() or resolved.is_file()
@@ -268,8 +265,8 @@ def _resolve_links(path: Path) -> tuple[Path, bool]:
 def open_locked(path: Path, on_busy: Callable[[], object]) -> int:
     """Create or open a file inside a folder of this program and lock it; return its descriptor (see `open_inside`).
 
-    `on_busy` is called while another program holds the lock; it waits or raises an error. The lock ends with the
-    process, however it ends.
+    While another program holds the lock, `on_busy` is called; it waits or raises an error. The system releases the lock
+    when the process ends for any reason.
     """
     while True:
         descriptor = open_inside(path, os.O_RDWR)
@@ -283,7 +280,7 @@ def open_locked(path: Path, on_busy: Callable[[], object]) -> int:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # its last holder may have just renamed or removed it; try again
+        os.close(descriptor)  # the last holder of the lock may have just renamed or removed the file; try again
 
 
 def try_lock(descriptor: int) -> bool:
@@ -294,7 +291,7 @@ def try_lock(descriptor: int) -> bool:
         return False
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
-            raise  # otherwise the file system does not support locks
+            raise  # the listed errors mean that the file system does not support locks
     return True
 
 
@@ -313,7 +310,7 @@ def write_text(path: PathLike, text: str) -> None:
 
 
 def fsync(path: PathLike) -> None:
-    """Force a file, or the entries of a folder if the file system can, to disk."""
+    """Force a file to disk, or the entries of a folder if the file system supports that."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -327,7 +324,7 @@ def fsync(path: PathLike) -> None:
 def make_folder(path: Path) -> None:
     """Create a folder and any missing parents, and sync their entries to disk so that they survive a power loss.
 
-    Raises WriteError on a full disk, and for a file in its place.
+    Raises WriteError if a folder cannot be created, for example on a full disk.
     """
     missing = [folder for folder in (path, *path.parents) if not os.path.lexists(folder)]
     with disk_errors(str(path)):
@@ -340,7 +337,7 @@ def make_folder(path: Path) -> None:
 def disk_errors(target: str, then: str = "") -> Iterator[None]:
     """Convert errors of system calls to WriteError, except for a closed pipe.
 
-    `then` (default THEN_RETRY) ends the message, and replaces the ending of a WriteError from a nested block.
+    `then` (default THEN_RETRY) is the end of the message; it also replaces the end of a WriteError from a nested block.
     """
     try:
         yield

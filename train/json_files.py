@@ -1,6 +1,6 @@
-"""JSON files that are checked when they are read, by schemas and by a seal: their own SHA-256.
+"""JSON files that are checked when they are read: their structure by a schema, their content by a seal.
 
-A program that reads back its own JSON needs the seal, because a flipped bit in a number yields another valid number.
+The seal is the SHA-256 of the content. It is needed because a flipped bit in a number often gives another valid number.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ def read_json(path: PathLike, expected: str, attempt: str = "downloading or copy
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON. Raises ValueError if it is invalid, or has NaN, infinity or a number that float64 cannot hold."""
+    """Parse JSON. Raises ValueError for invalid JSON, NaN, infinity and numbers that are too large for float64."""
 
     def parse(digits: str, kind: type = float) -> float:
         if not math.isfinite(float(digits)):
@@ -46,7 +46,7 @@ def parse_json(text: str) -> Any:
 
 
 def read_sealed(path: PathLike) -> Any:
-    """Return the content of a file written by `write_json`, without the seal, or None if it is missing or damaged."""
+    """Return the content, without the seal, of a file written by `write_json`; None if it is missing or damaged."""
     try:
         content = read_json(path, "sealed content")
     except ReadError:
@@ -60,11 +60,11 @@ def read_sealed(path: PathLike) -> Any:
 
 
 def open_own_folder(out: Path, *marks: str, ignored: Collection[str] = ()) -> Any:
-    """Return the content of the first valid sealed file among `marks` in an output folder, or None if it is new.
+    """Return the content of the first valid sealed file among `marks` in an output folder, or None for a new folder.
 
-    A new folder contains nothing except the names in `ignored` and the beginning of the first mark, which a command
-    writes first. Raises UserError for any other folder, which belongs to the user, and for a link to a folder inside
-    it.
+    A new folder contains nothing except the names in `ignored` and perhaps an unfinished first mark, which is the first
+    file that a command writes. Raises UserError for any other folder, because it belongs to the user, and for a folder
+    that contains a link to another folder.
     """
     reject_links(*(path for path in (out.iterdir() if out.is_dir() else ()) if path.is_dir()))
     for mark in marks:
@@ -80,7 +80,7 @@ def open_own_folder(out: Path, *marks: str, ignored: Collection[str] = ()) -> An
 
 
 def reject_links(*folders: Path) -> None:
-    """Raise UserError if one of the folders inside an output folder is a link, which may lead to another user's."""
+    """Raise UserError if one of these folders inside an output folder is a link, because others may own the target."""
     for path in folders:
         if path.is_symlink():
             attempt = f"moving the folder back, or a link to the complete folder {path.parent} instead"
@@ -91,7 +91,7 @@ def reject_links(*folders: Path) -> None:
 
 
 def schema_error(content: Any, schema: Schema) -> str:
-    """Return what is wrong with the first invalid key of `content`, "run.step: expected ...; got ...", or ""."""
+    """Describe the first invalid key of `content`: "run.step: expected ...; got ...". Return "" if all are valid."""
     if not isinstance(content, dict):
         return f"expected keys and values; got {type(content).__name__}"
     for key, kind in schema.items():
@@ -114,7 +114,7 @@ def schema_error(content: Any, schema: Schema) -> str:
 
 
 def is_seal_broken(content: Mapping[str, Any]) -> bool:
-    """Return whether content has changed since it was sealed, or has no seal."""
+    """Return whether the content has no seal or has changed since it was sealed."""
     unsealed = {key: value for key, value in content.items() if key != SEAL}
     try:
         return content.get(SEAL) != _checksum(unsealed)
@@ -136,5 +136,5 @@ def write_json(path: PathLike, content: Mapping[str, Any]) -> None:
 
 
 def sealed_json(content: Mapping[str, Any]) -> str:
-    """Return JSON content with its SHA-256 as the last key as text, one entry per line."""
+    """Return the content as JSON text, one entry per line, with its SHA-256 under the last key."""
     return json.dumps({**content, SEAL: _checksum(content)}, indent=1, allow_nan=False) + "\n"

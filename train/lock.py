@@ -1,8 +1,8 @@
 """The lock of a run or data folder: at most one program writes to it at a time.
 
-`lock` in the folder is an open file that is locked with flock, so the lock ends with the process, however the process
-ends. Over NFS, Linux turns it into a lock on the server. The file names the holder, which a second program can then
-report.
+The program keeps the file `lock` in the folder open and locked with flock, so the system releases the lock when the
+process ends for any reason. Over NFS, Linux locks the file on the server. The file names the program that holds the
+lock, so that a second program can report it.
 """
 
 import json
@@ -19,13 +19,13 @@ from train.errors import UserError
 from train.files import is_same_file, open_for_reading, open_locked
 from train.json_files import parse_json, reject_links
 
-# Seconds to wait for the lock of a dead process: a child it forked may still hold the descriptor until it calls exec.
+# Seconds to wait for the lock of a dead process, because a child process may hold the descriptor until it calls exec.
 LOCK_WAIT_SECONDS = 5.0
 
-# Folders inside a run, which this program writes to and removes files from.
+# The folders inside a run, in which this program writes and removes files.
 FOLDERS = "checkpoints", "data", "data/train", "data/valid", "tensorboard"
 
-# maps a folder (device, inode) to the (process id, thread) that holds its lock, and the descriptor of the lock
+# For each locked folder (device, inode): the (process id, thread) that holds the lock, and the lock's descriptor.
 _held: dict[tuple[int, int], tuple[tuple[int, int], int]] = {}
 
 
@@ -36,10 +36,9 @@ class FolderLock:
         self.folder, self.descriptor, self.lock_descriptor = folder, descriptor, lock_descriptor
 
     def check(self) -> None:
-        """Raise UserError if the folder was moved or deleted, or its lock removed, since it was locked, or if a folder
-        inside it is a link.
+        """Raise UserError if the folder was moved or deleted, its lock was removed, or a folder inside it is a link.
 
-        If the lock file is gone, another program may have locked the folder, so this one must stop writing.
+        If the lock file is gone, another program may have locked the folder, so this program must stop writing.
         """
         if not is_same_file(self.descriptor, self.folder):
             raise UserError(
@@ -91,7 +90,7 @@ def lock_folder(folder: Path, program: str) -> Iterator[FolderLock]:
 
 
 def _wait(lock: Path, deadline: float) -> None:
-    """Wait a moment if the holder of a lock has died and `deadline` has not passed; else raise UserError, naming it."""
+    """Wait 20 ms if the holder of a lock has died and `deadline` has not passed; else raise UserError with its name."""
     holder, dead = _describe_holder(lock)
     if not dead or time.monotonic() > deadline:
         raise UserError(f"{lock.parent} is in use by {holder}; try again when it has finished, or use another folder")

@@ -1,13 +1,13 @@
-"""The progress of long work on standard error.
+"""Progress reports on standard error.
 
-On a terminal, or in a notebook that has ipywidgets, lines are redrawn; elsewhere, plain lines are written at intervals.
+On a terminal, or in a notebook with ipywidgets, lines are updated in place; elsewhere, plain lines are written.
 
     with Display() as display, display.work("translating", "sentences", total=3000) as work:
         work.advance(32)  # translating 32/3,000 sentences  11/s  0:04:29 left
     display.write(f"translated {work.result()}")  # translated 3,000 sentences in 273.1 s, 11 per second
 
-A plain line is written after FIRST_LINE seconds of work and then whenever the time has grown by a tenth, so hours of
-work produce a few dozen lines.
+The first plain line is written after FIRST_LINE seconds. The later intervals are a tenth of the elapsed time, but not
+shorter than the first one, so hours of work produce a few dozen lines.
 """
 
 import sys
@@ -23,17 +23,17 @@ FIRST_LINE = 10.0  # seconds
 GROWTH = 0.1
 WIDE = 90  # minimum width of a terminal that also shows bars
 BAR_WIDTH = 24
-INDENT = "  "  # begins the second and later lines of a wrapped one
+INDENT = "  "  # begins the continuation lines of a wrapped line
 
 
 class Work:
-    """A piece of work: how much of it is done, and its speed.
+    """A job whose progress and speed are measured.
 
     Args:
-        name: the description of the work.
+        name: a description of the job.
         unit: the plural noun for the items counted; "" counts nothing and shows only the time.
-        total: the count at the end, or None if it is unknown.
-        done: the count at the start, for work that is resumed.
+        total: the number of items, or None if it is unknown.
+        done: the number of items already completed, for a job that is resumed.
 
     Attributes:
         details: text to show instead of the speed.
@@ -49,7 +49,7 @@ class Work:
 
     @property
     def done(self) -> int:
-        """The count of completed items. The time at which it changes is recorded, for `time_left`."""
+        """The number of completed items. The time of its last change is recorded for `time_left`."""
         return self._done
 
     @done.setter
@@ -57,27 +57,27 @@ class Work:
         self._done, self._counted_at = count, time.perf_counter()
 
     def advance(self, count: int = 1) -> None:
-        """Count work that has been done."""
+        """Add `count` completed items."""
         self.done += count
 
     def set_done(self, count: int) -> None:
-        """Set the count of completed items."""
+        """Set the number of completed items."""
         self.done = count
 
     @property
     def seconds(self) -> float:
-        """Time since the start, or from start to end."""
+        """The elapsed time."""
         return (self.end or time.perf_counter()) - self.start
 
     @property
     def rate(self) -> float:
-        """Units per second."""
+        """Items per second since the start."""
         return (self.done - self.first) / max(self.seconds, 1e-9)
 
     def time_left(self) -> str:
         """Return the remaining time, "1:02:03 left", or "" if it is unknown.
 
-        It is estimated from the rate when an item was last completed, and counted down until the next one is.
+        The estimate is updated when an item is completed; between updates it counts down.
         """
         if self.total is None or self.done == self.first < self.total:
             return ""
@@ -94,23 +94,23 @@ class Work:
         return "  ".join(filter(None, (what, speed, left or format_duration(self.seconds))))
 
     def result(self) -> str:
-        """Return the amount of work and its speed, for the last line: "3,000 sentences in 273.1 s, 11 per second"."""
+        """Return the final number of items and the speed: "3,000 sentences in 273.1 s, 11 per second"."""
         unit = self.unit.removesuffix("s") if self.done == 1 else self.unit
         return f"{self.done:,} {unit} in {self.seconds:,.1f} s, {format_rate(self.rate)} per second"
 
 
 class Display:
-    """Displays the progress of pieces of work while they run. Only one display can be open on a terminal at a time.
+    """Displays the progress of jobs while they run. Only one display can be open on a terminal at a time.
 
     Args:
-        enabled: whether to show anything.
+        enabled: False shows nothing.
     """
 
     def __init__(self, enabled: bool = True) -> None:
         self.enabled = enabled
         self.works = list[Work]()
         self.is_live = False
-        if enabled:  # importing rich takes a while
+        if enabled:  # otherwise, save the time of importing rich
             from rich.console import Console
 
             self.console = Console(stderr=True)
@@ -132,7 +132,7 @@ class Display:
 
     @contextmanager
     def work(self, name: str, unit: str = "", total: int | None = None, done: int = 0) -> Iterator[Work]:
-        """Show a piece of work (see `Work`) during this block."""
+        """Show the progress of a job (see `Work`) during this block."""
         work, finished = Work(name, unit, total, done), threading.Event()
         self.works.append(work)
         if self.enabled and not self.is_live:
@@ -145,10 +145,10 @@ class Display:
             self.works.remove(work)
 
     def write(self, text: str, shown: int = 0) -> None:
-        """Write a line above the work that is shown.
+        """Write a line above the displayed jobs.
 
-        In a terminal that is narrower than the line, it is wrapped, without its last `shown` fields, which the work
-        shows as well. Fields are separated by two spaces.
+        Fields are separated by two spaces. If the terminal is narrower than the line, the line is wrapped, and its last
+        `shown` fields are omitted because the displayed job shows them too.
         """
         if not self.enabled:
             return
@@ -161,7 +161,7 @@ class Display:
 
     def _write_regularly(self, work: Work, finished: threading.Event) -> None:
         while not finished.wait(max(FIRST_LINE, GROWTH * work.seconds)):
-            if self.works[-1:] == [work]:  # the innermost work, for which the others wait
+            if self.works[-1:] == [work]:  # only the innermost job; the others are waiting for it
                 self.write(work.describe())
 
     def _render(self) -> Any:
@@ -179,10 +179,10 @@ class Display:
 
 
 def wrap(text: str, width: int, optional: int = 0) -> str:
-    """Return a line broken into lines of at most `width` characters, between its fields or, within a field, its words.
+    """Wrap a line to `width` characters: between its fields, and between the words of a field that is too long.
 
-    Two spaces separate the fields. If the line is too long, its last `optional` fields are left out. A longer word,
-    such as a path, is not broken.
+    Fields are separated by two spaces. A line that is too long loses its last `optional` fields. A word longer than
+    `width`, such as a path, is not broken.
     """
     fields = text.split("  ")
     if len(text) <= width:
@@ -200,13 +200,13 @@ def wrap(text: str, width: int, optional: int = 0) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return seconds as h:mm:ss."""
+    """Return a number of seconds as h:mm:ss."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
 def format_figure(score: float) -> str:
-    """Return a score or perplexity with two decimals; the perplexity of a diverged model with three digits."""
+    """Return a score or perplexity with two decimals; from a million on, with three significant digits."""
     return ">1e+300" if score > 1e300 else f"{score:{'.2f' if score < 1e6 else '.3g'}}"
 
 

@@ -3,7 +3,7 @@
     python -m autograd.draw "softmax(x) @ w" x=[1,2,3] w=[1,0,0] --format svg > graph.svg
 
 From Python: `with observing(Recorder()) as recorder: loss = ...; loss.backward()`, then `mermaid(boxes(recorder))`. A
-graph of more than 60 nodes is drawn by module: one box for each, with the number of its operations.
+graph of more than 60 nodes is drawn by module: each module is one box, with its number of operations.
 """
 
 import argparse

@@ -19,7 +19,7 @@ class Box:
 
 
 def ranks(graph: list[Box]) -> dict[str, int]:
-    """Return the longest distance of each box from the leaves; ignore arrows from later boxes (within a module)."""
+    """Return each box's longest distance from the leaves, ignoring arrows from later boxes (within a module)."""
     rank: dict[str, int] = {}
     for box in graph:
         rank[box.key] = 1 + max((rank.get(source, -1) for source, _ in box.inputs), default=-1)
@@ -33,7 +33,7 @@ class Layout:
         rows: keys of boxes and slots, from the bottom up.
         x, y: centers by key.
         width: widths by key.
-        lines: for each arrow the keys that it connects, slots included, and its label.
+        lines: for each arrow, the keys along its path (both boxes and the slots between them) and its label.
         size: width and height of the picture.
 
     Args:

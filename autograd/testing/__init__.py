@@ -5,7 +5,7 @@
 Modules import only from modules above them in this list:
 
     report.py           the result of a check, its errors, and the table of rules
-    progress.py         the progress line of a check that takes long
+    progress.py         the progress line of a long check
     problem.py          a function with its inputs, and ways to evaluate it; expected.py: the results to compare with
     arguments.py        the arguments of a call as a flat list
     reproduction.py     the line of Python that repeats a failing check

@@ -35,7 +35,7 @@ class Arguments:
     def require_options(self, check: Callable[..., Any], function: Callable[..., Any]) -> None:
         """Raise TypeError if `function` needs an option that has the name of one of the check's own options.
 
-        A value passed by that name would set the check and never reach the function.
+        The check would take a value passed by that name, and the function would never receive it.
         """
         try:
             needed = signature(function)
@@ -47,8 +47,8 @@ class Arguments:
             if p.name in settings - given.keys() and p.default is p.empty:
                 name = getattr(function, "__name__", type(function).__name__)
                 raise TypeError(
-                    f"{check.__name__}: {name} needs the option {p.name!r}, which {check.__name__} has too and does "
-                    "not pass on; try passing it by position"
+                    f"{check.__name__}: {name} needs the option {p.name!r}, which is also an option of "
+                    f"{check.__name__} and is not passed on; try passing it by position"
                 )
 
     def restore(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -125,7 +125,7 @@ class Arguments:
 
 
 def vary(x: float) -> float:
-    """Return a different float of the same sign and order of magnitude; 0.83 for 1, so a rate stays valid."""
+    """Return a different float of the same sign and order of magnitude; 1 becomes 0.83, so that a rate stays valid."""
     return 0.7 * x + (0.13 if x >= 0 else -0.13)
 
 

@@ -87,7 +87,7 @@ def with_next_keys(value: Any) -> Any:
 
 
 def with_repeated_rows(values: Values, times: int) -> Values:
-    """Repeat the rows of the first argument and of every array with as many rows; repeated floats vary in size."""
+    """Repeat the rows of the first argument and of every array with as many rows; floats are scaled from 1 to 0.5."""
     first = values.args[0]
 
     def change(x: Array) -> Array:

@@ -1,7 +1,7 @@
 """`check_operation` for a function of Tensors and `check_layer` for a module, which combine all checks of this package.
 
-Both hold hidden state fixed (`hidden_state.py`) and run a `ProblemCheck` (`problem_check.py`), which compares the
-gradients with numerical derivatives (`gradcheck.py`), tries the rules (`rules.py`, `precision.py`), and repeats
+Both hold hidden state fixed (`hidden_state.py`) and run a `ProblemCheck` (`problem_check.py`). It compares the
+gradients with numerical derivatives (`gradcheck.py`) and checks the rules (`rules.py`, `precision.py`). Then it checks
 gradients and precision at inputs derived from the given ones (`variants.py`). Layers also have rules for their modes
 (`modes.py`).
 """

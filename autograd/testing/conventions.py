@@ -1,10 +1,10 @@
 """Points at which several gradients are defensible, and how to tell these gradients from wrong ones.
 
-The gradient of a maximum of equal entries may go to any of them, and the derivative of a single entry says little:
-moving one of seven zeros leaves their median unchanged. But near such a point the function is smooth, with gradients
-that jump from one neighbor to the next. A gradient between the neighbors' gradients is a convention (an element of
-Clarke's generalized gradient); a gradient outside their range is wrong. Where the function itself jumps, it has no
-gradient at all.
+The gradient of a maximum of equal entries may go to any of them. A derivative with respect to a single entry says
+little: moving one of seven zeros leaves their median unchanged. Near such a point, however, the function is smooth, and
+its gradient jumps from one neighbor to the next. A gradient between the neighbors' gradients is a convention (an
+element of Clarke's generalized gradient); a gradient outside their range is wrong. Where the function itself jumps, it
+has no gradient at all.
 """
 
 from collections.abc import Sequence
@@ -63,14 +63,14 @@ class Neighborhood:
         return self.discontinuity(direction)
 
     def discontinuity(self, direction: Direction) -> str:
-        """Return that the function is discontinuous here, if it is, else ""."""
+        """Return a message if the function is discontinuous here, else ""."""
         return "the function is discontinuous here" if self.has_jump(direction) else ""
 
     def confirms(self, direction: Direction, points: Points, analytic: float, numerical: float) -> bool:
         """Return whether the numerical derivatives at two neighboring points equal `analytic`.
 
-        They must be much closer to `analytic` than to `numerical`: where the function is smooth, they equal
-        `numerical`, and a slightly wrong gradient is close to them too.
+        They must be much closer to `analytic` than to `numerical`. Otherwise a slightly wrong gradient of a smooth
+        function would pass, because the neighbors' derivatives equal `numerical` and `analytic` is close to them.
         """
         for arrays, _ in points[:2]:
             neighboring = self.numerical_slope(direction, arrays)
@@ -109,7 +109,7 @@ class Neighborhood:
 
     @cached_property
     def scattered(self) -> Points:
-        """Points in random directions, with the gradients of a degenerate matrix in many bases."""
+        """Points in random directions. Near a degenerate matrix, each has the gradient of another eigenbasis."""
         return self.with_gradients(
             [
                 [
@@ -122,10 +122,10 @@ class Neighborhood:
 
     @cached_property
     def aligned(self) -> Points:
-        """Points on the line, plane or subspace in which only entries with a gradient move.
+        """Points that differ from this point only in entries whose gradient is not 0.
 
-        The eigenvalues of a matrix of zeros have gradients like those of its neighbors in any basis. A gradient with
-        zeros belongs to neighbors with zeros in the same places, unlike random neighbors.
+        For the eigenvalues of a matrix of zeros, any eigenbasis gives a defensible gradient. A gradient with zeros is
+        that of neighbors with zeros in the same places, which random neighbors do not have.
         """
         numbers = [int((g != 0).sum()) for g in self.at_point]
         if not 0 < sum(numbers) < sum(g.size for g in self.at_point):

@@ -1,8 +1,8 @@
 """Gradients that intentionally differ from the derivative, declared with `expect=`.
 
 For example, a straight-through estimator passes the gradient through a rounding operation, whose derivative is 0, and a
-gradient reversal layer flips its sign. The declared gradient replaces the numerical derivative; all rules except
-linearity apply as usual.
+gradient reversal layer flips the sign of the gradient. The declared gradient replaces the numerical derivative; all
+rules except linearity apply as usual.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Compare the analytic and numerical derivatives of one problem along directions through its arrays.
 
-A direction is a dictionary: for some of the arrays, how far each entry moves, in units of the array's largest entry. A
-neighbor is a point at a small distance along a direction.
+A direction is a dictionary. For some of the arrays, it says how far each entry moves, in units of the array's largest
+entry. A neighbor is a point at a small distance along a direction.
 """
 
 from collections.abc import Callable
@@ -124,7 +124,7 @@ class Directions:
 
     @cached_property
     def noise(self) -> Array:
-        """The rounding error of each output, which takes 12 calls to measure."""
+        """The rounding error of each output, measured with 12 calls."""
         return noise(self.outputs(self.random_direction(10**6)), self.scale.here, self.scale.dtype)
 
     def analytic_along(self, direction: Direction) -> tuple[float, Scale]:
@@ -144,9 +144,9 @@ class Directions:
     def quick_verdict(self, direction: Direction) -> Verdict | None:
         """Return the verdict that the gradient is right along a direction if one short step shows this, else None.
 
-        The rounding error is assumed to be minimal, because more noise would widen the accepted range. The errors of
-        the outputs are added like independent ones, because the weights are random. Where the function is not smooth,
-        the result is None.
+        The rounding error is assumed to be minimal, because more noise would widen the accepted range. The weights are
+        random, so the errors of the outputs add like independent ones. Where the function is not smooth, the result is
+        None.
         """
         analytic, scale = self.analytic_along(direction)
         changed = npx.zeros_like(scale.here, dtype="bool")
@@ -203,7 +203,7 @@ class Directions:
 
     @cached_property
     def gradient_rounding(self) -> list[Array]:
-        """The change of each entry of the gradients that rounding the inputs causes."""
+        """How much rounding the inputs changes each entry of the gradients."""
         rounding = [npx.zeros_like(g, dtype="float64") for g in self.gradients]
         units = {k: EPS[self.scale.dtype] * abs(a) for k, a in enumerate(self.arrays)}
         for sign in (-2.0, 1.0, 2.0):

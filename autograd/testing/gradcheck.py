@@ -1,8 +1,8 @@
 """Compare analytic gradients with numerical derivatives, and report the wrong entries.
 
-For a function f and a fixed random c, backward gives the gradient of phi(x) = sum(c * f(x)). Along a direction d, phi
-has the derivative (gradient . d), which `numerical.py` estimates with an error bound. If there are few entries, each
-one is a separate direction; otherwise, random directions through all arrays at once reveal an error in any entry.
+For a function f and a fixed random c, backward gives the gradient of phi(x) = sum(c * f(x)). The derivative of phi
+along a direction d must be (gradient . d); `numerical.py` estimates it with an error bound. If there are few entries,
+each one is a separate direction; otherwise, random directions through all arrays at once reveal an error in any entry.
 
 At a kink of phi there is no single gradient, but a range of acceptable values. Tied entries stay tied when they are
 moved together, so phi has a derivative along that direction, and the gradient is compared with it.
@@ -54,8 +54,8 @@ def gradcheck(
         options: passed on to `function`.
 
     Raises GradientError, which shows both gradients side by side and a line of Python that reproduces the failure.
-    Raises TypeError if no input is floating-point or the function does not return a Tensor, and ValueError if the
-    function is not deterministic or returns a non-finite value, or if rtol is below what the dtype can resolve.
+    Raises TypeError if no input is floating-point or the function does not return a Tensor. Raises ValueError if the
+    function is not deterministic, if it returns a non-finite value, or if rtol is too small for the dtype.
     """
     arguments, report = Arguments(inputs, options), Report()
     name = f"gradcheck: {getattr(function, '__name__', type(function).__name__)}"

@@ -1,8 +1,8 @@
 """Hidden state: what a function remembers between calls, detected by repeating a call and restored before each one.
 
-Unkeyed random numbers (the global generators of NumPy and Python, and generators in attributes, closures and globals)
-and buffers that every call updates (running means that a layer uses at once) make a correct gradient look wrong. With
-this state restored before every call, the function is deterministic.
+Two kinds of state make a correct gradient look wrong: random numbers without a key (from the global generators of NumPy
+and Python, or from generators in attributes, closures and globals), and buffers that every call updates, such as
+running means. With this state restored before every call, the function is deterministic.
 """
 
 import copy

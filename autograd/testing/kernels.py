@@ -29,7 +29,7 @@ from npx.dispatch import compare, copy_arrays, map_arrays
 
 BLOCK_SIZES, THREADS = (1, 2, 3), (1, 2, 3)
 MAX_BLOCKS = 1000  # maximum number of blocks of an array; larger arrays get larger blocks
-MANY_ROWS, MANY_NUMBERS = 2100, 150_000  # size limits of a call that spans several usual blocks
+MANY_ROWS, MANY_NUMBERS = 2100, 150_000  # maximum size of a call that spans several blocks of the usual size
 FACTORS = 2.0**20, 2.0**-20, 0.0  # factors on the gradient of the output; powers of two are exact
 np = npx.host
 
@@ -330,7 +330,7 @@ class KernelCheck:
     def interleave(self, expected_calls: Any, order: tuple[int, int], condition: str) -> None:
         """Run two calls, then both gradients; require that every result is as expected and keeps its value."""
         calls: list[Forward] = []
-        results: list[tuple[Any, Any]] = []  # each with a copy of it
+        results: list[tuple[Any, Any]] = []  # pairs of a result and its copy
         for expected in expected_calls:
             calls.append(self.forward(self.key, copied_to_device(expected.values[:2])))
             compare(f"{self.name}, {condition}", expected.outcome.y, calls[-1].y)

@@ -2,15 +2,15 @@
 
 For outputs y(t) along a line, the central difference D(h) = (y(h) - y(-h)) / 2h has a truncation error of O(h^2) and a
 rounding error of O(noise / h). Two steps, h and h/2, give Richardson's extrapolation R = D(h/2) + (D(h/2) - D(h)) / 3,
-whose error is O(h^4), and a bound on this error: |D(h/2) - D(h)| plus the rounding error that `noise` measures. Where
-the bound is large because the function curves within a step, a step 16 times smaller is tried, up to six times.
+whose error is O(h^4). A bound on this error is |D(h/2) - D(h)| plus the rounding error that `noise` measures. Where the
+bound is large because the function curves within a step, a step 16 times smaller is tried, up to six times.
 
 An analytic derivative is `right` if it lies within the bound, `wrong` if two steps that agree with each other both
 exclude it, else `inconclusive`. At a kink (a ReLU at 0, a tie in a maximum), the left and right derivatives differ at
 every step size, and any value between them is correct. For a function that jumps, or that gets steeper with every
 smaller step, the result is inconclusive. A function such as round(x) is a staircase: it jumps between stairs, on which
-it is smooth. Derivatives are computed for each output before they are weighted and summed,
-so an output that does not change adds no rounding error, and a kink of one output does not affect the others.
+it is smooth. Derivatives are computed for each output before they are weighted and summed, so an output that does not
+change adds no rounding error, and a kink of one output does not affect the others.
 """
 
 from collections.abc import Callable
@@ -81,7 +81,7 @@ class Scale:
     """The magnitudes and tolerances with which the derivatives of one problem are compared.
 
     Attributes:
-        here: the outputs, float64.
+        here: the outputs at the point, float64.
         noise: their rounding errors.
         rtol, atol: tolerances; if atol is None, it is derived from the outputs.
         least: derivatives below this count as 0.
@@ -110,10 +110,10 @@ class Scale:
 def noise(outputs: Outputs, here: Array, dtype: str) -> Array:
     """Return the rounding error of each output, measured by fourth differences over very short steps.
 
-    The steps are a few thousand units in the last place, so short that the function itself does not matter. An output
-    that loses digits in an intermediate result (such as 1 + tiny) is a staircase: it changes less over short steps than
-    over longer ones, so the long steps measure its error. Differences across a kink at this point are proportional to
-    the step; differences on either side do not cross it.
+    The steps are a few thousand units in the last place, so short that the curvature of the function does not matter.
+    An output that loses digits in an intermediate result (such as 1 + tiny) is a staircase: it changes less over short
+    steps than over longer ones, so the long steps measure its error. Differences across a kink at this point are
+    proportional to the step; they are replaced by differences on either side.
     """
 
     def fourth_difference(units: float, first: int = -2) -> Array:
@@ -208,7 +208,7 @@ def judge(
         if contained and bound <= allowed:
             return Verdict("right", numerical, bound, numerical, numerical)
         if contained and bound <= (0.1 if refuted and refuted.is_kink else 0.01) * abs(analytic):
-            refuted = None  # the larger steps did not resolve what this step resolves
+            refuted = None  # this step resolves what the larger steps did not
         # Finer steps may disagree because they fall between two stairs.
         seen_right |= contained and bound <= WIDE * abs(analytic)
         if len(estimates) > 1:
@@ -247,9 +247,10 @@ def judge(
 def is_on_staircase(outputs: Outputs, weights: Array, analytic: float, numerical: float, here: Array) -> bool:
     """Return whether `analytic` is the derivative on one stair of a staircase, where longer steps give `numerical`.
 
-    For example, at x = 1e6 a step is longer than the stairs of round(x), so its numerical derivative is 1. Two steps of
-    a few thousand units in the last place on either side decide: outputs as steep as `numerical` change noticeably over
-    them. Near x = 1e-6, the stairs of round(1 / x) are narrower than these steps, and two shorter steps decide.
+    For example, at x = 1e6 a step is longer than the stairs of round(x), so its numerical derivative is 1. The test
+    takes two steps of a few thousand units in the last place to either side: outputs as steep as `numerical` would
+    change noticeably. The stairs of round(1 / x) near x = 1e-6 are narrower than that, so two shorter steps are tried
+    as well.
     """
 
     def is_flat(t: float) -> bool:

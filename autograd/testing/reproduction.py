@@ -62,7 +62,7 @@ def reproduction(check: str, function: Any, values: Sequence[Any], options: dict
 
 
 def unbound(*values: Any) -> Iterator[Any]:
-    """Yield values; before each `functools.partial`, also its function and the arguments bound to it."""
+    """Yield the values; precede each `functools.partial` by its function and its bound arguments."""
     for value in values:
         if isinstance(value, partial):
             yield from unbound(value.func, *value.args, *value.keywords.values())

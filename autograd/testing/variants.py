@@ -2,8 +2,8 @@
 
 Some variants change values but not shapes (signs, zeros, ties, magnitudes, offsets): in all inputs together, in each
 input separately, and in the parameters. Others change shapes (a batch of one and a large batch, long sequences, wide
-rows, squares), in every argument that shares the axis. Unless a domain is declared, a trial call shows whether the
-function accepts such an input.
+rows, squares), in every argument with the same length along the changed axis. Unless a domain is declared, a trial call
+shows whether the function accepts such an input.
 """
 
 import math

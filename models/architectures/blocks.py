@@ -53,7 +53,7 @@ class EncoderLayer(Layer):
 
 
 class DecoderLayer(Layer):
-    """Causal self-attention, cross-attention and feed-forward network. (B, T, D) -> (B, T, D), or packed (R, D).
+    """Causal self-attention, cross-attention, feed-forward network. (B, T, D) -> (B, T, D), or packed (R, D).
 
     `forward(x, memory, spec, self_cache, cross_cache)`: `spec` defines the mask of the memory and the packing of x.
     `memory` may be None if `cross_cache` holds its keys and values.
@@ -211,8 +211,8 @@ class SequenceModel(Module):
     By default, the embedding and the output projection share one matrix (paper section 3.4).
 
     Ids are NumPy integer arrays. Sequences are padded at their end with `config.pad_id`. Subclasses define `examples`,
-    the kind of data that `loss` takes ("pairs" of sequences, or "text"); `build(config)`, which creates the layers; and
-    `hidden_states(ids, state)`, which returns the last layer's output (B, T, D) for the next ids of a decoding state.
+    the kind of data that `loss` takes: "pairs" of sequences, or "text". The method `build(config)` creates the layers,
+    and `hidden_states(ids, state)` returns the last layer's output (B, T, D) for the next ids of a decoding state.
     """
 
     examples: str

@@ -53,7 +53,7 @@ class GatedConvolution(Layer):
 
 
 class AttendingConvolution(GatedConvolution):
-    """A decoder layer of ConvS2S: a causal gated convolution; the sum of its output and `embedded` attends to memory.
+    """A decoder layer of ConvS2S: a causal gated convolution, whose output plus `embedded` attends to the memory.
 
     `forward(x, memory, spec, cache, source_cache, embedded=)`: (B, T, D) -> (B, T, D), or packed (R, D). `embedded` is
     the decoder's input; the other arguments are those of `DecoderLayer`.
@@ -169,10 +169,10 @@ def take_rows(x, index):
 
 @architecture("bytenet")
 class ByteNet(EncoderDecoder):
-    """Dilated convolutions; the decoder reads the memory at its own position. `model(src_ids, tgt_ids)`: (B, T, V).
+    """Dilated convolutions; the decoder reads the memory position by position. `model(src_ids, tgt_ids)`: (B, T, V).
 
-    ByteNet has no attention. The encoder computes `expansion` times as many positions as the source has, and target
-    position t reads position t of the encoder, if it exists.
+    ByteNet has no attention. The memory has `expansion` times as many positions as the source. Target position t reads
+    position t of the memory, if it exists.
     """
 
     expansion = 1.2  # as in the paper, for English to German

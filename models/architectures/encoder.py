@@ -142,8 +142,8 @@ class Encoder(SequenceModel):
 
         Args:
             ids: (B, S).
-            labels: (B, S), one for each token, or (B, 1), one for each text, which is predicted from its first token
-                through the pooler, if there is one. Nothing is predicted where the label is padding.
+            labels: (B, S), one for each token; or (B, 1), one for each text, predicted from the first token (through
+                the pooler, if there is one). Padding marks tokens and texts without a label.
 
         Other arguments: see `Transformer.loss`.
         """

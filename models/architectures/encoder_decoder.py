@@ -98,7 +98,7 @@ class EncoderDecoder(SequenceModel):
             src_ids: (B, S).
             tgt_ids: (B, T+1), each row BOS, tokens, EOS, padding.
             label_smoothing: probability moved from the target to other classes, in [0, 1). Default 0.1.
-            smoothing_classes: the classes that receive it: "all" (default), "others", "others_without_pad".
+            smoothing_classes: the classes that receive it: "all" (default), "others" or "others_without_pad".
             loss_normalizer: divisor of the sum over target tokens. Default: the number of target tokens, without
                 padding. For a micro-batch, pass the number of target tokens of the complete update.
             rdrop: weight of R-Drop's divergence between two passes with different dropout (`training_loss`). Default 0:
@@ -229,7 +229,7 @@ class EncoderDecoder(SequenceModel):
         return [layer.new_cache(len(memory), memory.dtype) for layer in self.decoder]
 
     def new_source_caches(self, memory: Tensor) -> list[DecodingState]:
-        """Return what depends only on the memory (B, S, D), for all layers; by default one cache for each layer."""
+        """Return the caches that depend only on the memory (B, S, D): by default, one for each layer."""
         return [layer.new_source_cache(memory) for layer in self.decoder]
 
     def hidden_states(self, ids: npx.Array, state: "DecoderState") -> Tensor:
@@ -277,7 +277,7 @@ class EncoderDecoder(SequenceModel):
         Args:
             src_ids: (B, S).
             tgt_ids: decoder input ids (B, T).
-            kinds: the attentions whose weights are returned.
+            kinds: the kinds of attention whose weights to return.
         """
         layer_inputs: list[Tensor] = []
         previous_hooks = [block.hook for block in self.decoder]
@@ -336,7 +336,7 @@ class Transformer(EncoderDecoder):
         return make_final_norm(c)
 
     def new_caches(self, memory: Tensor) -> list[Any]:
-        """Return one object for all layers if `decode_step` (fast_decoder.py) supports them."""
+        """Return one cache for all layers if `decode_step` (fast_decoder.py) supports them, else one for each."""
         if is_supported(self.decoder, memory.data):
             return [PrefixCaches(self.decoder, len(memory), memory.dtype)]
         return super().new_caches(memory)

@@ -1,9 +1,8 @@
 """One step of the Transformer's decoder layers on plain arrays, for search on a CPU.
 
-It computes what the layers in `blocks.py` compute with a cache, but creates no Tensors, and the hypotheses of a
-sentence share one cache, to which each step adds a column for each of them. So the queries of a sentence read the same
-keys in one matmul, and nothing is copied when the search reorders the hypotheses: a mask says which columns belong to
-the prefix of each.
+It gives the results of the layers in `blocks.py` with a cache but creates no Tensors. The hypotheses of a sentence
+share one cache, and each step adds one column per hypothesis, so all queries of a sentence read the same keys in one
+matmul. A mask says which columns belong to the prefix of which hypothesis, so reordering the hypotheses copies nothing.
 """
 
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from models.layers.feed_forward import FeedForward
 from models.layers.norm import LayerNorm, Norm, Residual
 from npx import host
 
-MAX_SHARED_ROWS = 16  # a row reads the columns of all rows in its group, so more rows have a cache each
+MAX_SHARED_ROWS = 16  # maximum rows per group: a row reads the columns of its whole group
 
 
 def is_supported(layers: list[Any], memory: npx.Array) -> bool:
@@ -56,7 +55,7 @@ class PrefixCaches(DecodingState):
         self.is_visible = host.zeros((n_rows, 1, 0), bool)
 
     def add_columns(self) -> npx.Array | None:
-        """Add a column for each row. Return the bias (n, 1, rows_each, n_columns) that masks the columns of others.
+        """Add a column for each row. Return the bias (n, 1, rows_each, n_columns) that masks the columns of other rows.
 
         Returns None if every row sees all columns.
         """
@@ -74,7 +73,7 @@ class PrefixCaches(DecodingState):
         return host.where(self.is_visible, 0, -host.inf).astype(self.keys[0].dtype)[:, None]
 
     def drop_hidden_columns(self) -> None:
-        """Remove columns that no row of their group sees, so that every group has as many as the largest needs."""
+        """Remove columns that no row of their group sees; all groups keep as many as the largest one needs."""
         is_used = self.is_visible.any(axis=1)  # (n, n_columns)
         if is_used.all():
             return
@@ -112,7 +111,7 @@ class PrefixCaches(DecodingState):
 
 
 def decode_step(layers: list[DecoderLayer], x: npx.Array, caches: PrefixCaches, source: Any) -> npx.Array:
-    """Return the output (R, D) of the layers for a new position x (R, D) of each row, and add it to the caches.
+    """Return the output (R, D) of the layers for a new position x (R, D) of each row, and append its keys and values.
 
     Args:
         source: the SourceState of the rows.

@@ -22,8 +22,9 @@ class Attention(Module):
         dropout: rate on the attention weights. Default 0.
         rotary_base: rotate queries and keys by their positions, with this base. Default None: no rotation.
         gain: the gain of the Xavier initialization of W^Q, W^K and W^V. Default 1.
-        n_kv_heads: number of key and value heads, a divisor of H, each shared by H / n_kv_heads query heads:
-            grouped-query attention (Ainslie et al., 2023), multi-query attention with 1 (Shazeer, 2019). Default: H.
+        n_kv_heads: number of key and value heads, a divisor of H; H / n_kv_heads query heads share each of them. This
+            is grouped-query attention (Ainslie et al., 2023) or, with 1, multi-query attention (Shazeer, 2019).
+            Default: H.
         qk_norm: name in NORMS of a norm of each head's queries and keys (Dehghani et al., "ViT-22B", 2023). Default
             None: no norm.
         eps: epsilon of that norm. Default 1e-6.
@@ -188,7 +189,7 @@ class CrossAttention(Attention):
             y = self.attend(self.split_queries(q), *self.split_keys_values(self.key_value(memory)), **options)
         elif cache is None:
             kv = self.key_value(memory)  # (B, S, n_kv_heads (d_k + d_v))
-            # saved keys and values of N layers would take 2 N times as much as `memory`
+            # saving the keys and values of N layers would take 2 N times as much space as `memory`
             recompute = q.recompute, kv.recompute
             sizes = self.n_heads, self.d_k
             y = neural.cross_attention(q, kv, *sizes, **options, recompute=recompute, kv_heads=self.n_kv_heads)

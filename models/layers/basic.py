@@ -11,11 +11,11 @@ class Linear(Module):
 
     Args:
         n_in: width of the input.
-        n_out: width of the output. Several widths give merged maps, which are initialized separately.
+        n_out: width of the output. Several widths give merged matrices, which are initialized separately.
         bias: whether to add b, initially 0. Default True.
         activation: "" (default) or "relu".
         gain: factor on the initialization of W, Xavier uniform unless within `models.init.scheme`; one number, or one
-            for each of the merged maps. Default 1.
+            for each of the merged matrices. Default 1.
     """
 
     def __init__(
@@ -35,13 +35,13 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """Rows of a table, by default times sqrt(D) (paper section 3.4). ids (...) -> (..., D).
+    """Rows of a table, by default multiplied by sqrt(D) (paper section 3.4). ids (...) -> (..., D).
 
     Args:
         rows: number V of rows.
         d_model: width D.
         pad_id: the row that is initially zero, with `init` "normal". Default 0.
-        init: "normal" (default), N(0, D^-0.5), or "xavier", Xavier uniform over (V, D).
+        init: "normal" (default), with standard deviation D^-0.5, or "xavier", Xavier uniform over (V, D).
         scaled: whether to multiply by sqrt(D). Default True.
 
     `forward(ids, added, drop)` also adds the array `added`, if given, and applies dropout `drop`.

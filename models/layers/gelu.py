@@ -12,7 +12,7 @@ SCALE, CUBIC = (2 / math.pi) ** 0.5, 0.044715
 
 @differentiable
 def gelu(x):
-    """x p with p = (1 + tanh u) / 2, which approximates Phi(x), and u = sqrt(2/pi) (x + 0.044715 x^3)."""
+    """Return x p, where p = (1 + tanh u) / 2 approximates Phi(x), and u = sqrt(2/pi) (x + 0.044715 x^3)."""
     y, p = npx.elementwise(gelu_values, x, outputs=2, in_place=True)
     return y, lambda g: (npx.elementwise(gelu_grad, g, x, p, in_place=True),)
 

@@ -24,7 +24,7 @@ SHORT_SERIES = SERIES[:11]  # enough for float32
 
 @differentiable
 def gelu_erf(x):
-    """x p with p = Phi(x), the Gaussian CDF; dy/dx = p + x phi(x)."""
+    """Return y = x p with p = Phi(x), the Gaussian CDF; dy/dx = p + x phi(x)."""
     y, p = npx.elementwise(lambda x: (x * (p := gaussian_cdf(x)), p), x, outputs=2)
     return y, lambda g: (npx.elementwise(gelu_erf_grad, g, x, p),)
 

@@ -97,5 +97,5 @@ class Residual(Module):
     def skip_randomly(self, y: Tensor) -> Tensor:
         """Multiply the output of f by 0 or 1 / (1 - rate), at random, in training mode."""
         drop = self.skip.draw()
-        # a factor instead of a branch: a CUDA graph then makes a new decision in each step
+        # a factor instead of a branch, so that a CUDA graph makes a new decision in each step
         return y * npx.dropout(npx.ones(1, y.dtype), drop)[0] if drop else y

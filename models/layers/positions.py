@@ -76,7 +76,7 @@ def sinusoids(
 
 @differentiable
 def add_constant(x, constant):
-    """x + constant, without computing a gradient for the constant."""
+    """Return x + constant, without computing a gradient for the constant."""
     return x + constant, lambda g: (g,)
 
 

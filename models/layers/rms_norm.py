@@ -11,7 +11,7 @@ from npx.kernels.layer_norm import check_rows
 
 @differentiable
 def rms_norm(x, gain, eps=1e-6):
-    """gain * x / sqrt(mean(x^2) + eps) over the last axis. x (..., D); gain (D,).
+    """Return gain * x / sqrt(mean(x^2) + eps) over the last axis. x (..., D); gain (D,).
 
     With z = x / rms and h = g gain: gx = (h - z mean(h z)) / rms, and the gradient of the gain is the sum of g z.
     """

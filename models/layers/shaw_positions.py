@@ -12,10 +12,10 @@ from models.registry import POSITIONS
 
 @differentiable
 def relative_scores(q, table, n_keys, packing=None):
-    """z[b, h, t, s] = q[b, t, h] . table[clip(s - t, -k, k) + k] / sqrt(d_k), without S vectors per query in memory.
+    """Return z with z[b, h, t, s] = q[b, t, h] . table[clip(s - t, -k, k) + k] / sqrt(d_k).
 
-    q (B, T, H, d_k), or (R, H, d_k) with its packing; table (2k + 1, d_k); result (B, H, T, S) with S = n_keys. The
-    last query is at the position of the last key.
+    q (B, T, H, d_k), or (R, H, d_k) with its packing; table (2k + 1, d_k); z (B, H, T, S) with S = n_keys. The last
+    query is at the position of the last key. No array with S vectors per query is created.
     """
     k, scale, offsets = len(table) // 2, q.shape[-1] ** -0.5, distances(q, n_keys, packing)  # (T, S)
     by_offset = npx.pad_packed(q, packing).swapaxes(1, 2) @ table.swapaxes(0, 1) * scale  # (B, H, T, 2k + 1)
@@ -27,7 +27,7 @@ def relative_scores(q, table, n_keys, packing=None):
         keys = npx.arange(-k, k + 1) - offsets[:, :1]  # (T, 2k + 1), the key at each offset
         is_key = (keys >= 0) & (keys < n_keys)
         g_offset = g[:, :, npx.arange(n_queries)[:, None], npx.where(is_key, keys, 0)] * is_key.astype(g.dtype)
-        g_offset[..., 0] = (g * (offsets <= -k).astype(g.dtype)).sum(axis=-1)  # the two ends serve many keys
+        g_offset[..., 0] = (g * (offsets <= -k).astype(g.dtype)).sum(axis=-1)  # the two end offsets cover many keys
         g_offset[..., -1] = (g * (offsets >= k).astype(g.dtype)).sum(axis=-1)
         g_offset = g_offset * scale
         x = npx.pad_packed(q, packing).swapaxes(1, 2)  # (B, H, T, d_k)

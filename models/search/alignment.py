@@ -8,10 +8,10 @@ from npx import host
 
 
 def align(model: Any, src_ids: Any, outputs: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return, for each token of each output, the position of the source token that it is aligned to.
+    """Return the position of the aligned source token for each token of each output.
 
-    A token is aligned to the source token, EOS excluded, with the greatest cross-attention weight in the step that
-    predicts it, averaged over the heads of the last layer.
+    A token is aligned to the source token, other than EOS, that has the greatest cross-attention weight in the step
+    that predicts the token. Weights are averaged over the heads of the last layer.
 
     Args:
         model: a Transformer, or an Ensemble of them, whose attention weights are averaged.

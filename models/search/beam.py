@@ -92,7 +92,7 @@ def beam_search(
         finish_in_beam: with `full_beam`, rank only hypotheses that end among the `beam` most probable continuations, as
             fairseq, transformers and CTranslate2 do. Default False.
         stop_at_beam: with `full_beam`, stop a sentence when `beam` hypotheses have finished, as fairseq, CTranslate2
-            and transformers (early_stopping=True) do; a better one that would finish later is missed. Default False.
+            and transformers (early_stopping=True) do; this misses a better one that would finish later. Default False.
         observe: called with each step; may raise to end the search. Default None.
 
     Each step keeps the `beam` most probable continuations of a sentence. Continuations that end in EOS are ranked by
@@ -107,7 +107,7 @@ def beam_search(
     if not len(src_ids):
         return []
     config, n_candidates = model.config, 2 * beam if full_beam else beam
-    # At most `beam` continuations of a row stay live. With `finish_in_beam`, EOS counts only if fewer are better.
+    # Of a row, at most `beam` continuations stay live; with `finish_in_beam`, EOS counts only among the best `beam`.
     per_row = min(n_candidates, beam + 1) if finish_in_beam else n_candidates
     best = _BestHypotheses(len(src_ids), n_best)
     # The prefix tree, one array per step: parents, tokens and their log-probabilities. The root is -1.

@@ -20,8 +20,8 @@ def forced_log_probabilities(model: Any, src_ids: Any, outputs: Sequence[Sequenc
         src_ids: (B, S), each row tokens, EOS, padding.
         outputs: B lists of ids without BOS and EOS.
 
-    A search hypothesis with these tokens has the same values. Raises ValueError for invalid ids and for sequences that
-    are too long.
+    A search that finds the same tokens gives them the same log-probabilities. Raises ValueError for invalid ids and for
+    sequences that are too long.
     """
     config = model.config
     lengths = host.array([len(output) + 1 for output in outputs], host.int64)  # (B,) EOS included

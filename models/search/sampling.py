@@ -23,7 +23,7 @@ def sample(
     seed: int = 0,
     window: int | None = None,
 ) -> list[list[int]]:
-    """Return `tokens` token ids after each prompt.
+    """Return `tokens` new token ids for each prompt.
 
     Args:
         model: a LanguageModel.

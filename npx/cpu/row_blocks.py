@@ -1,16 +1,16 @@
 """Row blocks: cache-sized blocks of rows, computed on all cores.
 
-NumPy evaluates a formula in several passes over memory, on one core. Computing one block of rows after another, each
-small enough for the second-level cache, makes every pass but the first cheap. NumPy releases the GIL
-during a pass, so several threads can compute different blocks. Block sizes are fixed, so no result depends on the
-number of threads: sums over rows are computed per block and added in the order of the blocks.
+NumPy evaluates a formula in several passes over memory, on one core. If all passes run over one block of rows before
+the next, and a block fits in the second-level cache, only the first pass reads from memory. NumPy releases the GIL
+during a pass, so several threads can compute different blocks. Block sizes are fixed, and sums over rows are computed
+per block and added in the order of the blocks, so no result depends on the number of threads.
 
 Once the process is configured (`tune.py`), matmuls are split into panels in the same way; otherwise each matmul is a
 single call to BLAS, which then uses its own threads.
 
-Some bugs, such as a lost tail or a sum that is reset, appear only in the second and later blocks, so finding them would
-take large test arrays. Pass every block size through `block_size`, in your own kernels too, so that `small_blocks` can
-shrink it for a test:
+Some bugs appear only when an array has several blocks: the last rows are not computed, or each block overwrites the sum
+of the previous ones. Finding them would take large test arrays. Therefore pass every block size through `block_size`,
+in your own kernels too; `small_blocks` then shrinks it for a test:
 
     step = npx.cpu.row_blocks.block_size(1024)      # 1024, unless a test shrinks it
     parts = npx.cpu.row_blocks.parallel_ranges(body, len(x), step)
@@ -33,12 +33,12 @@ from npx.cpu.workers import make_offers
 from npx.scoped import Scoped
 from npx.settings import setting
 
-# Bytes of one operand in a block. Small blocks stay in cache; large blocks are handed to threads less often.
+# Bytes of one operand in a block. Small blocks stay in cache; large blocks cause fewer hand-offs to threads.
 BLOCK_BYTES = 1 << 19
 INLINE_BYTES = 1 << 19  # below this size, waking a thread costs more time than it saves
 INLINE_FLOPS = 4_000_000  # the corresponding limit for a matmul
-SMALL_FLOPS = 256_000_000  # below this size, halves of a matmul are faster than quarters (1 to 3 ms with one thread)
-PANEL_FLOPS = 16_000_000  # a matmul of at most four times this size has fewer than four panels, but at least two
+SMALL_FLOPS = 256_000_000  # smaller matmuls (1 to 3 ms on one thread) run faster in halves than in quarters
+PANEL_FLOPS = 16_000_000  # minimum operations per panel, except in a matmul split into two panels
 PANEL_ROWS = 64, 2048  # minimum and maximum rows (or columns) of a matmul that one thread computes at a time
 
 _in_worker = Scoped(False)  # whether this thread is computing ranges
@@ -47,7 +47,7 @@ _forced_threads: int | None = None
 
 
 def block_size(size: int) -> int:
-    """Return `size`, a number of rows, columns, classes, ..., or the smaller size that `small_blocks` sets."""
+    """Return `size` (rows, columns or classes per block), or the smaller size that `small_blocks` sets."""
     return size if _forced_rows is None else _forced_rows
 
 
@@ -55,8 +55,8 @@ def block_size(size: int) -> int:
 def small_blocks(rows: int | None = 1, threads: int = 2) -> Iterator[None]:
     """Set every block size to `rows` (None: unchanged) and use `threads` threads within the `with` block.
 
-    This is for tests and applies to every thread of the process. Even the smallest arrays are split among the threads,
-    and the first ranges of the threads are interleaved (npx/testing/interleave.py).
+    For tests only: applies to every thread of the process. Even the smallest arrays are split among the threads, and
+    the first ranges of the threads are interleaved (npx/testing/interleave.py).
     """
     global _forced_rows, _forced_threads
     if min(1 if rows is None else rows, threads) < 1:
@@ -90,8 +90,8 @@ def map_blocks(body: Callable[[int, int], Any], rows: int, row_bytes: int) -> li
 def block_rows(rows: int, row_bytes: int) -> int:
     """Return the number of rows in a block of at most about BLOCK_BYTES.
 
-    Work that is large enough for several threads is split into an even number of equal blocks if it has enough rows:
-    with three blocks, one of two threads would have to compute two.
+    Work that is large enough for several threads is split into an even number of equal blocks, if it has enough rows.
+    Otherwise two threads might share three blocks, and one of them would compute two.
     """
     total = rows * row_bytes
     pairs = -(-total // (2 * BLOCK_BYTES)) if total >= INLINE_BYTES else 0
@@ -106,8 +106,8 @@ def elementwise(formula: Callable[..., Any], *arrays: Any, outputs: int = 1, in_
     array; a formula with several `outputs` returns them as a tuple. Raises ValueError if the shapes differ.
 
     Args:
-        in_place: the formula gets an array for each output as a further argument and writes to it instead of returning
-            the values, which saves a pass over each output.
+        in_place: the formula takes one more array per output and writes the values there instead of returning them,
+            which saves a pass over each output.
     """
     x = arrays[0]
     if mismatches := [a.shape for a in arrays if a.shape != x.shape]:
@@ -135,7 +135,7 @@ def elementwise(formula: Callable[..., Any], *arrays: Any, outputs: int = 1, in_
                 if y is not value:
                     y[...] = value
 
-        # in place, a block needs less memory, and fewer, longer calls to NumPy wait less for the interpreter lock
+        # In place, a block needs less memory and may be larger; fewer, longer NumPy calls wait less for the GIL.
         map_blocks(body, shape[0], results[0][:1].nbytes // (2 if in_place else 1))
         results = [y.reshape(x.shape) for y in results]
     return tuple(results) if outputs > 1 else results[0]
@@ -190,8 +190,7 @@ def parallel_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: 
 def panel_size(n: int, panels: int = 4) -> int:
     """Return how many of the n rows (or columns) of a matmul one thread computes at a time.
 
-    This is a quarter of n, or another fraction given by `panels`, within the bounds PANEL_ROWS, or n in a process that
-    has not been configured.
+    In a configured process this is n / panels, limited to the range PANEL_ROWS; otherwise it is n.
     """
     smallest, largest = PANEL_ROWS
     return block_size(min(max(-(-n // panels), smallest), largest) if is_configured() else max(1, n))
@@ -200,7 +199,7 @@ def panel_size(n: int, panels: int = 4) -> int:
 def panel_count(flops: int) -> int:
     """Return the number of panels of a matmul: one for a matmul that one thread computes, otherwise two to four.
 
-    Each panel packs the other matrix again. The count depends only on the size, so no result depends on the threads.
+    BLAS packs the other matrix again for each panel. The count depends only on the size, not on the number of threads.
     """
     return 1 if flops < INLINE_FLOPS else min(max(2, flops // PANEL_FLOPS), 4)
 

@@ -23,7 +23,7 @@ os.register_at_fork(after_in_child=_forget_workers)
 
 
 class Offer:
-    """A function offered to a worker, the context of the caller, in which it runs, and the error that it raised."""
+    """A function offered to a worker, the caller's context to run it in, and the error that it raised."""
 
     def __init__(self, worker: "Worker", function: Callable[[], object]) -> None:
         self.worker, self.function, self.context = worker, function, copy_context()
@@ -56,7 +56,7 @@ class Worker:
         Thread(target=self.serve, name="npx", daemon=True).start()
 
     def serve(self) -> None:
-        """Accept offers."""
+        """Run offers, one after another, until the process ends."""
         while True:
             self.offered.acquire()
             offer, self.offer = self.offer, None
@@ -71,7 +71,7 @@ class Worker:
 
 
 def make_offers(function: Callable[[], object], n: int) -> list[Offer]:
-    """Offer the function to n workers, or to fewer while other callers use them; the process starts at most n."""
+    """Offer the function to n idle workers, or to fewer if others are busy and the process already has n workers."""
     offers: list[Offer] = []
     while len(offers) < n:
         try:

@@ -13,7 +13,7 @@ from npx.settings import setting
 def matmul(
     a: Array, b: Array, out: Array | None = None, add: bool = False, bias: Array | None = None, relu: bool = False
 ) -> Array:
-    """Return a b (M, N) for a (M, K) and b (K, N) of one dtype, written to `out`, or added to it if `add`.
+    """Return a @ b (M, N) for a (M, K) and b (K, N) of the same dtype, written to `out`, or added to it if `add`.
 
     Sums accumulate in float32 (float64 for float64) and are rounded once to the dtype of `out`, which is the dtype of a
     and b or float32. The rows or the columns of a, b and out may be strided: cuBLAS reads transposed matrices and

@@ -118,10 +118,11 @@ class Cublas:
         self.call("cublasGemmEx", self.handle, *args)
 
     def matmul(self, *args: int, bias: int = 0, relu: bool = False) -> None:
-        """Compute with cuBLASLt the matmul that cublasGemmEx's arguments describe, add `bias`, apply ReLU, round once.
+        """Compute a matmul with cuBLASLt, add `bias` and apply ReLU if `relu`, with one rounding at the end.
 
         Args:
-            bias: an address, or 0 for none.
+            args: the arguments of cublasGemmEx after the handle.
+            bias: an address, or 0 for no bias.
         """
         gemm = GemmArguments(*args)
         alignments = tuple(min(16, address & -address) for address in (gemm.a, gemm.b, gemm.c, bias))

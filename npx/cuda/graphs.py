@@ -5,7 +5,7 @@
 
 The Python function runs only once, while the graph is captured, and the GPU computes nothing during the capture. Each
 call to the graph then repeats the same kernels with the same arguments. The function must therefore not wait for a
-value, it may read host data only through its inputs, and all existing arrays that it reads or writes must keep their
+value, and it may read host data only through its inputs. All existing arrays that it reads or writes must keep their
 addresses. Call the function once without a graph first, so that kernels are compiled, tables uploaded and libraries
 initialized.
 """
@@ -26,11 +26,11 @@ ALIGNMENT = 256  # bytes, as for every CUDA allocation
 
 @functools.cache
 def pool(cupy: Any) -> Any:
-    """Return the memory pool for arrays created by graphs, which write to this memory even after the arrays are freed.
+    """Return the memory pool for arrays created by graphs. It never frees memory.
 
-    All graphs share the pool, because they run one after another. When memory is short, CuPy's default pool frees
-    unused blocks, which graphs would still write to, so this pool never frees memory. NPX_GPU_MEMORY limits the total
-    of both pools.
+    A graph writes to the memory of its arrays even after they are deleted, so the pool must not return such blocks to
+    the driver, as CuPy's default pool does when memory is short. All graphs share the pool, because they run one after
+    another. NPX_GPU_MEMORY limits the total of both pools.
     """
     default_pool, blocks, n_bytes = cupy.get_default_memory_pool(), [], 0
     limit = default_pool.get_limit()  # 0 means no limit
@@ -58,9 +58,9 @@ def capture_stream(cupy: Any) -> Any:
 class Graph:
     """The kernels of a function as a CUDA graph.
 
-    A call returns the arrays that the function returned, the same ones each time; their values remain valid until
-    another graph runs. Creating the first graph switches all matmuls to our own cuBLAS handle. Raises RuntimeError (the
-    base of CuPy's errors) or MemoryError if the function cannot be captured; in that case nothing has been computed.
+    Every call returns the same arrays, those that the function returned. Their values are valid until another graph
+    runs. Creating the first graph switches all matmuls to our own cuBLAS handle. Raises RuntimeError (the base of
+    CuPy's errors) or MemoryError if the function cannot be captured; in that case nothing has been computed.
     """
 
     def __init__(self, function: Callable[..., Any], inputs: Sequence[np.ndarray]) -> None:

@@ -8,14 +8,14 @@ do nothing and which never imports mpi4py. `join()` switches to the world of all
     world.all_reduce(flat)()        # replaces every rank's flat array with the sum over the ranks
     world.gather(value)             # returns every rank's value, in the order of the ranks, on every rank
 
-An all-reduce has two phases, in which MPI only transfers data: a reduce-scatter, in which rank r receives part r of the
-array from every rank and adds up these parts in rank order, and an all-gather of the sums. The result is therefore
-bitwise identical on every rank and in every run, whatever route the messages take. Each rank sends 2 (k - 1) / k of the
-array, which is optimal for k ranks; `bytes_sent` counts these bytes.
+An all-reduce has two phases. In the reduce-scatter, rank r receives part r of the array from every rank and adds these
+parts in rank order; the all-gather then distributes the sums. MPI only transfers data, so the result is bitwise
+identical on every rank and in every run, whatever route the messages take. Each rank sends 2 (k - 1) / k of the array,
+which is optimal for k ranks; `bytes_sent` counts these bytes.
 
-Only one thread calls MPI (`CommThread`), and it never blocks in MPI: it polls requests and sleeps in between, so a
-waiting rank leaves its core to other processes, can handle signals and knows how long it has waited. Every rank
-monitors the next one (`Heartbeat`), so no rank waits forever for a rank that is dead, stopped or stuck.
+Only one thread calls MPI (`CommThread`), and it never blocks in MPI: it polls requests and sleeps in between. A waiting
+rank thus leaves its core to other processes, can handle signals and knows how long it has waited. Every rank monitors
+the next one (`Heartbeat`), so no rank waits forever for a rank that is dead, stopped or stuck.
 """
 
 from npx.distributed.launcher import join, rank_and_size, world

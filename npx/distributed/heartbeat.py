@@ -1,7 +1,9 @@
 """Detection of ranks that are dead, stopped or stuck."""
 
 import os
+import select
 import socket
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,16 +16,18 @@ class Heartbeat:
     """Monitors the next rank, so that every rank is monitored by one other rank.
 
     Each rank sends a heartbeat every BEAT seconds with the number of collectives it has started. This rank logs one
-    line and ends all ranks if the next rank sends no heartbeat for `timeout` seconds, if its process has ended
-    (known only on the same host), or if this rank has waited longer than `world.timeout` in a collective that the next
-    rank has not started.
+    line and ends all ranks in three cases: the next rank sends no heartbeat for `timeout` seconds; its process has
+    ended (detected only on the same host); or this rank has waited longer than `world.timeout` in a collective that the
+    next rank has not started.
     """
 
     def __init__(self, world: Any, peer: tuple[str, str, int], timeout: float, now: float) -> None:
         self.world, self.timeout = world, timeout
         self.peer, host, pid = peer  # name, host and process ID of the next rank
-        self.pid = pid if host == socket.gethostname() else None
-        self.exit_fds = _exit_fds(pid) if self.pid is not None else []  # become readable when that process ends
+        self.exit_fds: list[int] = []  # a descriptor that becomes readable when that process ends, if it is known
+        if host == socket.gethostname():
+            with suppress(AttributeError, OSError):  # a system without pidfds
+                self.exit_fds.append(os.pidfd_open(pid))
         self.target = (world.rank - 1) % world.size
         self.enabled = True  # False once the ranks are shutting down
         self.last_received = self.last_check = now
@@ -50,41 +54,18 @@ class Heartbeat:
                 self.last_received, self.peer_collectives = now, int(message[0])
         if self.enabled and (failure := self._failure(now - self.last_received, now)):
             self.enabled = False
-            self.world.log(failure, self.peer)
+            self.world.log(f"{failure}; the run ends; try --resume", self.peer)
             self.world.end_all(1)
 
     def _failure(self, silence: float, now: float) -> str:
         """Return a description of the next rank's failure, or "" if it has not failed."""
         comm_thread, timeout = self.world.comm_thread, self.world.timeout
-        if self.pid is not None and _has_ended(self.pid):
-            return "its process has ended (killed or out of memory); the run ends; try --resume"
+        if select.select(self.exit_fds, [], [], 0)[0]:
+            return "its process has ended (killed or out of memory)"
         if silence > self.timeout:
-            return f"no heartbeat for {silence:.0f} s (train.rank_timeout); the run ends; try --resume"
-        since = comm_thread.waiting_since
-        if since is None or timeout is None or now - since <= timeout:
-            return ""
-        if silence < 2 * BEAT and self.peer_collectives < comm_thread.n_collectives:
-            return (
-                f"it has kept another rank waiting for {now - since:.0f} s (train.rank_timeout); the run ends; "
-                "try --resume"
-            )
+            return f"no heartbeat for {silence:.0f} s (train.rank_timeout)"
+        waited = now - (comm_thread.waiting_since or now)
+        is_behind = silence < 2 * BEAT and self.peer_collectives < comm_thread.n_collectives
+        if timeout is not None and waited > timeout and is_behind:
+            return f"it has kept another rank waiting for {waited:.0f} s (train.rank_timeout)"
         return ""
-
-
-def _exit_fds(pid: int) -> list[int]:
-    """Return a list with a pidfd, which becomes readable when the process ends; empty if pidfds are unavailable."""
-    try:
-        return [os.pidfd_open(pid)]
-    except (AttributeError, OSError):
-        return []
-
-
-def _has_ended(pid: int) -> bool:
-    """Return whether the process with this ID no longer exists or is a zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
-    except FileNotFoundError:
-        return os.path.isdir("/proc/self")
-    except (OSError, IndexError):
-        return False

@@ -23,8 +23,8 @@ for number in [signal.SIGTERM] * 10 + [signal.SIGKILL]:  # mpirun ends at once w
 """
 
 
-def end_launcher(grace_period: int = GRACE_PERIOD) -> None:
-    """Start a process that ends this rank's launcher unless the launcher exits within `grace_period` seconds.
+def end_launcher() -> None:
+    """Start a process that ends this rank's launcher unless the launcher exits within GRACE_PERIOD seconds.
 
     Does nothing for an unknown launcher, or on a system without pidfds.
     """
@@ -32,7 +32,7 @@ def end_launcher(grace_period: int = GRACE_PERIOD) -> None:
         if pid := _launcher_pid():
             pidfd = os.pidfd_open(pid)
             streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-            command = [sys.executable, "-S", "-c", KILLER, str(pidfd), str(grace_period)]
+            command = [sys.executable, "-S", "-c", KILLER, str(pidfd), str(GRACE_PERIOD)]
             subprocess.Popen(command, pass_fds=[pidfd], start_new_session=True, **streams)  # type: ignore[call-overload]
 
 

@@ -1,9 +1,9 @@
 """Collectives between GPUs through NCCL, with one GPU per rank.
 
-As in `mpi_world.py`, the library only transfers data: every rank sends each of the others its part and adds the parts
-that it receives in rank order. The bits of a sum therefore do not depend on NCCL's choice of algorithm, parts may have
-any size, and dtypes that NCCL does not know are sent as bytes. Everything runs on a separate stream, concurrently with
-the backward pass, and the host never waits for it.
+As in `mpi_world.py`, the library only transfers data. Every rank sends each other rank its part of the array and adds
+the received parts in rank order, so the bits of a sum do not depend on NCCL's choice of algorithm. Parts may have any
+size, and dtypes that NCCL does not know are sent as bytes. Everything runs on a separate stream, concurrently with the
+backward pass, and the host never waits for it.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ class NcclCollectives:
         self.cupy, self.nccl, self.world = cupy, nccl, world
         self.communicator = nccl.NcclCommunicator(world.size, unique_id, world.rank)
         self.stream = cupy.cuda.Stream(non_blocking=True)
-        self._waits: list[tuple[Any, Any]] = []  # pairs of events: a stream began to wait, and the collective ended
+        self._waits: list[tuple[Any, Any]] = []  # pairs of events: start of a stream's wait, end of the collective
         self._wait_seconds = 0.0
 
     def reduce_scatter(self, flat: array.Array, wire_dtype: Any = None) -> Wait:

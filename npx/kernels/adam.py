@@ -31,7 +31,7 @@ def adam_step(
     eps_inside: bool = False,
     scale: float = 1.0,
 ) -> AdamStep:
-    """Return the coefficients of update number `step`, which counts from 1.
+    """Return the coefficients of update number `step`, counted from 1.
 
     With c1 = 1 - beta1^t and c2 = 1 - beta2^t, multiplying numerator and denominator by sqrt(c2) turns both bias
     corrections into two scalars: lr mhat / (sqrt(vhat) + eps) = (lr sqrt(c2) / c1) m / (sqrt(v) + eps sqrt(c2)).

@@ -195,8 +195,8 @@ __device__ void store_scores(Tile<TILE>& tile, const float (&scores)[FRAGMENTS][
     }
 }
 
-// The masks and the bias of one head of one sentence (npx/kernels/attention_spec.py). Query q may attend to key k if k
-// < `keys`, k <= q + `ahead` and the bias of the pair is not -inf.
+// The masks and the bias of one head of one sentence (npx/kernels/attention_spec.py). A query q may attend to a key k
+// below `keys` if k <= q + `ahead` and the bias of the pair is not -inf.
 struct ScoreSpec {
     const float* bias;  // may be null
     i64 query_step, key_step;
@@ -295,8 +295,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(
         const int keys = kv_rows.count - first;
         const i64 position = row * n_keys + first;
         unsigned bits = allowed_bits<false>(spec, at.first, first, q_rows.count);
-        // After the barrier no thread needs the previous keys; if no bit is set, no thread needs these either. The
-        // first tile is loaded without this check, which saves a wait for memory; a short sentence has no other tile.
+        // After the barrier no thread needs the previous keys. If no bit is set, no thread needs this tile either. The
+        // first tile, the only one of a short sentence, is loaded without this check, which saves a wait for memory.
         if (first > 0 && !__syncthreads_or(bits != 0)) continue;
         load_tile(k_tile, k + first * k_position, k_position, keys, d_k);
         load_tile(v_tile, v + first * v_position, v_position, keys, d_v);
@@ -346,8 +346,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(
     store_rows<DV>(y, y_position, result, normal[0], normal[1], queries, d_v);
 }
 
-// Compute delta = sum_j g_j y_j for each row of a tile, which equals the sum of p times its gradient over the row of
-// scores, and load the log-sum-exp in base 2. Four adjacent lanes share a row.
+// Compute delta = sum_j g_j y_j for each row of a tile, and load the log-sum-exp in base 2. delta equals the sum over
+// the row of p times its gradient. Four adjacent lanes share a row.
 __device__ void load_sums(
     float* delta, float* peak, const T* g, const T* y, i64 step, const float* lse, int rows, int d) {
     for (int row = threadIdx.x / 4; row < TILE; row += THREADS / 4) {
@@ -369,8 +369,8 @@ __device__ void load_sums(
     }
 }
 
-// Compute p, the weights after dropout, and gs, the gradient of the scores q k^T / sqrt(d_k), for those of the lane's
-// scores that `bits` allows; the others get zeros. Rows are queries and columns keys or, if `transposed`, vice versa;
+// Compute the weights after dropout, p, and the gradient of the scores q k^T / sqrt(d_k), gs, for the lane's scores
+// that `bits` allows; the others get zeros. Rows are queries and columns are keys or, if `transposed`, vice versa;
 // first_query and first_key are the first of each.
 template <bool transposed>
 __device__ void weights_and_gradient(
@@ -392,17 +392,16 @@ __device__ void weights_and_gradient(
     }
 }
 
-// Store the gradients of the scores that `bits` allows, with queries as rows, in `scores`, which points to the tile's
-// first score in rows of n_keys scores.
+// Store the gradients of the scores that `bits` allows, with queries as rows. `scores` points to the tile's first
+// score; each row has n_keys scores.
 __device__ void store_allowed(float* scores, const float (&gs)[FRAGMENTS][4], unsigned bits, int n_keys) {
 #pragma unroll
     for (int i = 0; i < 4 * FRAGMENTS; i++)
         if (bits >> i & 1) scores[(i64)row_of(i) * n_keys + column_of(i)] = gs[i / 4][i % 4];
 }
 
-// Block i computes the gradient of the queries of tile i, then the gradients of the keys of tile i, for which it
-// recomputes the scores and their gradient. If one tile holds the complete sentence, they are reused through shared
-// memory instead.
+// Block i computes the gradient of the queries of tile i, then the gradients of the keys and values of tile i. For the
+// latter it recomputes the scores and their gradient, or, if one tile holds the sentence, keeps them in shared memory.
 extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
     const T* g, const T* q, const T* k, const T* v, const T* y, const float* lse, float* gscores,
     T* gq, T* gk, T* gv,

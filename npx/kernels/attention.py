@@ -39,7 +39,7 @@ Arrays = tuple[Array, ...]  # usually the gradients of queries, keys and values
 def attention(
     q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(), drop: DropoutSpec | None = None
 ) -> Output:
-    """y = dropout(p) v with p = softmax(q k^T / sqrt(d_k)) for each sentence and head.
+    """Return y = dropout(p) v with p = softmax(q k^T / sqrt(d_k)) for each sentence and head.
 
     q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); y (B, T, H, d_v). `spec` defines masks, biases and rotary
     positions (npx/kernels/attention_spec.py); packed inputs have one axis in place of B and T or S.
@@ -58,7 +58,7 @@ def attention_grad(
     g: Array, q: Array, k: Array, v: Array, p: Array, saved_dropout: SavedDropout, spec: AttentionSpec,
     out: Arrays | None = None, bias: bool = False,
 ) -> Arrays:  # fmt: skip
-    """Gradients (gq, gk, gv) of `attention`, written to the three arrays `out` if given.
+    """Return the gradients (gq, gk, gv) of `attention`, written to the three arrays `out` if given.
 
     With a = dropout(p) and p = softmax(z): gv = a^T g; ga = g v^T; gp = dropout_grad of ga; gz = softmax_grad of gp;
     gs = gz / sqrt(d_k); gq = gs k and gk = gs^T q, both rotated back. g (B, T, H, d_v). With `bias`, the result ends
@@ -176,7 +176,7 @@ def sentence_blocks(spec: AttentionSpec, batch: int, row_bytes: int) -> list[Sen
 
 
 def for_each_block(blocks: list[SentenceBlock], body: Callable[[SentenceBlock], None], p: Array) -> None:
-    """Run `body` for each block, on all cores."""
+    """Run `body` for each block: on all cores, or on one if the weights p (B, H, T, S) are small."""
     parallel_ranges(lambda i, j: body(blocks[i]), len(blocks), 1, inline=p.nbytes < INLINE_BYTES)
 
 
@@ -294,7 +294,7 @@ def attention_cuda(
 
 @attention_grad.fast("cupy", "float32", "float16", "bfloat16")
 def attention_grad_cuda(g: Array, *saved: Any, out: Arrays | None = None, bias: bool = False) -> Arrays:
-    """Launch one block per tile of positions, which computes gq of its queries, then gk and gv of its keys.
+    """Launch one block per tile of positions; it computes gq of the tile's queries, then gk and gv of its keys.
 
     The result is deterministic. For a sentence that fits in one tile, the usual case, the scores are computed once
     for all three gradients.

@@ -63,7 +63,7 @@ def score_bias(spec: AttentionSpec, q: Array, k: Array) -> Array | None:
             n_earlier: Any = lengths if spec.kv_packing else n_keys
             n_earlier = n_earlier - (spec.q_packing.counts if spec.q_packing else n_queries)  # (B,)
             last = xp.arange(n_queries)[:, None] + n_earlier[:, None, None]  # (B, T, 1)
-        elif spec.kv_packing:  # keys after a sentence's end come after its queries: already masked
+        elif spec.kv_packing:  # already masked: keys after a sentence's end come after all its queries
             lengths = None
         allowed = (position <= last)[:, None]  # (B or 1, 1, T, S)
     if lengths is not None:
@@ -78,7 +78,7 @@ def score_bias(spec: AttentionSpec, q: Array, k: Array) -> Array | None:
 
 
 def rotate(x: Array, positions: Any, base: float | None, inverse: bool = False, out: Array | None = None) -> Array:
-    """Rotate each vector of x (..., T, H, d) by its position; `inverse` rotates back. With base None return x itself.
+    """Rotate each vector of x (..., T, H, d) by its position; `inverse` rotates back. Without a base, return x.
 
     Args:
         positions: the positions (T,), or the first of T consecutive ones.

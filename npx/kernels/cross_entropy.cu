@@ -5,9 +5,9 @@
 #define WIDTH 8
 #define LOWEST -3.402823466e38f  // instead of -inf, so that differences stay finite
 
-// losses[row] = logsumexp(z) - on z_target - off sum z and, unless gz is null, gz = softmax(z) - q, which may overwrite
-// z; rows of both are `step` values apart. q is `off`, plus `on` at the target, and 0 at padding if `without_pad`. A
-// row whose target is padding gets zeros. The first pass computes the maximum and the sum of exponentials online.
+// losses[row] = logsumexp(z) - on z_target - off sum z and, unless gz is null, gz = softmax(z) - q. gz may be z; rows
+// of both are `step` values apart. q is `off`, plus `on` at the target, and 0 at padding if `without_pad`. A row whose
+// target is padding gets zeros. The first pass computes the maximum and the sum of exponentials online.
 extern "C" __global__ void cross_entropy(
     const T* z, const ID* targets, T* gz, float* losses, int classes, i64 step,
     float on, float off, i64 pad_id, int without_pad

@@ -198,10 +198,9 @@ def linear_cross_entropy_numpy(
         gx = softmax(z) w   - on w[targets] - off sum_k w_k          (sums over the smoothed classes)
         gw = softmax(z)^T x - on sum of x over the rows of each class - off sum_n x_n
 
-    so q is never stored. If m is the largest logit of a row within a panel, the panel's part of softmax(z) is
-    f exp(z - m) with one factor f = exp(m - logsumexp(z)) per row, which scales rows of x and gx instead of logits.
-    Right after a panel's matmul, while its logits are in cache, their maximum, their exponentials and the sum of the
-    exponentials are computed; no other pass over the logits is needed.
+    so q is never stored. If m is the largest logit of a row within a panel, that part of the row of softmax(z) is f
+    exp(z - m) with f = exp(m - logsumexp(z)). Rows of x and gx are multiplied by f instead of the logits. Maxima,
+    exponentials and their sums are computed right after a panel's matmul, while its logits are in cache.
     """
     on, off = smoothing.target_weights(len(w))
     real = np.flatnonzero(targets != smoothing.pad_id)
@@ -274,8 +273,8 @@ def gradients_in_panels(
     Each panel's result overwrites its exponentials in the buffer.
 
     Args:
-        initial: two vectors (V,) and (D,), or None. If given, gw is overwritten with the result minus their outer
-            product instead of being added to.
+        initial: None, or two vectors (V,) and (D,), whose outer product is subtracted as gw is overwritten instead of
+            added to.
     """
 
     def body(i: int, j: int) -> Array:
@@ -298,7 +297,7 @@ def gradients_in_panels(
 def cross_entropy_cuda(
     logits: Array, targets: Array, smoothing: LabelSmoothing = NO_SMOOTHING, grad: bool = True
 ) -> Output:
-    """Launch one block per row, which reads the row twice and writes it once. The loss is float32."""
+    """Launch one block per row; it reads the row twice and writes it once. The loss is float32."""
     xp = array_module(logits)
     logits = contiguous(logits)
     gz = xp.empty(logits.shape, logits.dtype) if grad else None

@@ -52,14 +52,14 @@ SavedDropout = tuple[DropoutSpec | None, Array | None]  # the values that `dropo
 
 @kernel
 def dropout(x: Array, drop: DropoutSpec | None) -> Output:
-    """y = x * keep / (1 - rate) for x of any shape, or x if `drop` is None. Saved: drop, keep (bool, x's shape)."""
+    """Return x * keep / (1 - rate) for x of any shape, or x if `drop` is None. Saved: drop, keep (bool, x's shape)."""
     keep = drop and array_module(x).asarray(drop.keep_mask(x.shape))
     return dropout_grad.reference(x, drop, keep), (drop, keep)
 
 
 @dropout.define_gradient
 def dropout_grad(g: Array, drop: DropoutSpec | None, keep: Array | None) -> Array:
-    """gx = g * keep / (1 - rate), the same linear map as in the forward pass."""
+    """Return gx = g * keep / (1 - rate), the same linear map as in the forward pass."""
     return g if drop is None else array_module(g).where(keep, g * drop.scale, 0).astype(g.dtype, copy=False)
 
 

@@ -1,7 +1,7 @@
 """LayerNorm(residual + Dropout(x)), which surrounds every sub-layer of the post-norm Transformer (section 5.4).
 
-One pass instead of three: on a CPU a block of rows stays in cache from the dropout to the normalized output; on a GPU
-each row is read and written once.
+The fused kernel makes one pass instead of three: on a CPU a block of rows stays in cache from the dropout to the
+normalized output; on a GPU each row is read and written once.
 """
 
 from npx.array import NO_TARGETS, Array, GradientTargets
@@ -14,7 +14,7 @@ from npx.kernels.dropout import DropoutSpec, dropout, dropout_grad
 def dropout_residual_norm(
     x: Array, residual: Array, gamma: Array, beta: Array, drop: DropoutSpec | None = None, eps: float = 1e-6
 ) -> Output:
-    """y = layer_norm(residual + dropout(x)).
+    """Return y = layer_norm(residual + dropout(x)).
 
     x, residual (..., D); gamma, beta (D,). Saved: what layer_norm saves; drop, keep (bool (..., D), or None).
     """
@@ -34,7 +34,7 @@ def dropout_residual_norm_grad(
     keep: Array | None,
     accumulate_into: GradientTargets = NO_TARGETS,
 ) -> tuple[Array, Array, Array, Array]:
-    """Gradients (gx, gresidual, ggamma, gbeta) of `dropout_residual_norm`.
+    """Return the gradients (gx, gresidual, ggamma, gbeta) of `dropout_residual_norm`.
 
     gresidual is the gradient of the layer norm's input, and gx is `dropout_grad` of gresidual.
 

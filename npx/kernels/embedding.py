@@ -15,10 +15,10 @@ from npx.kernels.dropout import DropoutSpec, dropout, dropout_grad, dropout_grad
 def embedding(
     table: Array, ids: Array, scale: float = 1.0, positions: Array | None = None, drop: DropoutSpec | None = None
 ) -> Output:
-    """y = dropout(scale * table[ids] + positions).
+    """Return y = dropout(scale * table[ids] + positions).
 
-    table (V, D); ids (..., T) integers in [0, V); positions (T, D) or None; y (..., T, D). Without `drop` there is no
-    dropout. Saved: ids, V, scale, drop, keep (bool, y's shape, or None).
+    table (V, D); ids (..., T) integers in [0, V); positions (T, D) or None; y (..., T, D). Saved: ids, V, scale, drop,
+    keep (bool, y's shape, or None).
     """
     y = array_module(table).take(table, ids, axis=0)  # always a new array; indexing returns a view for a single id
     if scale != 1.0:
@@ -39,7 +39,7 @@ def embedding_grad(
     keep: Array | None,
     accumulate_into: Array | None = None,
 ) -> Array:
-    """gtable (rows, D) with gtable[v] = scale * the sum of dropout's gradient over all positions where ids == v.
+    """Return gtable (rows, D): gtable[v] = scale * the sum of dropout's gradient over all positions where ids == v.
 
     g, keep (..., D); ids (...).
 

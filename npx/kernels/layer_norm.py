@@ -13,7 +13,7 @@ from npx.kernels.dropout import DropoutSpec, launch_arguments
 
 @kernel
 def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[Array, tuple[Array, ...]]:
-    """y = gamma * xhat + beta with xhat = (x - mean) * rstd and rstd = 1 / sqrt(var + eps).
+    """Return y = gamma * xhat + beta with xhat = (x - mean) * rstd and rstd = 1 / sqrt(var + eps).
 
     x (..., D); gamma, beta (D,); var is the biased variance. Saved: gamma, xhat (..., D), rstd (..., 1).
     """
@@ -30,13 +30,13 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[
 def layer_norm_grad(
     g: Array, gamma: Array, xhat: Array, rstd: Array, accumulate_into: GradientTargets = NO_TARGETS
 ) -> Any:
-    """Gradients (gx, ggamma, gbeta) of `layer_norm`. g, xhat (..., D); gamma (D,); rstd (..., 1).
+    """Return the gradients (gx, ggamma, gbeta) of `layer_norm`. g, xhat (..., D); gamma (D,); rstd (..., 1).
 
     Args:
         accumulate_into: arrays to which ggamma and gbeta are added, or None for new arrays.
 
-    With h = g * gamma: gx = rstd * (h - mean(h) - xhat * mean(h * xhat)), where the two means come from the dependence
-    of the mean and of the variance on every x_i. ggamma = sum g * xhat and gbeta = sum g over all rows.
+    With h = g * gamma: gx = rstd * (h - mean(h) - xhat * mean(h * xhat)). The two means arise because mean and variance
+    depend on every x_i. ggamma = sum g * xhat and gbeta = sum g over all rows.
     """
     xp = array_module(g)
     h = g * gamma
@@ -93,7 +93,7 @@ def column_sums(g: Array) -> Array:
 
 @layer_norm.fast("numpy", "float32", "float64")
 def layer_norm_numpy(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Output:
-    """`residual_norm_numpy` without a residual or dropout."""
+    """Call `residual_norm_numpy` without a residual or dropout."""
     return residual_norm_numpy(x, None, gamma, beta, None, eps)
 
 
@@ -154,7 +154,7 @@ def residual_norm_grad_numpy(
     keep: Array | None,
     accumulate_into: GradientTargets = NO_TARGETS,
 ) -> tuple[Array, ...]:
-    """Gradients (gx, gresidual, ggamma, gbeta) of `residual_norm_numpy`; blocks are summed in a fixed order."""
+    """Return the gradients (gx, gresidual, ggamma, gbeta) of `residual_norm_numpy`, summed in block order."""
     gresidual, d = np.empty(g.shape, g.dtype), g.shape[-1]
     gx = gresidual if keep is None else np.empty(g.shape, g.dtype)
     if not g.size:
@@ -191,7 +191,7 @@ PARTIAL_SUMS = 264  # blocks that sum the gradients of gamma and beta: two per m
 
 @layer_norm.fast("cupy", "float32", "float16", "bfloat16")
 def layer_norm_cuda(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Output:
-    """`residual_norm_cuda` without a residual or dropout."""
+    """Call `residual_norm_cuda` without a residual or dropout."""
     return residual_norm_cuda(x, None, gamma, beta, None, eps)
 
 
@@ -206,8 +206,8 @@ def residual_norm_cuda(
 ) -> Output:
     """Compute layer_norm(residual + dropout(x)); a `residual` of None counts as 0.
 
-    Each row is read and written once, by one warp or, if it is long, by several. Saved: gamma, xhat, rstd (R,), which
-    is always float32, and `drop`, from which the gradient regenerates the mask.
+    Each row is read and written once, by one warp or, if it is long, by several. Saved: gamma, xhat, rstd (R,) in
+    float32, and `drop`, from which the gradient regenerates the mask.
     """
     check_rows(x, residual)
     xp = array_module(x)
@@ -228,7 +228,7 @@ def residual_norm_grad_cuda(
     drop: DropoutSpec | None,
     accumulate_into: GradientTargets = NO_TARGETS,
 ) -> tuple[Array, ...]:
-    """Gradients (gx, gresidual, ggamma, gbeta) of `residual_norm_cuda`; without dropout gx is gresidual.
+    """Return the gradients (gx, gresidual, ggamma, gbeta) of `residual_norm_cuda`; without dropout gx is gresidual.
 
     Each block writes its sums for gamma and beta, which are then added in the order of the blocks.
     """

@@ -21,9 +21,9 @@ extern "C" __global__ void bias_relu(T* y, const T* b, int columns, int relu) {
     store<WIDTH>(y, count, v);
 }
 
-// masked = g where y > 0, else 0 (if y is null, g is used and masked not written), and, unless `partial` is null, its
-// sums over each slice of rows, partial (gridDim.y, columns). A block of 8 warps computes 256 columns of one slice: 8
-// adjacent columns per lane, with the rows distributed over the warps.
+// Write masked = g where y > 0, else 0; if y is null, masked equals g and is not written. Unless `partial` is null,
+// write the sums of masked over each slice of rows to partial (gridDim.y, columns). A block of 8 warps computes 256
+// columns of one slice: 8 adjacent columns per lane, with the rows distributed over the warps.
 extern "C" __global__ void relu_grad(
     const T* g, const T* y, T* masked, float* partial, int rows, int columns, int slice
 ) {

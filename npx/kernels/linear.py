@@ -15,9 +15,9 @@ Gradients = tuple[Array, Array, Array | None]
 
 @kernel
 def linear(x: Array, w: Array, b: Array | None = None, activation: str = "") -> Output:
-    """y = x w + b, or max(0, x w + b) if `activation` is "relu". x (R, I); w (I, O); b (O,) or None; y (R, O).
+    """Return y = x w + b, or max(0, x w + b) if `activation` is "relu".
 
-    Saved: x, w, y if there is a ReLU, and whether there is a bias.
+    x (R, I); w (I, O); b (O,) or None; y (R, O). Saved: x, w, y if there is a ReLU, and whether there is a bias.
     """
     xp = array_module(x)
     y = x @ w
@@ -31,9 +31,9 @@ def linear(x: Array, w: Array, b: Array | None = None, activation: str = "") -> 
 def linear_grad(
     g: Array, x: Array, w: Array, y: Array | None, bias: bool, accumulate_into: GradientTargets = NO_TARGETS
 ) -> Gradients:
-    """Gradients (gx, gw, gb) of `linear`; gb is None without `bias`.
+    """Return the gradients (gx, gw, gb) of `linear`; gb is None without `bias`.
 
-    The ReLU passes g where y > 0. gx = g w^T, gw = x^T g, gb = sum of g over rows. g, y (R, O); x (R, I); w (I, O).
+    With ReLU, g is first set to 0 where y = 0. gx = g w^T; gw = x^T g; gb = sum of g over rows. g, y (R, O); x (R, I).
 
     Args:
         accumulate_into: arrays to which the gradients are added, or None for new arrays.

@@ -6,7 +6,7 @@
 
 __device__ inline T sigmoid(T x) { return (1 + tanhf(x / 2)) / 2; }
 
-// `a` holds h_(t-1) w, and then the gates i, f, o, u.
+// `a` holds h_(t-1) w on entry and the gates i, f, o, u on return.
 extern "C" __global__ void lstm(const T* z, const T* c, T* a, T* new_h, T* new_c, i64 n, int size) {
     i64 k = blockIdx.x * (i64)blockDim.x + threadIdx.x;
     if (k >= n) return;
@@ -24,7 +24,7 @@ extern "C" __global__ void lstm(const T* z, const T* c, T* a, T* new_h, T* new_c
     new_h[k] = o * tanhf(state);
 }
 
-// `a` holds the gates, and then their gradients; gh = gz_(t+1) w^T; gc becomes the gradient of c_(t-1).
+// `a` holds the gates on entry and their gradients on return; gh = gz_(t+1) w^T; gc becomes the gradient of c_(t-1).
 extern "C" __global__ void lstm_grad(
     const T* g, const T* gh, const T* c, const T* new_c, T* a, T* gc, i64 n, int size
 ) {
@@ -41,7 +41,7 @@ extern "C" __global__ void lstm_grad(
     gc[k] = state * f;
 }
 
-// `a` holds h_(t-1) w, and then the gates r, s, u.
+// `a` holds h_(t-1) w on entry and the gates r, s, u on return.
 extern "C" __global__ void gru(const T* z, const T* b, const T* h, T* a, T* q, T* new_h, i64 n, int size) {
     i64 k = blockIdx.x * (i64)blockDim.x + threadIdx.x;
     if (k >= n) return;
@@ -57,8 +57,8 @@ extern "C" __global__ void gru(const T* z, const T* b, const T* h, T* a, T* q, T
     new_h[k] = s * h[k] + (1 - s) * u;
 }
 
-// `a` holds the gates, and then their gradients; gh is the gradient of h_t without g, and then the part of that of
-// h_(t-1) that does not pass through w.
+// On entry, `a` holds the gates, and gh the gradient of h_t without g. On return, `a` holds the gradients of the gates,
+// and gh the part of the gradient of h_(t-1) that does not pass through w.
 extern "C" __global__ void gru_grad(
     const T* g, const T* h, const T* q, T* a, T* ga, T* gh, i64 n, int size
 ) {

@@ -26,7 +26,7 @@ def columns(x: Any, n: int) -> list[Any]:
 def lstm(z: Array, w: Array, state: Array) -> Output:
     """Return the outputs h_t of T steps.
 
-        i, f, o = sigmoid(z_t + h_(t-1) w) and u = tanh(z_t + h_(t-1) w), each with its own columns
+        i, f, o = sigmoid(z_t + h_(t-1) w) and u = tanh(z_t + h_(t-1) w), each from its own columns of z and w
         c_t = f c_(t-1) + i u,  h_t = o tanh(c_t)
 
     z (T, B, 4 H); w (H, 4 H); state (2, B, H): h and c before the first step, overwritten with those after the last; y
@@ -50,10 +50,10 @@ def lstm(z: Array, w: Array, state: Array) -> Output:
 
 @lstm.define_gradient
 def lstm_grad(g: Array, w: Array, gates: Array, hs: Array, cs: Array) -> tuple[Array, Array]:
-    """Gradients (gz, gw) of `lstm`; the initial state is a constant.
+    """Return the gradients (gz, gw) of `lstm`; the initial state is a constant.
 
-    The gradient of h_t is g_t plus gz_(t+1) w^T, and that of c_t has a part from h_t and one from c_(t+1), f_(t+1)
-    gc_(t+1). sigmoid' = s (1 - s); tanh' = 1 - u^2.
+    The gradient of h_t is g_t + gz_(t+1) w^T. The gradient of c_t is a term through h_t plus f_(t+1) gc_(t+1). The
+    derivatives are sigmoid' = s (1 - s) and tanh' = 1 - u^2.
     """
     xp = array_module(g)
     gz, gh, gc = xp.empty_like(gates), 0, 0
@@ -71,7 +71,7 @@ def lstm_grad(g: Array, w: Array, gates: Array, hs: Array, cs: Array) -> tuple[A
 def gru(z: Array, w: Array, b: Array, state: Array) -> Output:
     """Return the outputs h_t of T steps.
 
-        r, s = sigmoid(z_t + h_(t-1) w), q = h_(t-1) w + b, u = tanh(z_t + r q), each with its own columns
+        r, s = sigmoid(z_t + h_(t-1) w), q = h_(t-1) w + b, u = tanh(z_t + r q), each from its own columns
         h_t = s h_(t-1) + (1 - s) u
 
     z (T, B, 3 H); w (H, 3 H); b (H,); state (1, B, H): h before the first step, overwritten with h after the last; y
@@ -94,10 +94,10 @@ def gru(z: Array, w: Array, b: Array, state: Array) -> Output:
 
 @gru.define_gradient
 def gru_grad(g: Array, w: Array, gates: Array, q: Array, hs: Array) -> tuple[Array, Array, Array]:
-    """Gradients (gz, gw, gb) of `gru`; the initial state is a constant.
+    """Return the gradients (gz, gw, gb) of `gru`; the initial state is a constant.
 
-    With ga, the gradient of h_(t-1) w + (0, 0, b), which differs from gz by the factor r in the columns of q, the
-    gradient of h_(t-1) is g_(t-1) + s gh_t + ga_t w^T.
+    Let ga be the gradient of h_(t-1) w + (0, 0, b); it is gz with the columns of q multiplied by r. Then the gradient
+    of h_(t-1) is g_(t-1) + s gh_t + ga_t w^T.
     """
     xp = array_module(g)
     gz, ga, gh = xp.empty_like(gates), xp.empty_like(gates), 0
@@ -263,8 +263,8 @@ def gru_grad_numpy(
     return gates, matmul(hs[:-1].reshape(-1, size).T, rows), column_sums(rows[:, 2 * size :])
 
 
-# The kernels of recurrent.cu compute one step each: `a` holds h w on entry and the gates on return, and in the gradient
-# the gates on entry and gz on return. The host runs the matmuls between the steps.
+# The kernels of recurrent.cu compute one step each. The forward kernels replace h w by the gates in their array `a`,
+# and the backward kernels replace the gates by gz. The host runs the matmuls between the steps.
 
 
 def _step(kernel: str, batch: int, size: int, *arrays: Array) -> None:
@@ -296,7 +296,7 @@ def lstm_cuda(z: Array, w: Array, state: Array) -> Output:
 
 @lstm_grad.fast("cupy", "float32")
 def lstm_grad_cuda(g: Array, w: Array, gates: Array, hs: Array, cs: Array) -> tuple[Array, Array]:
-    """Alternate a launch and a matmul for each step, from the last."""
+    """Alternate a launch and a matmul for each step, from the last to the first."""
     xp, (n, batch, size) = array_module(g), g.shape
     g, gh, gc = contiguous(g), xp.zeros(g.shape[1:], g.dtype), xp.zeros(g.shape[1:], g.dtype)
     for t in reversed(range(n)):
@@ -322,7 +322,7 @@ def gru_cuda(z: Array, w: Array, b: Array, state: Array) -> Output:
 
 @gru_grad.fast("cupy", "float32")
 def gru_grad_cuda(g: Array, w: Array, gates: Array, q: Array, hs: Array) -> tuple[Array, Array, Array]:
-    """Alternate a launch and a matmul for each step, from the last."""
+    """Alternate a launch and a matmul for each step, from the last to the first."""
     xp, (n, batch, size) = array_module(g), g.shape
     g, ga, gh = contiguous(g), xp.empty(gates.shape, g.dtype), xp.zeros(g.shape[1:], g.dtype)
     for t in reversed(range(n)):

@@ -10,7 +10,7 @@ from npx.dispatch import kernel
 
 @kernel
 def softmax(x: Array, mask: Array | None = None) -> tuple[Array, Array]:
-    """y_i = exp(x_i) / sum_j exp(x_j) over the last axis, with x = -inf where `mask` is False.
+    """Return y_i = exp(x_i) / sum_j exp(x_j) over the last axis, with x = -inf where `mask` is False.
 
     x (..., n); mask bool, broadcastable to x. A fully masked row gives zeros. Saved: y.
     """
@@ -28,7 +28,7 @@ def softmax(x: Array, mask: Array | None = None) -> tuple[Array, Array]:
 
 @softmax.define_gradient
 def softmax_grad(g: Array, y: Array) -> Array:
-    """gx_i = y_i (g_i - sum_j g_j y_j), from dy_i/dx_j = y_i (delta_ij - y_j). g, y (..., n)."""
+    """Return gx_i = y_i (g_i - sum_j g_j y_j), from dy_i/dx_j = y_i (delta_ij - y_j). g, y (..., n)."""
     xp = array_module(g)
     return y * (g - xp.sum(g * y, axis=-1, keepdims=True))
 
@@ -47,8 +47,8 @@ def softmax_in_place(x: Array) -> None:
 def softmax_in_place_without_peak(x: Array) -> bool:
     """Compute the softmax in place without subtracting each row's maximum, and return whether that succeeded.
 
-    Returns False, with x overwritten, if any row's sum is too small or too large. For short rows, finding and
-    subtracting the maximum takes longer than the exponentials, and is rarely necessary.
+    Returns False, with x overwritten, if any row's sum is too small or too large. Subtracting the maximum is rarely
+    necessary, and for short rows it takes longer than the exponentials.
     """
     with np.errstate(over="ignore"):
         np.exp(x, out=x)
@@ -94,7 +94,7 @@ def block_threads(n: int) -> int:
 
 @softmax.fast("cupy", "float32", "float16", "bfloat16")
 def softmax_cuda(x: Array, mask: Array | None = None) -> tuple[Array, Array]:
-    """Launch one block per row, which reads the mask in place, through the strides of its broadcast view."""
+    """Launch one block per row. Blocks read the mask through the strides of its broadcast view, without a copy."""
     xp = array_module(x)
     shape = x.shape if mask is None else np.broadcast_shapes(x.shape, mask.shape)
     x, n = contiguous(xp.broadcast_to(x, shape)), int(shape[-1])

@@ -33,8 +33,8 @@ def top_k_numpy(logits: Array, k: int, excluded: tuple[int, ...] = ()) -> tuple[
     """Read the logits twice: for the exponentials, and for the maxima of groups of columns.
 
     Group g of G has the columns g, g + G, g + 2 G, ... The k largest logits are in the k groups with the largest
-    maxima, or in the last columns, which belong to no group. Rows in which groups tie for place k are computed by
-    `top_k_of_rows`, because the columns of a group are not adjacent.
+    maxima, or in the last columns, which belong to no group. If several groups of a row tie for place k, the lowest
+    column need not be in the first of these groups; `top_k_of_rows` then computes the row.
     """
     (n, n_columns), size = logits.shape, block_size(GROUP_COLUMNS)
     n_groups = n_columns // size

@@ -22,7 +22,7 @@ class Turns:
 
     def __init__(self, body: Callable[[int, int], Any], threads: int) -> None:
         self.body, self.n_missing = body, threads
-        self.order: list[int] = []  # the starts of the ranges that take part; the first one has its turn
+        self.order: list[int] = []  # the starts of the interleaved ranges; the first one has the turn
         self.changed = Condition()
 
     def __call__(self, i: int, j: int) -> Any:
@@ -68,7 +68,7 @@ class Turns:
                 self.wait(i)
 
     def wait(self, i: int) -> None:
-        """Wait for the turn of range i, or until turns have ended; after a timeout, end them."""
+        """Wait for the turn of range i, or until turns have ended; after TIMEOUT seconds, end them."""
         if not self.changed.wait_for(lambda: not self.order or not self.n_missing and self.order[0] == i, TIMEOUT):
             self.order = []
             self.n_missing = 0

@@ -1,4 +1,4 @@
-"""Registers, spills and shared memory of every kernel on three generations of GPUs, compiled without a GPU.
+"""Report registers, spills and shared memory of every kernel for three generations of GPUs; no GPU is needed.
 
     python -m npx.testing.nvrtc_report [softmax.cu ...]       prints the table
 

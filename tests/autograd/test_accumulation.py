@@ -111,7 +111,7 @@ def test_random_graphs_have_equal_gradients_with_accumulating_vjps(program, grad
 
 
 def targets_of(*parents, before=()):
-    """Return what a vjp over `parents` may add to, after other uses `before` of the first parent."""
+    """Return the arrays that a vjp over `parents` may add to, after the uses `before` of the first parent."""
     seen = []
 
     @differentiable
@@ -134,7 +134,7 @@ def targets_of(*parents, before=()):
 
 
 def test_targets_are_owned_contiguous_sums():
-    """They are the grads of leaves and the owned sums of inner nodes, each at most once."""
+    """The targets are the grads of leaves and the owned sums of inner nodes, each at most once."""
     leaf = Tensor(np.ones(3), requires_grad=True)
     assert targets_of(leaf) == (None,), "no gradient yet"
     buffer = leaf.grad = np.zeros(3)
@@ -222,7 +222,7 @@ def test_which_kernels_accumulate():
 @pytest.mark.parametrize(("mode", "number_type"), MODES)
 @pytest.mark.parametrize("name", INTO)
 def test_a_kernel_adds_its_gradient_to_existing_sums(name, mode, number_type):
-    """The sums have the kernel's dtype or float32; some or all gradients have such a sum."""
+    """The existing sums have the kernel's dtype or float32; some or all gradients have one."""
     kernel, number_type = npx.KERNELS[name], dtype(number_type)
     for index, call in enumerate(edge_calls(name, number_type)):
         if call.options.get("grad") is False:
@@ -271,7 +271,7 @@ def test_a_kernel_adds_its_gradient_to_existing_sums(name, mode, number_type):
 @pytest.mark.parametrize("mode", ["fast", "reference", "emulate"])
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_gradients_in_a_flat_buffer_equal_separate_ones(mode, norm):
-    """They are equal after one backward pass and twice as large after two, even with tied weights."""
+    """Both are equal after one backward pass and twice as large after two, even with tied weights."""
     src, tgt = batch([[3, 4, 5, 4], [6]], [[7, 8], [9, 10, 3]])
     config = models.TransformerConfig(**SMALL | {"norm": norm, "dropout": 0.1, "attention_bias": True})
     gradients = []

@@ -65,7 +65,7 @@ def test_any_expression_can_be_checkpointed(expression, nested):
 
 @pytest.mark.parametrize("name", sorted(cases.LAYERS))
 def test_every_layer_is_recomputed_bit_for_bit(name):
-    """This includes dropout, if the case has it. Arguments that are not floating arrays are passed on unchanged."""
+    """Dropout masks, if any, are equal too. Arguments that are not floating arrays are passed on unchanged."""
     call = next(iter(cases.EDGES[f"layer {name}"]()))
     is_float = [getattr(x, "dtype", None) == np.float64 for x in call.inputs]
     dtype = next((p.dtype for _, p in call.layer.named_parameters()), np.float64)

@@ -170,7 +170,7 @@ def test_targets_may_be_a_list():
         (((1, 2, 1, 2), (3, 2, 1, 2), (3, 2, 1, 2)), "keys for each sentence"),
         (((2, 2, 1, 2), (3, 2, 1, 2), (3, 2, 1, 2)), "keys for each sentence"),
         (((2, 2, 1, 2), (2, 3, 1, 2), (2, 2, 1, 2)), "a value for each key"),
-        (((2, 2, 3, 2), (2, 3, 2, 2), (2, 3, 2, 2)), "a multiple of the 2 key and value heads"),
+        (((2, 2, 3, 2), (2, 3, 2, 2), (2, 3, 2, 2)), "the number of heads to be a multiple of the 2 key"),
         (((2, 2, 1, 2), (2, 3, 1, 4), (2, 3, 1, 2)), "queries and keys of the same size"),
     ],
 )

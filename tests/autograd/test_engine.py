@@ -103,7 +103,7 @@ def test_shared_inputs_and_diamonds_add_up():
 
 @given(shape=st.sampled_from([(), (1,), (3,), (2, 2)]), weights=st.lists(st.integers(1, 9), min_size=1, max_size=6))
 def test_any_number_of_uses_of_an_inner_value_add_up(shape, weights):
-    """Shape () matters: NumPy returns 0-d sums as scalars, which `+=` does not change in place."""
+    """Shape () is a special case: NumPy returns 0-d sums as scalars, which `+=` does not change in place."""
     a = Tensor(np.ones(shape), requires_grad=True)
     inner = a * 1.0
     total = inner * weights[0]

@@ -39,7 +39,7 @@ class Draw:
         return x if self.any(st.booleans()) else np.asarray(x, order="F")
 
     def mask(self, *shape):
-        """True at the last position of every row, because the composition needs one."""
+        """Draw a mask that is True at the end of every row, because the composition needs an allowed position."""
         mask = self.rng.random(shape) < 0.6
         mask[..., -1:] = True
         return mask
@@ -87,7 +87,7 @@ def embedding(d):
 
 
 def spec(d, b, h, t, s, d_k):
-    """A spec that leaves every query at least one key, as the composition needs."""
+    """Draw a spec that leaves every query at least one key, because the composition needs one."""
     bias = npx.mask_bias(d.any(st.sampled_from([None, d.mask(b, 1, 1, s), d.mask(b, h, t, s)])))
     if d.any(st.booleans()):
         bias = d.values(h, t, s) if bias is None else bias + d.values(h, t, s)
@@ -187,7 +187,7 @@ def test_fully_masked_rows_give_zeros_and_no_gradient(dtype):
 @pytest.mark.parametrize("operation", [neural.softmax, neural.composed_softmax])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_masked_values_have_no_influence(operation, dtype):
-    """However large a masked value is, it changes nothing and gets no gradient."""
+    """A masked value, however large, changes nothing and gets no gradient."""
     x = np.array([[1.0, 2.0, np.finfo(dtype).max]], dtype)
     t = Tensor(x, requires_grad=True)
     y = operation(t, np.array([[True, True, False]]))

@@ -197,7 +197,7 @@ def draw_case(name, data):
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
 def test_value_equals_numpy_and_inputs_are_not_modified(name, data):
-    """In float64 and float32; the incoming gradient is not modified either."""
+    """Check this in float64 and float32; the incoming gradient must not be modified either."""
     case = draw_case(name, data)
     for dtype in ("float64", "float32") if name != "astype" else ("float64",):
         arrays = [np.asarray(a if a.dtype == bool else a.astype(dtype)) for a in case.arrays]

@@ -27,7 +27,7 @@ from tests.cases.special import SPECIAL
 KERNEL_CASES: dict[str, Callable[["Draw"], Call]] = {}
 KEY = npx.Key(2**40 + 3, 7, 5)
 ROWS = (5, 1), (3, 31), (2, 9, 33), (17, 64), (0, 5), (2, 513)  # shapes
-LONG = (2, 1025)  # compiles another variant of kernels that hold rows in registers; in float32 only
+LONG = (2, 1025)  # needs another variant of the kernels that hold rows in registers; float32 only
 
 
 def kernel_case(function):

@@ -1,6 +1,6 @@
 """A strict fake of CuPy: its arrays wrap NumPy arrays and reject whatever a GPU array rejects.
 
-In the spirit of array_api_strict, code that works here is explicit about the device of its arrays. The fake rejects
+Like array_api_strict, it accepts only code that is explicit, here about the device of each array. The fake rejects
 operations between a device array and a NumPy array, NumPy functions that CuPy lacks, and every conversion except `get`.
 It records operations that make the host wait for the device (get, item, float, bool, iteration, a boolean index,
 unique, nonzero).

@@ -7,7 +7,7 @@
     python -m tests.gpu_check --count                    the calls of a base training step, counted without a GPU
 
 Speed comes first (memory, launches, matmuls, training steps by kernel, PyTorch for comparison), then correctness (a
-step and a short training compared with the CPU, a complete run, the test suites, parity with PyTorch), then
+step and a short training run compared with the CPU, a complete run, the test suites, parity with PyTorch), then
 compute-sanitizer. Needs CuPy and NumPy; parts that need torch, pytest or compute-sanitizer are skipped where those are
 missing. Exit status: 0 nothing failed, 1 a part failed or timed out, 2 no GPU.
 """

@@ -28,7 +28,7 @@ class Sizes:
         steps: consecutive training steps per measurement.
         window: kernels that get events in one step (benchmarks/launches.py).
         rounds: number of times that a step is profiled.
-        updates: steps of the short training.
+        updates: steps of the short training run.
         model, rows: the configuration and the number of sentences of the tested step.
         precisions: precisions that are compared with and without CUDA graphs.
         torch_device: where PyTorch runs.

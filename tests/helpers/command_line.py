@@ -1,4 +1,4 @@
-"""Short trainings by the command line, for tests: text, options, a finished run, and its failures."""
+"""Short training runs from the command line, for tests: text, options, a finished run, and failures."""
 
 import os
 import subprocess

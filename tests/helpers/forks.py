@@ -1,4 +1,4 @@
-"""Programs in a fork of the test process, which start in milliseconds and have their own streams and signals.
+"""Run programs in forks of the test process: they start in milliseconds and have their own streams and signals.
 
 status, out, err = ran(lambda: main(["info", "base"]), closed=(0,))
 fork = Fork(lambda: train(config, out)); fork.kill(SIGKILL); fork.wait()

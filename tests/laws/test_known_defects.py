@@ -175,7 +175,7 @@ def test_a_sentence_of_padding_only_gives_finite_values():
 
 
 def test_the_schedule_advances_once_an_update():
-    """It does not advance once for each parameter or micro-batch."""
+    """The schedule must not advance for each parameter or micro-batch."""
     m = model()
     adam, schedule = Adam(m), NoamSchedule(8, warmup_steps=4)
     rates = []

@@ -24,7 +24,7 @@ def softmax(z):
 
 
 def test_slopes_of_alibi():
-    """For 8 and 16 heads they are the paper's; for 6 and 12 heads, those of the authors' code."""
+    """The slopes are the paper's for 8 and 16 heads, and those of the authors' code for 6 and 12 heads."""
     assert slopes(8) == [2.0**-h for h in range(1, 9)] and slopes(1) == [2.0**-8]
     assert np.allclose(slopes(16), [2 ** (-h / 2) for h in range(1, 17)])
     assert slopes(6) == [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]
@@ -100,7 +100,7 @@ def test_query_heads_of_a_group_share_keys_and_values():
 
 
 def test_queries_and_keys_are_normalized_per_head():
-    """Their length therefore does not matter, for any gain of the norm."""
+    """The lengths of queries and keys therefore do not matter, for any gain of the norm."""
     layer, x = build(SelfAttention, 8, 2, qk_norm="rms_norm", eps=1e-30), RNG.normal(size=(2, 5, 8))
     before = layer.weights(Tensor(x))
     layer.query_key_value.weight.data[:, :16] *= np.repeat([2.0, 3.0, 0.5, 7.0], 4)

@@ -143,7 +143,7 @@ def test_learned_positions_have_a_limit():
 
 
 def test_sinusoids_get_no_gradient():
-    """Summing such a gradient over the batch would be wasted work."""
+    """Summing a gradient of the sinusoids over the batch would be wasted work."""
     x = Tensor(np.ones((3, 2, 4)), requires_grad=True)
     g = np.ones((3, 2, 4))
     (gradient,) = Sinusoids(4)(x).node.vjp(g)
@@ -309,7 +309,7 @@ def test_attention_weights_reproduce_the_output():
 @pytest.mark.parametrize("name", ["sinusoidal", "sinusoidal_halves", "learned", "rotary"])
 @pytest.mark.parametrize("start", [0, 3])
 def test_fused_embedding_equals_embedding_positions_and_dropout(name, start):
-    """They are equal bit for bit in both modes, with the same dropout mask, including the gradients of both tables."""
+    """Results and the gradients of both tables are equal bit for bit in both modes, with the same dropout mask."""
     ids, dropout, results = np.array([[1, 2, 2], [9, 2, 0]]), Dropout(0.3), []
     embedding, positions = build(Embedding, 10, 4), build(POSITIONS[name], 4, 16)
     parameters = [p for module in (embedding, positions) for p in module.parameters()]

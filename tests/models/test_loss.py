@@ -101,7 +101,7 @@ def test_dropout_depends_on_the_key_and_is_off_in_evaluation(where, norm):
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_dropout_is_applied_where_the_paper_applies_it(norm, monkeypatch):
-    """On the embeddings of both sides and on each sub-layer's output: 2 + 2 N + 3 N masks."""
+    """Dropout applies to the embeddings of both sides and to each sub-layer's output: 2 + 2 N + 3 N masks."""
     model = Transformer(TransformerConfig(**SMALL | {"dropout": 0.1, "norm": norm}))
     shapes = []
     keep = npx.DropoutSpec.keep_mask

@@ -239,7 +239,7 @@ class Square(Module):
 
 
 def test_frozen_parameters_are_not_updated():
-    """Neither weight decay nor remaining momentum updates them; a new Adam trains them again."""
+    """Neither weight decay nor remaining momentum updates frozen parameters; a new Adam trains them again."""
     square = Square()
     square.second.requires_grad = False
     adam = Adam(square, weight_decay=0.1)
@@ -261,7 +261,7 @@ def test_frozen_parameters_are_not_updated():
 
 @pytest.mark.parametrize("read_flat", [False, True])
 def test_a_gradient_may_be_assigned(read_flat):
-    """This holds even after the flat gradient has been read."""
+    """Assignment works even after the flat gradient has been read."""
     square = Square()
     adam = Adam(square)
     square().backward()

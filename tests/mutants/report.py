@@ -1,7 +1,7 @@
 """Run every mutant with several seeds: `python -m tests.mutants --seeds 20 --jobs 2 [WORD ...]`.
 
-The full table is written to build/mutants.md, the summary by kind to docs/checker-coverage.md. If words are given, only
-the mutants run whose name contains one of them or whose kind is one of them, and nothing is written.
+The full table is written to build/mutants.md, the summary by kind to docs/checker-coverage.md. With words, only mutants
+whose name contains a word or whose kind is a word are run, and nothing is written.
 """
 
 import argparse

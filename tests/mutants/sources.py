@@ -1,8 +1,9 @@
 """Bugs in the source of the kernels: each mutant replaces lines of one function.
 
-The changed function replaces the correct one wherever that is registered or imported. `CACHE` in a changed line is a
-dict that lives as long as the patch: state wrongly retained between calls or shared by threads. This file has the bugs
-in blocks and threads; `sources_rows.py`, `sources_products.py` and `sources_losses.py` have the bugs in single kernels.
+The changed function replaces the correct one wherever the latter is registered or imported. `CACHE` in a changed line
+is a dict that lives as long as the patch: state wrongly retained between calls or shared by threads. This file has the
+bugs in blocks and threads; `sources_rows.py`, `sources_products.py` and `sources_losses.py` have the bugs in single
+kernels.
 """
 
 import ast

@@ -216,7 +216,7 @@ BUGS = {
 @pytest.mark.skipif(ON_GPU, reason="what a faulty kernel does on a GPU is not defined")
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_detected(bug, monkeypatch, tmp_path):
-    """The emulator's checks or a wrong result reveal it."""
+    """The emulator's checks or a wrong result reveal the bug."""
     ignored = shutil.ignore_patterns("*.py", "__pycache__")
     shutil.copytree(launching.SOURCES, tmp_path, dirs_exist_ok=True, ignore=ignored)
     source, (right, wrong) = tmp_path / "attention.cu", BUGS[bug]
@@ -366,7 +366,7 @@ def test_decoding_one_position_at_a_time_equals_whole_sequences():
 @pytest.mark.skipif(ON_GPU, reason="uses a fake GPU")
 @pytest.mark.parametrize("size", [16, host.LARGEST_HEAD + 8])
 def test_the_host_code_works_with_cupy_arrays(size):
-    """It runs on the strict fake of CuPy, which rejects whatever CuPy rejects."""
+    """The host code runs on the strict fake of CuPy, which rejects whatever CuPy rejects."""
     dtype = np.dtype("float32")
     arrays, mask = inputs(dtype, 2, 7, 9, 2, size), make_mask("lengths", 2, 2, 7, 9)
     expected = in_reference(*arrays, mask, DROP)

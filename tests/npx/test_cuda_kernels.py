@@ -239,7 +239,7 @@ def test_fully_masked_rows_are_zeros():
 
 
 def test_nan_propagates_through_every_kernel():
-    """A training run then notices it in the loss."""
+    """A training run then detects the NaN in the loss."""
     x = np.ones((2, 33), "float32")
     x[1, 7] = np.nan
     ones = np.ones(33, "float32")

@@ -58,7 +58,7 @@ def test_the_strict_device_is_strict():
 
 
 def test_a_reference_runs_on_the_device_of_its_arrays():
-    """This holds for host arrays too, even while the current device is a GPU."""
+    """Host arrays are computed on the host, even while the current device is a GPU."""
     ones, drop = np.ones((3, 7), np.float32), npx.DropoutSpec(0.5, npx.Key(1, 2, 3))
     expected = npx.dropout.reference(ones, drop)
     with device():
@@ -268,7 +268,7 @@ def cupy_with_pool(set_limit):
 @pytest.mark.parametrize("limit", ["much", "%", "-1", "200%"])
 def test_an_invalid_limit_is_an_error(limit, monkeypatch):
     monkeypatch.setenv("NPX_GPU_MEMORY", limit)
-    with pytest.raises(ValueError, match=f"NPX_GPU_MEMORY: expected GiB .* got '{limit}'"):
+    with pytest.raises(ValueError, match=f"NPX_GPU_MEMORY: expected a size in GiB .* got '{limit}'"):
         engine.limit_memory(cupy_with_pool(None))
 
 

@@ -236,7 +236,7 @@ def test_bugs_planted_in_real_kernels_are_detected(bug, kernels):
             call()
 
 
-# Every barrier in the kernels is needed, and its absence is detected
+# Every barrier in the kernels is needed: removing one is detected
 
 
 def relu_rows():

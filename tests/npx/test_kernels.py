@@ -373,7 +373,7 @@ SIZES = st.sampled_from([0.0, -1e-30, 1e-12, -1e-3, 0.3, 1.0, -40.0, 1e6])
 
 @given(gamma=st.lists(SIZES, min_size=1, max_size=6), data=st.data(), dtype=st.sampled_from(["float32", "float64"]))
 def test_a_norm_recovers_its_rows_from_its_output_for_any_gain_and_bias(gamma, data, dtype):
-    """Only y is saved for a column, unless a small gamma, or a beta much larger than gamma, loses its values."""
+    """Only y is saved for a column, unless a small gamma, or a beta much larger than gamma, makes xhat inaccurate."""
     beta = data.draw(st.lists(SIZES, min_size=len(gamma), max_size=len(gamma)))
     x, g = np.random.default_rng(0).normal(size=(2, 5, len(gamma))).astype(dtype)
     gamma, beta = np.array(gamma, dtype), np.array(beta, dtype)

@@ -76,7 +76,7 @@ def test_packed_attention_equals_that_of_each_sentence(mode, lengths, same, caus
 @pytest.mark.parametrize("drop", [None, DROP], ids=["plain", "dropout"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_cuda_kernels_agree_and_drop_the_same_values(lengths, drop, causal):
-    """Check mode compares them with the reference, for sentences that fit one tile and longer ones."""
+    """Check mode compares the kernels with the reference, for sentences of one tile and longer ones."""
     arguments = arrays(np.random.default_rng(0), *map(sum, zip(*lengths, strict=True)), 2, 16, 16, "float32")
     for mode in ("emulate+check", "check"):
         with npx.kernel_mode(mode):

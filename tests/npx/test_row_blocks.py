@@ -93,7 +93,7 @@ def test_nested_ranges_do_not_deadlock(threads, monkeypatch):
 @small
 @given(shape=st.lists(st.integers(0, 5), min_size=1, max_size=3), dtype=st.sampled_from(["float32", "float64"]))
 def test_elementwise_equals_the_formula_on_complete_arrays(size, threads, shape, dtype):
-    """This includes views that are not contiguous; every value is computed once."""
+    """Non-contiguous views are included; every value is computed once."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(*shape[:-1], 2 * shape[-1])).astype(dtype)[..., 1::2]
     y, seen = rng.normal(size=shape).astype(dtype), []

@@ -66,7 +66,7 @@ def main():
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=sys.modules["tests.torture"].__doc__)
     parser.add_argument("--only", default="", metavar="PART,PART", help="run only these parts")
     parser.add_argument("--scale", type=float, default=1.0, metavar="X", help="fraction of the cases")
-    parser.add_argument("--minutes", type=float, default=60.0, metavar="M", help="duration of the long trainings")
+    parser.add_argument("--minutes", type=float, default=60.0, metavar="M", help="duration of the long training runs")
     parser.add_argument("--folder", default="", metavar="DIR", help="working folder (default: a temporary one)")
     parser.add_argument("--report", default=str(REPORT), metavar="F", help="report (default: %(default)s)")
     a = parser.parse_args()

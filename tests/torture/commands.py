@@ -49,7 +49,7 @@ class Program(NamedTuple):
 
 
 def task_tables(folder, task, **changes):
-    """Return the configuration of a small training of the task language or parsing; write its text."""
+    """Return the configuration of a small training run of the task language or parsing; write its text."""
     (folder / "plain.txt").write_text("to be or not to be\nthat is the question\n" * 6, encoding="utf-8")
     (folder / "trees.mrg").write_text("".join(TREES), encoding="utf-8")
     if task == "language":

@@ -32,10 +32,10 @@ class Crashes:
         self.tried = self.resumed = self.right = 0
 
     def examine(self, log, check, resume, at="run"):
-        """Examine all states of a log: `check(folder, marks)` and, for a sample, `resume(folder)` return "" if all is
-        right.
+        """Examine all states of a log with `check(folder, marks)` and a sample of them with `resume(folder)`.
 
-        The states are written to the path `at` in the workspace, because runs contain absolute paths.
+        Both functions return "" for a correct state. The states are written to the path `at` in the workspace, because
+        runs contain absolute paths.
         """
         states = disk.crash_states(log, random.Random(0), max(1, round(64 * self.scale)))
         for marks, files in islice(states, 0, None, round(1 / self.scale)):

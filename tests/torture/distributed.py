@@ -41,7 +41,7 @@ FAULTS += ("SIGTERM to mpirun", "SIGTERM to the script")
 
 
 def config_of(folder: Path, task: str, **changes) -> RunConfig:
-    """Return the configuration of a small training of a task."""
+    """Return the configuration of a small training run of a task."""
     changes = {"precision": "float64", "accumulate": 2, "validate_every": 7, "keep_last": 2, "lr_scale": 0.1} | changes
     changes |= {"checkpoint_every": 3, "warmup_steps": 6}
     make = tables if task == "translation" else lambda folder, **changes: task_tables(folder, task, **changes)
@@ -64,7 +64,7 @@ def fault_of(number: int) -> str:
 
 
 def start(folder: Path, size: int, config: RunConfig, is_script: bool) -> tuple[subprocess.Popen[str], Path]:
-    """Start a training by mpirun, or by the script; return the process and the run folder."""
+    """Start a training run with mpirun or with the script; return the process and the run folder."""
     environment = os.environ | distributed_jobs.QUIET | distributed_jobs.AS_ROOT
     environment |= {"SLURM_NTASKS": str(size), "SLURM_CPUS_PER_TASK": "1", "SLURM_JOB_ID": "1", "PYTHONPATH": str(ROOT)}
     (folder / "configs").mkdir(parents=True)

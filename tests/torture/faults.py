@@ -1,4 +1,4 @@
-"""Failing calls: the n-th call of a training and an average fails, and then a call of the recovery.
+"""Failing calls: the n-th call of a training run or an average fails, and then a call of the recovery.
 
 The calls are system calls on the files of the program, requests for memory from the kernel, and allocations of NumPy's
 arrays. A case is right if the program ends with status 0 and the result of an undisturbed run, or with status 1 or 2
@@ -46,7 +46,7 @@ ABORTED = -signal.SIGABRT, -signal.SIGSEGV
 
 
 class Program:
-    """A training of two updates and the average of its last checkpoint, with everything they read and write.
+    """A training run of two updates and the average of its last checkpoint, with all files that they read and write.
 
     It trains a tokenizer in a process of its own, or, much faster, uses the file `tokenizer`.
 

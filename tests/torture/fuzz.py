@@ -83,7 +83,7 @@ def read_tokenizer(model, data):
 
 
 def read_checkpoint(model, data):
-    """Replace each file in turn with the bytes; a checkpoint that loads must have the parameters of the model."""
+    """Replace each file in turn by the bytes; a checkpoint that still loads must have the model's parameters."""
     for name in ("state.json", "model.safetensors", "optimizer.safetensors"):
         file = model.checkpoint / name
         original = file.read_bytes()

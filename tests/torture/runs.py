@@ -191,7 +191,7 @@ def kill_at_write(out, at, report):
 
 
 def writes(workspace, fraction=1.0):
-    """Send SIGKILL before each call that changes the run folder, or before a fraction of them, one per training."""
+    """Send SIGKILL before each call that changes the run folder, or a fraction of these calls, in separate runs."""
     reader, writer = os.pipe()
     out = workspace.new_run()
     fork = workspace.child(

@@ -16,7 +16,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def uninterrupted(text, tmp_path_factory):
-    """The run folder of an uninterrupted training of 12 steps."""
+    """The run folder of an uninterrupted training run of 12 steps."""
     out = tmp_path_factory.mktemp("uninterrupted") / "run"
     run(text, out)
     return out

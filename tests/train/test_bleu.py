@@ -126,7 +126,7 @@ def test_compound_variants_split_after_tokenization(a, b):
 
 @pytest.mark.parametrize("variant", BLEUS)
 def test_bleu_caches_no_lines(variant):
-    """A long training calls BLEU so often that cached lines would fill the memory."""
+    """A long training run calls BLEU so often that cached lines would fill the memory."""
     bleu(["A line that is not cached."], ["A line."], BLEUS[variant])
     for tokenizer in (Tokenizer13a, TokenizerRegexp, TokenizerV14International):
         assert tokenizer.__call__.cache_info().currsize == 0

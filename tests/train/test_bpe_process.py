@@ -51,7 +51,7 @@ LINKER = "echo 'python: error while loading shared libraries: libc.so.6: cannot 
 )
 def test_running_out_of_memory_raises_a_user_error(fake_python, script):
     fake_python(script)
-    with pytest.raises(UserError, match="not enough memory to train it") as error:
+    with pytest.raises(UserError, match="not enough memory to train the vocabulary") as error:
         train([["a b c"]] * 9)
     assert "\n" not in str(error.value) and "; try fewer lines" in str(error.value)
 

@@ -200,6 +200,20 @@ def test_an_invalid_setting_is_reported_with_a_hint(setting, hint):
     assert hint in text
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [(".5", 0.5), ("+.5", 0.5), ("5e-1", 0.5), (".50", 0.5), ("00.5", 0.5), ("0.", 0.0), ("5_0e-2", 0.5)],
+)
+def test_a_setting_may_be_a_number_that_toml_rejects(text, value):
+    assert RunConfig.from_dict({}, [f"model.dropout={text}"]).model.dropout == value
+
+
+def test_a_whole_number_may_have_leading_zeros_but_no_point():
+    assert RunConfig.from_dict({}, ["train.max_steps=007"]).train.max_steps == 7
+    assert message(RunConfig.from_dict, {}, ["train.max_steps=3."]).endswith("; got 3.0; try max_steps = 3")
+    assert RunConfig.from_dict({}, ["data.train_src=.5"]).data.train_src == ".5"
+
+
 def test_settings_accept_unquoted_text_and_the_last_one_wins():
     config = RunConfig.from_dict({}, ["data.train_src=a b.txt", "data.train_tgt=7", "train.seed=2", "train.seed=3"])
     assert (config.data.train_src, config.data.train_tgt, config.train.seed) == ("a b.txt", "7", 3)

@@ -174,7 +174,7 @@ def test_there_are_no_graphs_on_a_cpu():
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_without_capture_it_computes_the_gradient_of_the_loss(precision):
-    """It equals that of an update without train.graphs, up to rounding.
+    """The gradient equals that of an update without train.graphs, up to rounding.
 
     That update packs its sentences, so its dropout masks would differ; dropout is therefore disabled.
     """

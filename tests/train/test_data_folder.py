@@ -138,6 +138,16 @@ def test_another_run_with_the_tokenizer_of_the_folder_uses_its_arrays(own, tmp_p
     assert "instead of the one of this folder" not in error
 
 
+def test_a_resumed_run_with_another_folder_is_led_to_its_own(own, text, tmp_path, capfd):
+    """Its weights do not fit the tokenizer of the other folder, so --init is not suggested."""
+    assert train(own, tmp_path / "run") == 0
+    assert prepare(text, tmp_path / "other", "--vocab-size=265") == 0
+    capfd.readouterr()
+    assert main(["train", "--resume", f"--out={tmp_path / 'run'}", f"--data={tmp_path / 'other'}"]) == 2
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert error.endswith(f"; try --data {shlex.quote(str(own))}, or a new run (--out NEW)")
+
+
 def test_token_arrays_of_another_tokenizer_are_not_overwritten(own, text, tmp_path, capfd):
     """A run cannot replace the arrays in a folder that was prepared again from other text."""
     folder, out = tmp_path / "copy", tmp_path / "run"
@@ -370,6 +380,19 @@ def test_validation_sources_in_the_training_text_are_counted(own, text, tmp_path
         assert main(["train", "tiny", *options, "--out", str(out), "--quiet", *sizes]) == 0
         warning = f"warning: {n} of {len(valid)} validation sources also occur in the training text"
         assert (warning in capfd.readouterr().err) == (warning in (out / "log.txt").read_text()) == bool(n)
+
+
+@pytest.mark.parametrize("name", ["train.en", "copy"])
+def test_a_target_that_is_a_copy_of_the_source_is_reported(text, tmp_path, capfd, name):
+    shutil.copy(text / "train.en", tmp_path / "copy")
+    target = (text if name == "train.en" else tmp_path) / name
+    files = [f"--train-src={text / 'train.en'}", f"--train-tgt={target}"]
+    sizes = [*SMALL, *SHORT, "--set=data.vocab_size=270", "--quiet"]
+    said = f"warning: the two sides of the train text are equal ({text / 'train.en'}, {target}); try"
+    for resume, counts in (([], [1, 1]), (["--resume", "--set=train.max_steps=2"], [0, 1])):
+        assert main(["train", "tiny", *files, f"--out={tmp_path / 'run'}", *sizes, *resume]) == 0
+        log = (tmp_path / "run" / "log.txt").read_text()
+        assert [capfd.readouterr().err.count(said), log.count(said)] == counts
 
 
 def test_hold_out_takes_distinct_sources_out_of_the_training_text(tmp_path, capfd):

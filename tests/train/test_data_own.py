@@ -22,9 +22,9 @@ def test_a_complete_folder_is_not_replaced_by_other_texts_or_settings(text, tmp_
     assert prepare(text, out) == 0
     before = contents(out)
     for options, change in (
-        ({"part": "valid"}, "train text"),
-        ({"valid": "train"}, "valid text"),
-        ({"valid": ""}, "valid text"),
+        ({"part": "valid"}, f"text ({text}/train.en)"),
+        ({"valid": "train"}, f"text ({text}/valid.en)"),
+        ({"valid": ""}, f"text ({text}/valid.en)"),
     ):
         assert prepare(text, out, **options) == 2
         err = capfd.readouterr().err
@@ -53,8 +53,8 @@ def test_a_manifest_without_a_record_protects_its_folder(text, tmp_path, capfd, 
     changed = contents(out)
     for options, words, change in (
         (["--vocab-size=266"], {}, "--vocab-size"),
-        ([], {"part": "valid"}, "text"),
-        ([], {"valid": ""}, "text"),
+        ([], {"part": "valid"}, f"text ({text}/train.en)"),
+        ([], {"valid": ""}, f"text ({text}/valid.en)"),
     ):
         assert prepare(text, out, *options, **words) == 2
         assert f"{out} was prepared with a different {change}, and runs" in capfd.readouterr().err
@@ -99,7 +99,7 @@ def test_a_text_that_changes_while_it_is_read_is_refused(text, tmp_path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(preparing, "read_pairs", change_and_read)
         assert prepare(mine, out) == 2
-    assert "train.en: the text was changed while it was read; try the same command again\n" in capfd.readouterr().err
+    assert "train.en: the text changed while it was being read; try the same command again\n" in capfd.readouterr().err
     assert not out.exists() and prepare(mine, out) == 0
 
 
@@ -177,6 +177,15 @@ def test_a_text_of_which_nothing_is_left_is_refused_with_the_reason(tmp_path, ca
     assert removed in err and err.endswith(f"; try {remedy}")
 
 
+def test_a_text_that_is_too_small_leads_to_a_vocabulary_that_is_not(tmp_path, capfd):
+    files = [f"--train-{side}={tmp_path / side}" for side in ("src", "tgt")]
+    for side in ("src", "tgt"):
+        (tmp_path / side).write_text("one two\none two three\n")
+    assert main(["data", "own", *files, f"--out={tmp_path / 'out'}"]) == 2
+    assert "; try --vocab-size 260, because with close to " in capfd.readouterr().err
+    assert main(["data", "own", *files, f"--out={tmp_path / 'out'}", "--vocab-size=260"]) == 0
+
+
 @pytest.mark.parametrize("name", ["begun.json", ".begun.json.partial", "notes/train.en"])
 def test_a_text_inside_the_folder_to_write_is_refused(text, tmp_path, capfd, name):
     mine = tmp_path / "out" / "downloads" / name
@@ -237,7 +246,7 @@ def test_an_interrupted_command_says_how_to_continue(text, tmp_path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(preparing, "train_tokenizer", interrupt)
         assert prepare(text, tmp_path / "out") == 130
-    assert capfd.readouterr().err.endswith("interrupted; the same command continues\n")
+    assert capfd.readouterr().err.endswith("interrupted; run the same command again to continue\n")
     assert prepare(text, tmp_path / "out") == 0 and "cleaned" not in capfd.readouterr().err
     assert main(["train", str(tmp_path / "out"), "--out", str(tmp_path / "run")]) == 2
     assert f"got a folder; try a preset, such as tiny, with --data {tmp_path / 'out'}\n" in capfd.readouterr().err

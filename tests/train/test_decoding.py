@@ -150,7 +150,7 @@ def test_pairs_with_an_empty_side_are_counted(uninterrupted, tmp_path, capfd):
     target.write_text("eins\ny\n\n\n", encoding="utf-8")
     pairs = ["score", "--model", str(uninterrupted), "--pairs", str(source), str(target)]
     assert main(pairs) == 0
-    assert "3 pairs with an empty side; training leaves such pairs out\n" in capfd.readouterr().err
+    assert "3 pairs with an empty side; training skips such pairs\n" in capfd.readouterr().err
     assert main([*pairs[:-1], str(source)]) == 0 and "1 pair" not in capfd.readouterr().err.replace("4 pairs", "")
 
 

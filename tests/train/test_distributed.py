@@ -101,7 +101,7 @@ def run_all(text, folder):
 def check_same(one, other, within, *stops, validate_every=3):
     """Compare weights, moments, state and metrics of two runs, of which `other` stopped at `stops`.
 
-    They differ in the order of summation.
+    The two runs differ only in the order of summation.
     """
     a, b = (load_checkpoint(RunFolder(out).steps()[-1]) for out in (one, other))
     for x, y in ((a.model, b.model), (a.optimizer, b.optimizer)):
@@ -174,7 +174,7 @@ def test_without_mpi4py_the_error_says_what_to_install(monkeypatch):
 
 
 def test_several_ranks_do_not_read_standard_input(monkeypatch, capsys):
-    monkeypatch.setattr("train.learn.parallel.join.join_ranks", lambda: RecordingWorld(None))
+    monkeypatch.setattr("train.learn.parallel.join.join_ranks", lambda command: RecordingWorld(None))
     assert main(["translate", "--model", "nowhere"]) == 2
     assert "expected --input FILE with 2 ranks" in capsys.readouterr().err
 
@@ -261,7 +261,7 @@ def test_a_run_does_not_resume_on_more_ranks_than_an_update_has_examples(text, t
     monkeypatch.setattr(npx.distributed, "world", lambda: world)
     monkeypatch.setattr(npx.distributed, "join", lambda: world)
     with pytest.raises(
-        UserError, match=r"at most (\d+) ranks: the largest .* has \1 examples; got 1000; try mpirun -n \1$"
+        UserError, match=r"at most (\d+) ranks, one for each example in the .*; got 1000; try mpirun -n \1$"
     ):
         train_run(config, tmp_path / "run", resume=True, progress=False)
 

@@ -155,7 +155,7 @@ def test_a_failed_download_names_all_missing_files(tmp_path):
     with pytest.raises(UserError) as error:
         fetch_all(others, tmp_path)
     text = str(error.value)
-    assert "\n" not in text and f"into {tmp_path}: b.tgz (MD5 {'0' * 32}); c.tgz (no published hash)" in text
+    assert "\n" not in text and f"{tmp_path}: b.tgz (MD5 {'0' * 32}); c.tgz (no published hash)" in text
     assert "a.bin" not in text
     with served({}) as (url, _), pytest.raises(UserError, match=r"b.tgz: expected a complete download; got 'Not"):
         fetch_all(others, tmp_path, url)
@@ -304,7 +304,7 @@ def change(dataset_, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train": (Pair("one.tgz", "x/train.en", "x/nothing"),)}, "one.tgz: expected it to contain x/nothing"),
+        ({"train": (Pair("one.tgz", "x/train.en", "x/nothing"),)}, "one.tgz: expected an archive with x/nothing"),
         (
             {"vocab_size": 9000},
             r"expected enough text for 9,000 tokens; got enough for \d+ .*; try --vocab-size \d+, because",
@@ -405,7 +405,7 @@ def test_other_folders_and_input_files_are_not_modified(tmp_path, capfd):
 
 
 def test_data_own_records_its_sources_and_accounts_for_every_pair(tmp_path, capfd):
-    """This includes pairs that cleaning keeps but that have too many tokens."""
+    """Pairs that cleaning keeps but that have too many tokens are counted too."""
     paths = {side: tmp_path / side for side in ("src", "tgt")}
     for path, step in zip(paths.values(), (1, -1), strict=True):
         path.write_bytes(text(line[::step] for line in [*ALL, "a b c d e f g h i j k l m n o p q r s t u v w x y z"]))

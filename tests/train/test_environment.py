@@ -39,7 +39,7 @@ def test_characters_outside_the_stream_encoding_are_escaped(around, uninterrupte
 
 @pytest.mark.parametrize("source", ["file", "stdin"])
 def test_an_output_error_is_not_attributed_to_the_input(source, uninterrupted, text, tmp_path):
-    """A file size limit simulates a full disk. It applies to a process, so the command runs in one of its own."""
+    """A file size limit simulates a full disk. The limit applies to a process, so the command runs in a new one."""
     translate = ["translate", "--model", uninterrupted, "--output", tmp_path / "out", "--batch-tokens", "99"]
     program = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (9, 9)); from train.cli import main; "
     input_option = ["--input", text / "train.en"] if source == "file" else []

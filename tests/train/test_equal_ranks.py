@@ -86,7 +86,7 @@ def test_ranks_that_resume_different_runs_are_named(text, copied, monkeypatch, k
     assert before.keys() == files_of(copied).keys() and (copied / "checkpoints/step-12").exists()
 
 
-@pytest.mark.parametrize("key", ["--out, config.toml", "weights, embedding.weight"])
+@pytest.mark.parametrize("key", ["command", "--out, config.toml", "weights, embedding.weight"])
 def test_ranks_that_begin_different_runs_are_named(text, uninterrupted, tmp_path, monkeypatch, key):
     differ(monkeypatch, key)
     tokenizer = str(uninterrupted / "tokenizer.json")
@@ -96,7 +96,9 @@ def test_ranks_that_begin_different_runs_are_named(text, uninterrupted, tmp_path
     assert error.startswith(f"rank 1: {key}: expected ") and not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("key", ["--model", "--constrain", "--alignments", "beam", "max_extra", "batch_tokens"])
+@pytest.mark.parametrize(
+    "key", ["command", "--model", "--constrain", "--alignments", "beam", "max_extra", "batch_tokens"]
+)
 def test_ranks_that_translate_differently_are_named(text, uninterrupted, tmp_path, monkeypatch, capfd, key):
     differ(monkeypatch, key)
     options = ["--input", str(text / "valid.en"), "--output", str(tmp_path / "output")]
@@ -107,7 +109,7 @@ def test_ranks_that_translate_differently_are_named(text, uninterrupted, tmp_pat
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_fails_before_it_joins_is_named(tmp_path, monkeypatch, capfd, rank):
-    """If all ranks fail, only rank 0 prints the error, because mpirun then kills the others, which first wait."""
+    """If all ranks fail, only rank 0 prints the error: the others wait first, and mpirun kills them."""
     waits = []
     monkeypatch.setattr(time, "sleep", waits.append)
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", str(rank))

@@ -123,7 +123,21 @@ def copy(uninterrupted, tmp_path):
         (["train", "RUN", "--out", "D"], "config.toml, or --init /"),
         (["train", "TEXT", "--out", "D"], "got a folder; try the path of a file inside it\n"),
         (["score", "x.hyp", "x.ref"], "; try --hyp x.hyp\n"),
-        (["info", "base", "x.en"], "extra argument(s) (x.en); try npx-transformer info --help\n"),
+        (["info", "base", "x.en"], "extra argument(s) (x.en); try a single RUN|CONFIG.toml|PRESET, or npx-tr"),
+        (["train", "tiny", "FILE", "--out", "D"], "; try --train-src /"),
+        (["data", "own", "FILE", "--out", "D"], "; try --train-src /"),
+        (["generate", "--model", "RUN", "A dog"], "(A dog); try --prompt 'A dog'\n"),
+        (["translate", "--model", "RUN", "TEXT"], "; try --model /"),
+        (["score", "--hyp", "x", "--ref", "y", "--metric", "bleu", "chrf"], "(chrf); try --metric chrf\n"),
+        (
+            ["train", "tiny", "--set", "train.seed=1", "train.log_every=2", "--out", "D"],
+            "; try --set train.log_every=2\n",
+        ),
+        (["export", "RUN", "--to", "ct2", "--out", "D"], "got ct2; try ctranslate2\n"),
+        (["info", "RUN", "RUN"], "; try a single RUN|CONFIG.toml|PRESET, or npx-transformer info --help\n"),
+        (["train", "--resume", "RUN"], "Missing option '--out'; try --out RUN, or npx-transformer train --help\n"),
+        (["translate", "x"], "Missing option '--model'; try --model RUN, or npx-transformer translate --help\n"),
+        (["plan", "base", "--link", "infiniband"], '"nvlink", "ib", "ethernet"; got infiniband; try ib\n'),
         (["parse", "--model", "RUN", "--svg", "no/tree.svg"], "expected a file to write; got no folder no; try"),
     ],
 )
@@ -132,8 +146,13 @@ def test_a_usage_error_names_its_option_and_writes_nothing(
 ):
     monkeypatch.chdir(tmp_path)
     sides = [f"--train-{side}={text / f'train.{end}'}" for side, end in (("src", "en"), ("tgt", "de"))]
-    for name, values in {"RUN": [uninterrupted], "TEXT": [text], "TEXTS": [*sides, "--quiet"]}.items():
-        if name in arguments:
+    for name, values in {
+        "RUN": [uninterrupted],
+        "TEXT": [text],
+        "FILE": [text / "train.en"],
+        "TEXTS": [*sides, "--quiet"],
+    }.items():
+        while name in arguments:
             at = arguments.index(name)
             arguments = [*arguments[:at], *values, *arguments[at + 1 :]]
     capfd.readouterr()
@@ -165,9 +184,23 @@ def test_a_folder_of_a_run_is_answered_with_the_run(uninterrupted, capfd):
             assert error_line(capfd, command, folder).endswith(said)
 
 
+def test_a_file_of_a_checkpoint_is_answered_with_the_run(uninterrupted, capfd):
+    file = uninterrupted / "checkpoints" / "step-12" / "state.json"
+    said = f"{file}: expected a run folder or a checkpoint folder; got a file; try {uninterrupted}\n"
+    assert error_line(capfd, "translate", "--model", file).endswith(said)
+
+
 def test_a_run_that_has_lost_its_configuration_is_still_a_run(copy, capfd):
     (copy / "config.toml").unlink()
     assert "missing config.toml; try giving CONFIG.toml" in error_line(capfd, "train", "--resume", "--out", copy)
+
+
+def test_a_picture_of_the_validation_text_needs_one(copy, tmp_path, capfd):
+    config = (copy / "config.toml").read_text(encoding="utf-8")
+    (copy / "config.toml").write_text(re.sub(r"(valid_(src|tgt)) = .*", r'\1 = ""', config), encoding="utf-8")
+    err = error_line(capfd, "draw", copy, "roles", "--out", tmp_path / "roles.svg")
+    assert err.endswith(": expected a run with a text data.valid_src; got one without; try another run\n")
+    assert not (tmp_path / "roles.svg").exists()
 
 
 @pytest.mark.parametrize("command", ["data", "data valid", "score", "train"])

@@ -1,4 +1,4 @@
-"""Checkpoints with valid checksums but with arrays that no training has written."""
+"""Checkpoints with valid checksums but with arrays that no training run has written."""
 
 import re
 import shutil

@@ -52,7 +52,7 @@ def test_info_prints_the_figures_of_the_presets_own_language_pair(capsys):
 
 
 def test_info_counts_the_updates_after_the_last_log_line(run, tmp_path, capfd):
-    """This includes a run that is shorter than one interval and has no log line."""
+    """A run that is shorter than one interval has no log line at all."""
     out = tmp_path / "run"
     shutil.copytree(run, out)
     totals = read_state(RunFolder(out).steps()[-1])["run"]
@@ -120,7 +120,7 @@ def test_info_uses_the_vocabulary_of_a_data_folder(run, texts, tmp_path, capfd):
 
 
 def test_info_estimates_the_activations_of_a_batch(monkeypatch, capfd):
-    """Larger batches than the one that is measured are extrapolated; without --measure, a line says what is missing."""
+    """The estimate for larger batches is extrapolated; without --measure, a line says what is missing."""
     shape = ["model.d_model=16", "model.d_ff=32", "model.n_heads=2", "model.n_layers=2"]
     sizes = []
     for limit in (2048, 600):

@@ -164,6 +164,20 @@ def test_the_command_takes_tokenizer_and_configuration_from_the_run(text, source
     assert "but only a new run reads train.init; try a new run with --out" in capsys.readouterr().err
 
 
+def test_a_vocabulary_size_without_effect_is_reported(text, source, tmp_path, capsys):
+    options = ["--init", str(source), "--set", "train.max_steps=1", "--set", "train.warmup_steps=1"]
+    file = source / "tokenizer.json"
+    size = Tokenizer.load(file).vocab_size
+    for given in (9000, size, 37000):  # 37000 is the default
+        out = ["--out", str(tmp_path / f"run{given}"), "--set", f"data.vocab_size={given}"]
+        assert main(["train", *options, *out]) == 0
+        line = f"data.vocab_size = 9,000 has no effect: {file} has {size} subwords\n"
+        err = capsys.readouterr().err
+        assert err.count("has no effect") == err.count(line) == (given == 9000)
+    assert main(["train", "--resume", "--set", "train.max_steps=2", "--out", str(tmp_path / "run9000")]) == 0
+    assert "has no effect" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("part", ["train", "valid"])
 @pytest.mark.parametrize("given", ["--{part}-src={file}", "--set=data.{part}_src={file}"])
 def test_one_side_of_a_text_is_not_combined_with_the_text_of_another_run(text, source, tmp_path, capsys, part, given):
@@ -178,7 +192,7 @@ def test_one_side_of_a_text_is_not_combined_with_the_text_of_another_run(text, s
 @pytest.mark.parametrize(("patterns", "n_frozen"), [("", 0), ("encoder.*", None), ("embedding.weight", 300 * 128)])
 @pytest.mark.parametrize("decay", [0.0, 0.9])
 def test_info_counts_frozen_parameters_once(patterns, n_frozen, decay):
-    """They have no gradients, no moments and no moving average."""
+    """Frozen parameters have no gradients, no moments and no moving average."""
     config = RunConfig.from_dict({"model": {"preset": "tiny"}, "train": {"freeze": patterns, "ema_decay": decay}})
     shape = config.transformer_config(300)
     n = shape.n_parameters()

@@ -5,7 +5,9 @@ import typer
 
 from train.cli import main
 from train.cli.app import COMMANDS, DEVICES, OTHER_OPTIONS, app, known_option
+from train.cli.export_model import TARGETS
 from train.cli.main import load_commands
+from train.cli.plan import LINK_NAMES
 from train.errors import UserError
 from train.run.config import RunConfig, keys_of, suggest_setting
 from train.run.key_names import KEY_LIST, KEY_SYNONYMS, OTHER_UNITS, all_keys, suggest_key
@@ -32,7 +34,7 @@ MEANINGS = {
     "data.train_tgt": "trg",
     "data.tokenizer": "bpe tokenizer_type",
     "data.vocab_size": "nwordssrc tgt_vocab_size voc_limit",
-    "data.max_length": "src_seq_length max_source_length",
+    "data.max_length": "src_seq_length max_source_length max_sent_length",
     "train.peak_lr": "lr learning-rate learn_rate optimization.lr",
     "train.schedule": "lr_scheduler scheduling decay_method lr_scheduler_type",
     "train.warmup_steps": "warmup_updates learning_rate_warmup lr-warmup",
@@ -44,9 +46,11 @@ MEANINGS = {
     "train.checkpoint_every": "save_interval_updates save_checkpoint_steps save-freq save_steps",
     "train.validate_every": "validation_freq valid_steps validate_interval_updates eval_steps",
     "train.keep_last": "keep_last_epochs keep_checkpoint save_total_limit",
-    "train.best_metric": "best_checkpoint_metric early_stopping_metric metric_for_best_model",
+    "train.best_metric": "best_checkpoint_metric early_stopping_metric metric_for_best_model "
+                         "eval_metric eval_metrics valid-metrics validation_metric",
     "train.patience": "early_stop early-stopping early_stopping_patience patince",
-    "train.clip_norm": "max_grad_norm clip_grad_norm",
+    "train.clip_norm": "max_grad_norm clip_grad_norm clip_grad",
+    "train.rdrop": "rdrop_alpha reg-alpha",
     "train.seed": "random_seed sed sead",
     "search.beam": "beam_size num_beams",
     "search.alpha": "lenpen beam_alpha length_penalty",
@@ -125,8 +129,22 @@ def test_another_name_of_an_option_leads_to_the_option(capsys):
     ("command", "options"),
     [
         ("translate", {"lenpen": "alpha", "length-penalty": "alpha", "path": "model", "checkpoint": "model"}),
-        ("translate", {"src": "input", "out": "output", "sampling-topk": "top-k", "nbest": "n-best"}),
-        ("score", {"hypothesis": "hyp", "tokenize": "metric", "confidence": "bootstrap", "input": "hyp"}),
+        (
+            "translate",
+            {"src": "input", "out": "output", "sampling-topk": "top-k", "nbest": "n-best", "max-len": "max-extra"},
+        ),
+        (
+            "score",
+            {
+                "hypothesis": "hyp",
+                "tokenize": "metric",
+                "confidence": "bootstrap",
+                "input": "hyp",
+                "lowercase": "metric bleu_13a_lc",
+            },
+        ),
+        ("generate --model lm", {"max-length": "tokens", "length": "tokens"}),
+        ("export run", {"format": "to"}),
         ("train tiny", {"save-dir": "out", "restore-file": "resume, or --init RUN to copy only weights"}),
     ],
 )
@@ -158,7 +176,7 @@ def test_a_repeated_option_is_an_error_unless_it_has_several_values(command, opt
     for twice in ([option, "1", option, "1"], [f"{option}=1", option, "2"], [option, "1", f"{option}=2"]):
         twice = [word for text in twice for word in ([text, "b"] if option == "--pairs" and text == "1" else [text])]
         assert main([*command.split(), *twice]) == 2
-        assert f"{option}: expected it once; got it twice; try only one of them" in capsys.readouterr().err
+        assert f"{option}: expected the option once; got it twice; try only one of them" in capsys.readouterr().err
     assert main(["score", "--ref=a", "--hyp=b", "--metric=chrf", "--metric=x"]) == 2
     assert "--metric: expected one of" in capsys.readouterr().err
 
@@ -188,6 +206,7 @@ def test_other_programs_names_of_a_value_lead_to_it_and_others_nowhere(key):
 
 def test_the_names_of_values_belong_to_existing_values_and_hide_none():
     choices = {f.name: tuple(f.metadata["choices"]) for table in SECTIONS for f in keys_of(table).values()}
+    choices |= {"link": LINK_NAMES, "to": TARGETS.choices}
     for key, values in OTHER_VALUES.items():
         expected = choices.get(key, DEVICES.choices)
         assert {*values} <= {*expected, ""} and not {*expected} & {*" ".join(values.values()).split()}

@@ -22,7 +22,7 @@ ANY = st.text(st.characters(codec="utf-8"), max_size=40)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Return a folder with a training and a validation text."""
+    """Return a folder with a training text and a validation text."""
     folder = tmp_path_factory.mktemp("plain")
     (folder / "train.txt").write_text(TEXT, encoding="utf-8")
     (folder / "valid.txt").write_text(TEXT[:100] + "\n", encoding="utf-8")

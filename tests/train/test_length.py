@@ -108,7 +108,7 @@ def test_every_row_is_reported(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--rows", "copy-alibis"], "--rows: expected rows of copy-sinusoidal, "),
+        (["--rows", "copy-alibis"], "--rows: expected one of copy-sinusoidal, "),
         (["--rows", ","], "--rows: expected names of rows; got ','; try copy-alibi,reverse-t5"),
         (["--steps", "0"], "--steps: expected a whole number from 1 to 1000000000; got 0"),
     ],

@@ -220,7 +220,7 @@ def test_an_array_is_written_to_a_pipe(tmp_path):
 
 
 def test_the_record_of_files_read_stays_small(tmp_path, monkeypatch):
-    """A training that runs for days reads the states of many checkpoints."""
+    """A training run of several days reads the states of many checkpoints."""
     monkeypatch.setattr(files, "files_read", set())
     monkeypatch.setattr(files, "MAX_FILES_READ", 3)
     for i in range(9):
@@ -231,7 +231,7 @@ def test_the_record_of_files_read_stays_small(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs files without a name")
 def test_a_new_output_never_has_another_name(tmp_path, monkeypatch):
-    """So a kill at any time leaves the complete output, or nothing."""
+    """A kill at any time therefore leaves the complete output or nothing."""
     names, link = [], os.link
 
     def record(source, name, **options):

@@ -91,7 +91,7 @@ def test_a_variant_changes_only_its_keys(variant):
 
 
 def test_version_1_is_post_norm_with_dropout_on_sublayer_outputs_only():
-    """This matches its first public commit; pre-norm, other dropout and a higher rate belong to version 2."""
+    """Version 1 is the first public commit; pre-norm, other dropout and a higher rate belong to version 2."""
     model, t = shaped(f"model.variant={V1}").config, config_of(f"model.variant={V1}").train
     assert (model.norm, model.attention_dropout, model.activation_dropout) == ("post", 0, 0)
     assert (t.warmup_steps, t.lr_scale, model.layer_norm_eps) == (4000, 1.0, 1e-6)
@@ -147,7 +147,7 @@ def test_version_2_is_pre_norm_with_a_final_norm():
 
 @pytest.mark.parametrize(("variant", "n"), [(V1, 3), (V2, 3), ("tensor2tensor", 4)])
 def test_variants_have_sines_before_cosines(variant, n):
-    """Rates from 1 to exactly 1 / 10000, as in add_timing_signal_1d; the former variant has the paper's."""
+    """The rates run from 1 to exactly 1 / 10000, as in add_timing_signal_1d, except in the former variant."""
     model = shaped(f"model.variant={variant}")
     positions = model.source_positions(Tensor(np.zeros((1, 3, 8), "float32"))).data[0]
     angles = np.arange(3)[:, None] / 10000.0 ** (np.arange(4) / n)
@@ -156,7 +156,7 @@ def test_variants_have_sines_before_cosines(variant, n):
 
 @pytest.mark.parametrize("name", ["attention_dropout", "activation_dropout"])
 def test_version_2_drops_attention_weights_and_activations(name):
-    """Each of them alone makes the output random in training mode; without any dropout it is not."""
+    """Dropout at either place alone makes the output random in training mode; without dropout it is deterministic."""
     quiet = ["model.dropout=0.0", "model.attention_dropout=0.0", "model.activation_dropout=0.0"]
     for settings, random in ((quiet, False), ([s for s in quiet if name not in s], True)):
         model = shaped(f"model.variant={V2}", *settings)
@@ -169,7 +169,7 @@ def test_version_2_drops_attention_weights_and_activations(name):
 
 
 def test_tensor2tensor_smooths_over_incorrect_types():
-    """-sum q log p with q = 0.9 on the target and 0.1 / (V - 1) on every other type, as in tensor2tensor."""
+    """The loss is -sum q log p with q = 0.9 at the target and 0.1 / (V - 1) at every other type."""
     c = config_of(f"model.variant={V1}")
     model = shaped()
     model.eval()
@@ -183,7 +183,7 @@ def test_tensor2tensor_smooths_over_incorrect_types():
 
 
 def test_tensor2tensor_adds_epsilon_before_the_bias_correction(monkeypatch):
-    """TensorFlow: p - lr sqrt(1 - b2^t) / (1 - b1^t) m / (sqrt(v) + eps)."""
+    """The update is TensorFlow's: p - lr sqrt(1 - b2^t) / (1 - b1^t) m / (sqrt(v) + eps)."""
     calls = []
     monkeypatch.setattr(update, "Adam", lambda flat, *options: calls.append(options) or Adam(flat, *options))
     c = config_of(f"model.variant={V1}")
@@ -215,7 +215,7 @@ def loss_of_version_2(text, tmp_path_factory):
 
 @pytest.mark.parametrize(("table", "name", "value"), OF_TRAINING)
 def test_each_difference_affects_training(table, name, value, text, tmp_path, loss_of_version_2):
-    """Resetting it alone changes the loss of three updates."""
+    """Resetting a single key changes the loss of three updates."""
     default = getattr(getattr(config_of(), table), name)
     back = f"{table}.{name}={'paper' if default is None else str(default).lower()}"
     assert loss_of_three_updates(text, tmp_path / "run", back) != loss_of_version_2
@@ -223,7 +223,7 @@ def test_each_difference_affects_training(table, name, value, text, tmp_path, lo
 
 @pytest.mark.parametrize("shape", [(7, 5), (7, 5, 3)])
 def test_uniform_unit_scaling_depends_on_the_inputs_only(shape):
-    """U(-a, a) with a = sqrt(3 / n_in), as in TensorFlow; merged matrices have the bound of one matrix."""
+    """The bound is a = sqrt(3 / n_in), as in TensorFlow; merged matrices have the bound of one matrix."""
     samples = {}
     for name in SCHEMES:
         with npx.keyed(1, 0), scheme(name):
@@ -268,7 +268,7 @@ def test_the_target_space_is_one_learned_vector_added_to_each_source_embedding()
 
 
 def test_the_decoder_starts_with_a_zero_vector():
-    """The first input is the first position alone, in training, in search and in a packed batch."""
+    """The first input is only the encoding of position 0, in training, in search and in a packed batch."""
     model, src = shaped("model.decoder_start=zeros").eval(), np.array([[5, 6, 2], [5, 2, 0]])
     tgt = np.array([[1, 7], [1, 8]])
     x, usual = entered(model, "decoder", src, tgt), entered(shaped().eval(), "decoder", src, tgt)

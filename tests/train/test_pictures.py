@@ -389,7 +389,7 @@ def test_one_point_has_one_tick(tmp_path):
 @pytest.mark.parametrize("kind", ["text", "decoder"])
 @pytest.mark.parametrize("length", [1, 2, 3, 9])
 def test_the_labels_of_heads_fit_into_the_picture(tmp_path, monkeypatch, kind, length):
-    """Also those of short sentences, whose matrices are smaller than the titles and the color bar."""
+    """Labels fit even for short sentences, whose matrices are smaller than the titles and the color bar."""
     figures, tokens = [], ["Tom"] * length
     monkeypatch.setattr(heads, "write", lambda figure, *_: figures.append(figure))
     maps = {kind: np.full((2, 4, length, length), 1 / length)}
@@ -429,7 +429,7 @@ def test_roles_use_the_score_of_the_validations(tmp_path, loaded):
 
 
 def test_labels_of_a_picture_neither_overlap_nor_leave_it(tmp_path, monkeypatch):
-    """The ticks of a logarithmic axis, and the titles of the memory picture."""
+    """Check the ticks of a logarithmic axis and the titles of the memory picture."""
     figures = []
     for module in (curves_module, memory_module):
         monkeypatch.setattr(module, "write", lambda figure, *rest: figures.append(figure))

@@ -163,7 +163,7 @@ def test_a_claim_is_unclear_within_two_standard_errors(gap, trainings):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rows": ["A-h3"]}, "--rows: expected rows of base, .*; got 'A-h3'; try A-h32"),
+        ({"rows": ["A-h3"]}, "--rows: expected one of base, .*; got 'A-h3'; try A-h32"),
         ({"steps": 5}, "expected steps = 4, as in its finished rows; got 5; try a new --out"),
         ({"settings": [*SMALL, "train.seed=2"]}, "expected settings = .*train.seed=2.*; try a new --out"),
         ({"texts": {"train_src": "nowhere"}}, "nowhere: expected a text file"),
@@ -240,7 +240,7 @@ def test_the_papers_results_agree_with_themselves(rows, factor, more):
 
 
 def test_ties_are_counted_apart():
-    """Rows with equal results here do not agree with any order in the paper."""
+    """A pair of rows with equal results is a tie and agrees with no order in the paper."""
     rows = {"base": 0.0, "A-h1": 0.0, "A-h4": 1.0}  # the paper: 25.8, 24.9, 25.5
     results = {
         row: {"perplexity": 5.0, "bleu": bleu, "parameters": 1, "averaged": {"perplexity": 5.0, "bleu": bleu},

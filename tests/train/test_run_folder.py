@@ -81,7 +81,7 @@ def test_of_two_concurrent_starts_one_fails_and_removes_nothing(text, tmp_path, 
 
 @pytest.mark.parametrize("child_holds_it", [False, True])
 def test_a_killed_process_holds_no_lock(text, tmp_path, child_holds_it):
-    """This holds even if a forked child of the process still has the lock file open for a moment."""
+    """The lock is free even if a forked child of the process still has the lock file open for a moment."""
     (tmp_path / "run").mkdir()
     program = "import os, sys, time; from train.lock import lock_folder; from pathlib import Path\n"
     program += "with lock_folder(Path(sys.argv[1]), 'test'):\n"
@@ -99,7 +99,7 @@ def test_a_killed_process_holds_no_lock(text, tmp_path, child_holds_it):
 
 
 def test_a_lock_whose_file_was_just_removed_is_taken_again(tmp_path, monkeypatch):
-    """The holder ends, and removes the file, after this program has opened it and before it locks it."""
+    """The holder ends and removes the file after this program has opened the file and before it locks it."""
     try_lock, removed = files.try_lock, []
 
     def end_of_the_holder(descriptor):

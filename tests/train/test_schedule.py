@@ -65,6 +65,23 @@ def test_the_suggested_warmup_is_a_tenth_of_the_steps_with_the_same_peak(steps, 
     assert short.peak == pytest.approx(long.peak, rel=0.01)
 
 
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("keys", [{"lr_scale": 200.0}, {"peak_lr": 2.0}, {"peak_lr": 1e-4}, {}])
+@pytest.mark.parametrize("step", [1, 50, 100, 900])
+def test_after_a_divergence_a_quarter_of_the_highest_rate_so_far_is_suggested(name, keys, step):
+    current = schedule(name, warmup_steps=100, max_steps=1000, **keys)
+    peak = float(re.match(r"train\.peak_lr=([0-9.e-]+), ", current.remedies(step))[1])
+    lower = schedule(name, warmup_steps=100, max_steps=1000, **keys | {"peak_lr": peak})
+    assert max(map(lower, range(1, 1001))) <= max(map(current, range(1, step + 1))) / 3.5
+    assert lower.peak <= schedule(warmup_steps=4000).peak * 1.05  # the peak of the paper
+
+
+def test_after_a_divergence_a_key_that_is_set_is_not_suggested():
+    assert schedule().remedies(5).endswith(", a larger train.warmup_steps, or train.clip_norm=1.0")
+    assert schedule(clip_norm=0.5).remedies(5).endswith(" or a larger train.warmup_steps")
+    assert "clip_norm" in schedule(clip_norm=5.0).remedies(5)
+
+
 def test_a_resumed_run_warns_if_another_last_step_changes_the_learning_rate(text, tmp_path, capsys):
     for name, warning in (
         (

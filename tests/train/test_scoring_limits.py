@@ -24,7 +24,7 @@ def test_ter_is_skipped_for_long_lines_with_a_message(tmp_path, capfd):
     texts = ["a b", " ".join(shuffled)], ["a b", " ".join(words)]
     status, out, err = run_score(tmp_path, capfd, *texts)
     assert status == 0 and "chrF" in out and "TER" not in out
-    assert err.count("\n") == 1 and f"line 2 has 3,000 words; its limit is {TER_WORDS} words" in err
+    assert err.count("\n") == 1 and f"line 2 has 3,000 words; the limit is {TER_WORDS} words" in err
     assert "line 2" in run_score(tmp_path, capfd, *texts, "--metric=ter")[2]
     status, out, err = run_score(tmp_path, capfd, *texts, "--metric=chrf", "--metric=bleu_13a", "--json")
     assert (status, [*json.loads(out)["scores"]], err) == (0, ["bleu_13a", "chrf"], "")

@@ -168,7 +168,7 @@ def test_every_command_that_loads_an_outdated_average_says_so(model, text, tmp_p
     log = (run / "log.txt").read_text(encoding="utf-8")
     assert f"until `average` runs again or {averaged} is deleted" in log
     warning = (
-        f"{averaged}, which is loaded, is older than step-13; try npx-transformer average again, {newest} instead of "
+        f"the loaded {averaged} is older than step-13; try npx-transformer average again, {newest} instead of "
         f"{run}, or deleting {averaged}\n"
     )
     new = tmp_path / "new"
@@ -194,7 +194,7 @@ def test_every_command_that_loads_an_outdated_average_says_so(model, text, tmp_p
 
 @pytest.mark.parametrize("slow", [0, 0.1])
 def test_ctrl_c_in_a_finalizer_is_not_lost(monkeypatch, slow):
-    """This also holds if a busy machine starts the thread that repeats the signal late."""
+    """The signal is not lost even if a busy machine is late to start the thread that repeats it."""
 
     class Cleared:
         def __del__(self):

@@ -5,6 +5,7 @@ import fcntl
 import os
 import shutil
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -73,6 +74,24 @@ def test_any_other_error_ends_in_one_line(
         <= {path: path.read_bytes() for path in (copied / "checkpoints").rglob("*") if path.is_file()}.items()
     )
     assert run(text, copied, resume=True, max_steps=13).step == 13
+
+
+@pytest.mark.parametrize("folder", ["", "checkpoints"])
+def test_an_unreadable_run_is_named_instead_of_the_output(text, copied, tmp_path, monkeypatch, capsys, folder):
+    original, closed = Path.stat, copied / folder
+
+    def stat_outside(path, **options):
+        if closed in path.parents:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return original(path, **options)
+
+    monkeypatch.setattr(Path, "stat", stat_outside)
+    files = [f"--input={text / 'valid.en'}", f"--output={tmp_path / 'output'}"]
+    assert main(["translate", f"--model={copied}", *files]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"npx-transformer: {copied}") and err.count("\n") == 1
+    assert "expected permission to read and write; got 'Permission denied'" in err and "output" not in err
+    assert not (tmp_path / "output").exists()
 
 
 def test_a_leftover_that_cannot_be_removed_is_named(copied, monkeypatch):

@@ -1,4 +1,4 @@
-"""The traced pass behind the page's view of the whole model: its numbers are the model's own, block by block."""
+"""The traced pass behind the page's Model view: in each block, its numbers equal the model's own."""
 
 import base64
 import hashlib
@@ -85,7 +85,7 @@ def test_every_parameter_belongs_to_a_block_and_every_operation_too(traced):
 
 
 def test_the_gradients_that_leave_blocks_arrive(traced):
-    """The gradient of a block's output is the sum of what the blocks that read it pass back.
+    """The gradient of a block's output is the sum of the gradients from the blocks that read the output.
 
     With pre-norm a sub-layer reads the norm of its own residual block instead, which is not that block's output.
     """
@@ -117,7 +117,7 @@ def test_a_head_is_the_models_own(traced):
 
 
 def test_the_gradients_of_all_heads_make_up_that_of_the_block(traced):
-    """W^Q, W^K and W^V carry the heads' gradients of q, k and v back to the gradient that leaves the block."""
+    """The heads' gradients of q, k and v, passed through W^Q, W^K and W^V, give the gradient that leaves the block."""
     model, _, trace = traced
     name = "layers.1.attention" if model.examples == "text" else "encoder.1.attention"
     parts = {"queries": [], "keys": [], "values": []}
@@ -167,7 +167,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: " ".join(f"{v}" for v in o.values()))
 def test_each_output_shown_is_that_of_the_engine(options):
-    """Whatever a block recomputes leads to the recorded output, or it is not shown."""
+    """A block's recomputed values are shown only if they lead to the recorded output."""
     sizes = {"vocab_size": 12, "n_layers": 1, "n_heads": 4, "d_model": 8, "d_ff": 16, "max_positions": 32}
     model = TransformerConfig(**{**sizes, **options}).build(seed=1).eval()
     random = np.random.default_rng(2)

@@ -368,5 +368,5 @@ def test_a_loss_far_above_that_of_uniform_probabilities_is_reported_once(text, t
         run(text, out, peak_lr=peak_lr, warmup_steps=1, log_every=1, clip_norm=0.0, max_steps=8, validate_bleu=False)
     logs = [(out / "log.txt").read_text() for out in (tmp_path / "a", tmp_path / "b")]
     assert [log.count("times that of uniform probabilities") for log in logs] == [1, 0]
-    assert "; try train.peak_lr=2.5e+04, a larger train.warmup_steps" in logs[0]
+    assert "; try train.peak_lr=0.0056, a larger train.warmup_steps" in logs[0]
     assert "times that of uniform probabilities (5.67); try" in capfd.readouterr().err  # even without progress

@@ -50,7 +50,7 @@ def test_leftovers_of_text_preparation_are_removed(text, copied, uninterrupted):
 
 
 def test_a_refused_resume_writes_nothing(text, copied, tmp_path):
-    """This includes token arrays of other texts, and config.toml if a log cannot be written."""
+    """Token arrays of other texts are kept, and config.toml is not written if a log cannot be written."""
     before = files_of(copied)
     (mine := tmp_path / "mine").mkdir()
     for file in text.iterdir():
@@ -142,7 +142,7 @@ def test_what_a_resumed_run_reads_is_not_replaced(text, tmp_path):
 
 @pytest.mark.parametrize("at", range(1, 5))
 def test_a_second_interrupt_leaves_a_run_that_continues(text, uninterrupted, tmp_path, monkeypatch, at):
-    """It comes while the first one removes what the run has written so far."""
+    """The second interrupt comes while the first one is removing what the run has written."""
     out, removed = tmp_path / "run", []
 
     def remove(path):
@@ -266,7 +266,7 @@ def test_best_weights_without_checkpoints_are_not_deleted(text, tmp_path, names)
         elif path.name not in names:
             path.rename(path.with_name(names[0]))
     before = files_of(out)
-    reason = f"lost its checkpoints step-N, with only .*{names[-1]} without optimizer .* moving step-N back, or --init"
+    reason = rf"lost its checkpoints step-N \(.*{names[-1]} has no optimizer .* moving step-N back, or --init"
     for resume in (False, True):
         with pytest.raises(UserError, match=reason):
             run(text, out, resume=resume)
@@ -277,7 +277,7 @@ def test_best_weights_without_checkpoints_are_not_deleted(text, tmp_path, names)
 
 @pytest.mark.parametrize("module, write", [(checkpoint, "save_checkpoint"), (checkpointer, "write_folder")])
 def test_a_run_killed_before_its_first_scheduled_checkpoint_resumes(text, tmp_path, monkeypatch, module, write):
-    """It has written a checkpoint before the first best weights."""
+    """The run has written a checkpoint before the first best weights."""
     settings = {"max_steps": 10, "validate_every": 2, "checkpoint_every": 9, "best_metric": "loss", "keep_best": 2}
     run(text, tmp_path / "uninterrupted", **settings)
 

@@ -35,7 +35,7 @@ def foreign(text, tmp_path_factory):
 
 
 def test_a_training_whose_lock_was_removed_stops_without_writing(text, tmp_path, monkeypatch):
-    """The second training continues to the same result; the first one ends with a one-line error."""
+    """The second training run reaches the same result; the first one ends with a one-line error."""
     out, after, second = tmp_path / "run", Trainer._after_update, threading.Event()
     errors = []
 

@@ -179,7 +179,7 @@ NAMES = [f"{formula.name}{suffix}" for formula in FORMULAS for suffix in ("", "_
 
 
 def verdict(entry: Entry, seed: int) -> str:
-    """Return what is unexpected about a check: the report of a false alarm or a crash, "missed", or ""."""
+    """Describe an unexpected result of a check: the report of a false alarm or a crash, "missed", or ""."""
     try:
         entry.check(seed)
     except AssertionError as error:

@@ -23,7 +23,7 @@ from train.run.config import suggest_setting
 from train.run.key_names import resolve_name
 from train.text.lines import MAX_LINE_BYTES, count_lines
 
-# maps the commands, in the order of --help, to the files of this folder that register them
+# the commands, in the order of --help, and the files of this folder that register them
 COMMANDS = {
     name: {"import": "import_model", "export": "export_model"}.get(name, name.replace("-", "_"))
     for name in "demo data train translate parse generate classify embed score score-trees average import export info"
@@ -36,6 +36,7 @@ COMMAND_SYNONYMS = {  # maps command names of other programs to our command for 
     **dict.fromkeys(("evaluate", "eval", "validate", "test"), "score"),
     **dict.fromkeys(("plot", "visualize"), "draw"),
     **dict.fromkeys(("show", "describe", "summary"), "info"),
+    "version": "--version",
 }
 OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, Marian and Hugging Face
     "--model": "--path --checkpoint --ckpt --models --model-path",
@@ -44,6 +45,7 @@ OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, M
     "--hyp": "-i --input --hypothesis --hypotheses --sys --predictions",
     "--ref": "--reference --references --refs --tgt --target",
     "--metric": "-m --metrics --tokenize",
+    "--metric bleu_13a_lc": "-lc --lowercase",
     "--bootstrap": "--confidence --confidence-n --paired-bs-n",
     "--baseline": "--paired-bs",
     "--beam": "--beam-size --beams --num-beams -b",
@@ -54,8 +56,10 @@ OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, M
     "--top-p": "--sampling-topp --topp --random-sampling-topp",
     "--temperature": "--random-sampling-temp",
     "--constrain": "--prefix --prefixes --prefix-size --tgt-prefix",
-    "--batch-tokens": "--max-tokens",
-    "--max-extra": "--max-len-a --max-len-b --max-length --max-new-tokens",
+    "--batch-tokens": "--max-tokens --batch-size",
+    "--tokens": "--max-length --length --max-new-tokens",
+    "--to": "--format -f",
+    "--max-extra": "--max-len --max-len-a --max-len-b --max-length --max-new-tokens",
     "--quiet": "-q --silent",
     "--device cuda": "--gpu --cuda",
     "--out": "--save-dir --output-dir --model-dir --save-model -o",
@@ -88,8 +92,8 @@ class Application(Commands):
 
 
 def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
-    """Raise UserError if an option is followed by too few values, is repeated although it has one value, or is named
-    like an option of another program or like a configuration key, which only --set can change."""
+    """Raise UserError for too few values of an option, for the repetition of an option that takes one value, and for an
+    unknown option with a name that other programs use or that is a configuration key."""
     if "--out=" in args or ("--out", "") in pairwise(args):  # an unset variable of the shell
         raise UserError("--out: expected a path; got an empty one; try --out . for the current folder")
     options = {name: p for p in params if p.param_type_name == "option" for name in p.opts}
@@ -98,25 +102,21 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
         if name == "--":
             return
         option, _, value = name.partition("=")
-        if option not in options and (attempt := known_option(option, options)):
-            raise UserError(f"{option}: expected an option of this command; got an unknown one; try {attempt}")
+        if option not in options:
+            key = resolve_name(option[2:]) if option.startswith("--") and "--set" in options else None
+            own = f"--{key.partition('.')[2].replace('_', '-')}" if key else ""
+            attempt, got = known_option(option, options) or (own if own in options else ""), "an unknown one"
+            if key and not attempt:
+                value = value or next((text for text in args[i + 1 : i + 2] if not text.startswith("-")), "")
+                attempt, got = suggest_setting(option[2:], value, key), "a key"
+            if attempt:
+                raise UserError(f"{option}: expected an option of this command; got {got}; try {attempt}")
+            continue
         if option in given:  # click would ignore the first value
             join = ", or a file that joins both texts (cat)" if option.endswith(("-src", "-tgt")) else ""
-            raise UserError(f"{option}: expected it once; got it twice; try only one of them{join}")
-        if option in options and not (options[option].is_flag or options[option].multiple):
+            raise UserError(f"{option}: expected the option once; got it twice; try only one of them{join}")
+        if not (options[option].is_flag or options[option].multiple):
             given.add(option)
-        if (
-            option not in options
-            and option.startswith("--")
-            and "--set" in options
-            and (key := resolve_name(option[2:]))
-        ):
-            value = value or next((text for text in args[i + 1 : i + 2] if not text.startswith("-")), "")
-            own = f"--{key.partition('.')[2].replace('_', '-')}"
-            if own in options:
-                raise UserError(f"{option}: expected an option of this command; got an unknown one; try {own}")
-            setting = suggest_setting(option[2:], value, key)
-            raise UserError(f"{option}: expected an option of this command; got a key; try {setting}")
         path = value or next(iter(args[i + 1 : i + 2]), "")
         if option in ("--output", "--svg") and path.endswith("/"):  # Path would remove the slash
             raise UserError(f"{path}: expected a file to write; got the name of a folder; try another path")
@@ -207,9 +207,9 @@ def open_input(path: Path | None) -> Iterator[Iterator[str | None]]:
 
 @contextmanager
 def line_progress(verb: str, input: Path | None, output: Path | None, enabled: bool = True) -> Iterator[Any]:
-    """Show progress through the lines of `input`, as in "translated 3 lines" (`verb`), and yield the Work to advance.
+    """Show progress through the lines of `input`; yield the `Work` to advance. An example of `verb` is "translated".
 
-    Progress is not shown on a terminal that displays the results or that the user types into.
+    Progress is not shown on a terminal that displays the results or from which the input is read.
     """
     from train.progress import Display
 
@@ -239,8 +239,8 @@ def open_output(path: Path | None, *others: Path | None, models: Sequence[Path] 
 
 
 def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) -> None:
-    """Raise UserError if a file cannot be written to `path`, or would replace standard input or one of `others`, the
-    other inputs and outputs of the command, or is inside the run of one of `models`."""
+    """Raise UserError if `path` cannot be written, is inside the run of one of `models`, or would replace standard
+    input or another input or output of the command (`others`)."""
     from train.run.folder import is_inside_run
 
     for other in filter(None, (Path("/dev/stdin"), *others)):
@@ -252,4 +252,4 @@ def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) 
             raise UserError(f"{path}: expected a file outside the run; got one in {model}; try another path")
     if path.is_dir() or not path.parent.is_dir():
         got = "a folder" if path.is_dir() else f"no folder {path.parent}"
-        raise UserError(f"{path}: expected a file to write; got {got}; try another --output")
+        raise UserError(f"{path}: expected a file to write; got {got}; try another path")

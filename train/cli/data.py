@@ -9,7 +9,7 @@ import typer
 
 from train.cli.app import app
 from train.cli.options import number_option, warn
-from train.errors import UserError, nearest, plural
+from train.errors import UserError, check_choice, plural
 
 OWN = "own"
 LARGE = 500_000  # minimum number of pairs for suggesting the preset base instead of tiny
@@ -62,7 +62,7 @@ def data(
     max_ratio: Annotated[
         float,
         number_option(
-            float, "[0, 1e9]", help="Drop pairs with a larger ratio of lengths, in characters + 20; 0: keep all."
+            float, "[0, 1e9]", help="Drop pairs with a larger ratio of lengths (characters + 20); 0: keep all."
         ),
     ] = 3.0,
     keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help="Keep repeated pairs.")] = False,
@@ -73,20 +73,16 @@ def data(
     from train.text.download.catalog import NAMES, Dataset, Pair, dataset
     from train.text.download.clean import Rules, describe_removed
     from train.text.download.prepare import Settings, prepare_dataset
-    from train.text.tokenizer import KINDS, check_choice
+    from train.text.tokenizer import KINDS
 
-    if name not in (*NAMES, OWN):
-        names = (*NAMES, OWN)
-        raise UserError(f"data: expected one of {', '.join(names)}; got '{name}'; try {nearest(name, names)}")
+    check_choice("data", name, (*NAMES, OWN))
     if tokenizer is not None:
         check_choice("--tokenizer", tokenizer, KINDS)
     files = train_src, train_tgt, valid_src, valid_tgt
     if name == OWN:
         if not (train_src and train_tgt) or bool(valid_src) != bool(valid_tgt):
-            needed = TEXT_OPTIONS if valid_src or valid_tgt else TEXT_OPTIONS[:2]
-            missing = [
-                option for option, file in zip(TEXT_OPTIONS, files, strict=True) if option in needed and not file
-            ]
+            n = 4 if valid_src or valid_tgt else 2
+            missing = [option for option, file in zip(TEXT_OPTIONS[:n], files[:n], strict=True) if not file]
             raise UserError(
                 f"data own: expected both sides of each text; {' and '.join(missing)} "
                 f"{'is' if len(missing) == 1 else 'are'} missing; try {' '.join(f'{option} F' for option in missing)}"
@@ -109,7 +105,7 @@ def data(
     try:
         manifest = prepare_dataset(corpus, out, settings, mirror, command, progress=not quiet)
     except KeyboardInterrupt:
-        warn("interrupted; the same command continues")
+        warn("interrupted; run the same command again to continue")
         raise
     pairs, clean = manifest["pairs"], manifest["texts"]["train"]["counts"]["kept"]
     held_out = f" ({pairs['held_out']:,} of them held out)" if pairs["held_out"] else ""

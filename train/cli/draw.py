@@ -8,10 +8,10 @@ import typer
 
 from train.cli.app import Device, RunPath, app, check_output, use_device
 from train.cli.options import number_option, search_option, text_option, warn
-from train.errors import UserError, nearest
+from train.errors import UserError, check_choice, nearest
 
 PICTURES = ("heads", "beam", "curves", "memory", "roles", "confusion")
-PICTURE_SYNONYMS = {  # maps what users may call a picture to its name
+PICTURE_SYNONYMS = {  # other names for the pictures
     **dict.fromkeys(("attention", "attn", "attentions", "head"), "heads"),
     **dict.fromkeys(("search", "tree", "hypotheses"), "beam"),
     **dict.fromkeys(("loss", "metrics", "learning", "bleu", "plot"), "curves"),
@@ -26,11 +26,11 @@ MODEL_DESCRIPTIONS = {
 
 
 @app.command(
-    epilog="heads: attention of every head on one sentence. beam: the search tree of its translation. curves: loss,"
+    epilog="heads: attention of every head on one sentence. beam: the search tree of a translation. curves: loss,"
     " scores, learning rate, gradient norm and speed; --also adds runs. memory: bytes in use during one update. roles:"
     " where each head attends on the validation text, and the loss when it is ablated. confusion: the"
     " correct and predicted labels of the validation text. A description in words is written to F.alt.txt. The same"
-    " input produces an identical file."
+    " input always gives the same file."
 )
 def draw(
     run: RunPath,
@@ -81,9 +81,8 @@ def draw(
             raise UserError(
                 f"draw: --{name} applies only to {' and '.join(pictures)}; got {what}; try without --{name}"
             )
+    use_device(device)
     if what not in ("heads", "beam"):
-        if what != "curves":
-            use_device(device)
         with Display() as display, display.work(f"drawing {what}") as work:
             if what == "curves":
                 draw_curves_of([run, *(also or ())], out)
@@ -94,7 +93,6 @@ def draw(
             else:
                 draw_confusion_of(run, out)
         return
-    use_device(device)
     if not input.strip():
         raise UserError(f'draw: expected a sentence for {what}; got no --input; try --input "A dog runs ."')
     overrides = {name: value for name, value in {"beam": beam, "alpha": alpha}.items() if value is not None}
@@ -127,8 +125,8 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
         translate,
     )
 
-    if kind and kind not in AXES:
-        raise UserError(f"--kind: expected one of {', '.join(AXES)}; got '{kind}'; try {nearest(kind, AXES)}")
+    if kind:
+        check_choice("--kind", kind, [*AXES])
     model, tokenizer, origin, search = load_for_search(run, overrides)
     if model.examples != "pairs":
         if kind or overrides:
@@ -181,10 +179,13 @@ def draw_curves_of(runs: list[Path], out: Path) -> None:
 
 
 def open_corpus(run: Path, part: str, config: Any, tokenizer: Any) -> Any:
-    """Open the prepared "train" or "valid" text of a run."""
+    """Open the prepared "train" or "valid" text of a run. Raises UserError if the run has none."""
     from train.run.folder import RunFolder
+    from train.tasks import TASKS
     from train.text.corpus import Corpus
 
+    if not getattr(config.data, name := TASKS[config.data.task].files[part][0]):
+        raise UserError(f"{run}: expected a run with a text data.{name}; got one without; try another run")
     return Corpus.open(RunFolder(run).data(part, config.data.prepared), tokenizer.special)
 
 

@@ -69,5 +69,5 @@ def write_array(file: Any, vectors: list[Any], width: int) -> None:
     """Write vectors as the rows of a NumPy array (n, width) to a file or a pipe."""
     import numpy as np
 
-    unseekable = SimpleNamespace(write=file.write)  # np.save seeks in what it takes for a file, but a pipe cannot seek
+    unseekable = SimpleNamespace(write=file.write)  # np.save seeks in a file object, but a pipe cannot seek
     np.save(unseekable, np.stack(vectors) if vectors else np.zeros((0, width), np.float32))

@@ -18,7 +18,7 @@ def import_model(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the model.", show_default=False)],
     out: Annotated[Path, typer.Option(metavar="RUN", help="New run folder.", show_default=False)],
 ) -> None:
-    """Import a MarianMT (OPUS-MT), GPT-2 or BERT model in Hugging Face's format, or Marian's own, as a run folder."""
+    """Import a MarianMT (OPUS-MT), GPT-2 or BERT model in Hugging Face format, or a Marian model, as a run folder."""
     from train.formats import import_folder
 
     run = import_folder(folder, out, warn)

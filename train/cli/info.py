@@ -89,7 +89,7 @@ def info(
 
 
 def describe_time(hours: float) -> str:
-    """Return a time in a unit that suits it; if it is long, also in days."""
+    """Return a time in seconds, minutes or hours, whichever suits it, and also in days from 48 hours on."""
     if hours < 1:
         return f"{60 * hours:,.0f} minutes" if hours >= 1 / 30 else f"{3600 * hours:,.1f} seconds"
     return f"{hours:,.1f} hours" + (f" ({hours / 24:,.1f} days)" if hours >= 48 else "")
@@ -124,7 +124,9 @@ def describe(shape: Any, config: Any, updates: int | None = None, activations: f
     paper_size = f"   (the paper: {paper['params_millions']:g} million)" if paper else ""
     paper_cost = f"   (the paper: {float(tested[f'{pairs[0]} FLOPs']):.1e})" if pairs else ""
     yield f"model        {preset}{' with changes' if is_changed else ''}: {sizes}"
-    yield f"architecture {describe_architecture(shape)}, for {task.name}"
+    has_attention = shape.architecture in ("encoder_decoder", "decoder", "encoder")
+    details = f", norm {shape.norm}, positions {shape.positions}" if has_attention else ""
+    yield f"architecture {shape.architecture}{details}, for {task.name}"
     yield f"vocabulary   {describe_vocabulary(shape, sides)}"
     yield f"parameters   {n:,}{frozen}{paper_size}"
     yield f"operations   {update / tokens / len(sides):.3g} FLOPs per training token"
@@ -142,13 +144,6 @@ def describe(shape: Any, config: Any, updates: int | None = None, activations: f
                f" BLEU {paper['bleu']:.1f}")  # fmt: skip
     for pair in pairs:
         yield f"quality      the paper on newstest2014 {LANGUAGES[pair]}: BLEU {tested[pair]}"
-
-
-def describe_architecture(shape: Any) -> str:
-    """Describe the architecture and, if all its layers use attention, its norm placement and positional encoding."""
-    if shape.architecture not in ("encoder_decoder", "decoder", "encoder"):
-        return str(shape.architecture)
-    return f"{shape.architecture}, norm {shape.norm}, positions {shape.positions}"
 
 
 def describe_vocabulary(shape: Any, sides: tuple[str, ...]) -> str:

@@ -11,6 +11,7 @@ import gc
 import importlib
 import os
 import re
+import shlex
 import sys
 import time
 import traceback
@@ -37,7 +38,7 @@ CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # click's ClickException, or i
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; `argv` defaults to the process's arguments."""
-    if argv is None:  # the process ends with the command: collecting the objects of all modules would take 60 ms
+    if argv is None:  # the process ends with the command; a garbage collection at exit would take 60 ms
         gc.freeze()
         atexit.register(gc.freeze)
     os.environ["MPLBACKEND"] = "agg"  # pictures are written to files; a notebook's backend may not be installed
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def load_commands(*names: str) -> None:
-    """Import the files of the named commands of `app`, which registers them."""
+    """Register the named commands of `app` by importing their files."""
     for name in names:
         importlib.import_module(f"train.cli.{COMMANDS[name]}")
 
@@ -70,23 +71,9 @@ def run_command(argv: Sequence[str] | None) -> int:
     except CLICK_ERROR as error:  # unknown option or value of the wrong type; click's text has several lines
         name, similar = getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ()
         error.possibilities = misspelled(name, similar)  # click also lists less similar ones
-        command = getattr(getattr(error, "ctx", None), "command_path", "npx-transformer")
-        attempt = f"{command} --help"
-        extra = re.search(r"unexpected extra argument\S* \((\S+?)[ )]", error.format_message())
-        params = getattr(getattr(getattr(error, "ctx", None), "command", None), "params", ())
-        of_folder = ["--data"] * (extra is not None and os.path.isdir(extra[1]))
-        position = words.index(extra[1]) if extra and extra[1] in words else 0
-        if position > 1 and words[position - 2].startswith("--"):
-            attempt = f"{words[position - 2]} with one value, or {attempt}"
-        for option in ("--input", "--hyp", *of_folder):
-            if extra and option not in words and any(option in param.opts for param in params):
-                attempt = f"{option} {extra[1]}"
-        for i in range(len(words) - 2):
-            if extra and words[i] == "--set" and "=" not in words[i + 1] and words[i + 2] == extra[1]:
-                attempt = f"--set {words[i + 1]}={extra[1]}"
         details: Any = getattr(error.__cause__, "errors", list)()  # exists if typer uses pydantic
         got = f"; got {str(details[0]['input'])[:60]!r}" if details else ""
-        return report_user_error(f"{error.format_message().rstrip('.')}{got}; try {attempt}")
+        return report_user_error(f"{error.format_message().rstrip('.')}{got}; try {suggest_usage(error, words)}")
     except typer.Abort:  # raised by typer for an EOFError
         return report_user_error("unexpected end of file; try a complete copy of the input file")
     except KeyboardInterrupt:
@@ -111,6 +98,32 @@ def run_command(argv: Sequence[str] | None) -> int:
         raise
 
 
+def suggest_usage(error: Any, words: Sequence[str]) -> str:
+    """Return what to try after an error of click in the command line `words`."""
+    context = getattr(error, "ctx", None)
+    params = getattr(getattr(context, "command", None), "params", ())
+    usage = f"{getattr(context, 'command_path', 'npx-transformer')} --help"
+    if type(error).__name__ == "MissingParameter" and error.param.param_type_name == "option":
+        return f"{error.param.opts[0]} {error.param.metavar}, or {usage}"
+    if not (match := re.search(r"unexpected extra argument\S* \((.*)\)", error.format_message())):
+        return usage
+    extra = next((word for word in words if f"{match[1]} ".startswith(f"{word} ")), match[1])
+    at, quoted = words.index(extra) if extra in words else 0, shlex.quote(extra)
+    option, value = words[at - 2 : at] if at > 1 else ("", "")
+    if option == "--set" and "=" not in value:
+        return f"--set {value}={extra}"
+    is_file, is_folder = os.path.isfile(extra), os.path.isdir(extra)
+    meant = ["--data"] * (is_folder and not os.path.isfile(f"{extra}/config.toml"))
+    meant += [] if is_folder or "=" in extra else ["--hyp", "--input", "--prompt", *["--train-src"] * is_file]
+    for name in meant:
+        if name not in words and any(name in param.opts for param in params):
+            return f"{name} {quoted}"
+    if option.startswith("--"):
+        is_multiple = any(option in param.opts and param.multiple for param in params)
+        return f"{option} {quoted}" if is_multiple else f"{option} with one value, or {usage}"
+    return next((f"a single {p.metavar}, or {usage}" for p in params if p.param_type_name == "argument"), usage)
+
+
 def report_user_error(message: str) -> int:
     """Print the message on one line and return exit status 2."""
     return report_exit(2, one_line(message))
@@ -124,12 +137,12 @@ def report_internal_error() -> int:
 def report_exit(status: int, line: str, details: str = "") -> int:
     """Print `details` and `line` once and return `status`.
 
-    If all ranks fail with the same error, only rank 0 prints it. If a single rank fails, it also prints its name and
-    aborts the others.
+    If all ranks fail with the same error, only rank 0 prints it. If one rank fails alone, it adds its name to the line
+    and aborts the others.
     """
     world, (rank, size) = npx.distributed.world(), npx.distributed.rank_and_size()
     name = f"rank {rank} of {size}: " if rank and world.size == 1 else ""
-    if name:  # before this rank has joined the others; if rank 0 fails too, mpirun kills this process
+    if name:  # this rank has not joined the others yet; if rank 0 fails too, mpirun kills this process
         time.sleep(2)
     if fails_alone := not world.all_ranks_failed():
         name = f"{world.name}, step {world.step:,}: "

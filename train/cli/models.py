@@ -11,8 +11,8 @@ from train.errors import UserError
 def load_models(runs: Sequence[Path], on_warning: Callable[[str], object]) -> tuple[Any, Any, Any, tuple[Any, ...]]:
     """Return (model, tokenizer, configuration, origins) of one run, or of the ensemble of several runs.
 
-    The configuration is the first run's; `origins` has the `Origin` of each run; `on_warning` is that of `load_model`.
-    Raises UserError if the runs have different tokenizers.
+    The configuration is that of the first run, and `origins` has the `Origin` of each run. `on_warning` is passed to
+    `load_model`. Raises UserError if the runs have different tokenizers.
     """
     from models.search import Ensemble
     from train.run.checkpoint import load_with_origin

@@ -129,7 +129,7 @@ def search_options(run_search: dict[str, Any], n_best: int, **overrides: Any) ->
 
 @contextmanager
 def name_option(argument: str, option: str) -> Iterator[None]:
-    """Replace the name of a function's argument at the start of a UserError with the option that it comes from."""
+    """Replace the name of a function's argument at the start of a UserError with the name of an option."""
     try:
         yield
     except UserError as error:

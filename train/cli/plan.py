@@ -16,8 +16,8 @@ PAPER_SECONDS = {"base": 0.4, "big": 1.0}  # per step, section 5.2
 
 
 @app.command(
-    epilog="The cost model (train/experiments/plan.py) overlaps the gradient all-reduce with the backward pass. Link"
-    " figures are nominal. Example: [b]npx-transformer plan base --tokens-per-second 200000[/b]."
+    epilog="The cost model (train/experiments/plan.py) assumes that the gradient all-reduce overlaps with the backward"
+    " pass. Link figures are nominal. Example: [b]npx-transformer plan base --tokens-per-second 200000[/b]."
 )
 def plan(
     what: Annotated[str, typer.Argument(metavar="RUN|PRESET", help="Run folder or preset.", show_default=False)],

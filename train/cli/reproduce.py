@@ -1,4 +1,4 @@
-"""`reproduce`: train and score the paper's tables, draw its figures, and compare them with the paper's."""
+"""`reproduce`: train and score the models of the paper's tables, draw its figures, and compare with the paper."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,6 +7,7 @@ import typer
 
 from train.cli.app import Commands, Device, app, use_device
 from train.cli.options import Model, number_option, text_option, warn
+from train.errors import UserError, check_choice
 
 tables = typer.Typer(cls=Commands, help="Reproduce a table or the figures of the paper.")
 app.add_typer(tables, name="reproduce")
@@ -37,7 +38,7 @@ def table1(
     """Measure the kinds of layers of Table 1 on the CPU; write table1.md, table1.json and table1.png."""
     from train.experiments.table1 import SCALES, run_table1
 
-    check_scale(scale, SCALES)
+    check_choice("--scale", scale, SCALES)
     run_table1(out, scale, progress=not quiet)
     print((out / "table1.md").read_text("utf-8"), end="")
 
@@ -73,7 +74,7 @@ def table3(
     """Train and score every row of Table 3; write table3.md, table3.json and table3.png."""
     from train.experiments.table3 import SCALES, run_table3
 
-    check_scale(scale, SCALES)
+    check_choice("--scale", scale, SCALES)
     use_device(device)
     texts: dict[str, Any] = {"train_src": train_src, "train_tgt": train_tgt}
     texts |= {"valid_src": valid_src, "valid_tgt": valid_tgt}
@@ -112,20 +113,10 @@ def length(
 
 def row_names(rows: str | None, example: str) -> list[str]:
     """Return the names in the value of --rows, or [] without --rows. Raises UserError if the value has no name."""
-    from train.errors import UserError
-
     names = [row.strip() for row in (rows or "").split(",") if row.strip()]
     if rows is not None and not names:
         raise UserError(f"--rows: expected names of rows; got '{rows}'; try {example}, or without --rows for all")
     return names
-
-
-def check_scale(scale: str, scales: Any) -> None:
-    """Raise UserError unless `scale` is one of `scales`."""
-    from train.errors import UserError, nearest
-
-    if scale not in scales:
-        raise UserError(f"--scale: expected {' or '.join(scales)}; got '{scale}'; try {nearest(scale, scales)}")
 
 
 @tables.command(
@@ -149,7 +140,6 @@ def table2(
     device: Device = "cpu",
 ) -> None:
     """Translate and score the test sets and compute the training cost; write table2.md and table2.json."""
-    from train.errors import UserError
     from train.experiments.paper import SUSTAINED
     from train.experiments.table2 import TrainedRun, run_table2
 
@@ -200,10 +190,9 @@ def table4(
     quiet: Quiet = False,
 ) -> None:
     """Train and test the two parsers of Table 4; write table4.md and table4.json."""
-    from train.errors import UserError
     from train.experiments.table4 import ROW_NAMES, SCALES, run_table4
 
-    check_scale(scale, SCALES)
+    check_choice("--scale", scale, SCALES)
     use_device(device)
     runs, others = named_paths("--run", run), named_paths("--other", other)
     if unknown := runs.keys() - ROW_NAMES.keys():
@@ -215,8 +204,6 @@ def table4(
 
 def named_paths(option: str, values: list[str] | None) -> dict[str, Path]:
     """Parse the NAME=PATH values of an option into a dictionary."""
-    from train.errors import UserError
-
     for value in values or ():
         if not all(value.partition("=")):
             raise UserError(f"{option}: expected NAME=PATH; got '{value}'; try {option} wsj=runs/wsj")
@@ -243,7 +230,6 @@ def figures(
     device: Device = "cpu",
 ) -> None:
     """Draw figures 3, 4 and 5 of the paper for a sentence; write figure3.svg, figure4.svg and figure5.svg."""
-    from train.errors import UserError, nearest
     from train.experiments.folder import open_table_folder
     from train.run.checkpoint import load_with_origin
     from train.viewer.heads import draw_figures
@@ -257,8 +243,7 @@ def figures(
     inspection = inspect(network, tokenizer, source_ids(network, tokenizer, input), [])
     tokens = inspection.source
     word = word or tokens[(len(tokens) - 1) // 2]
-    if word not in tokens:
-        raise UserError(f"--word: expected one of {', '.join(tokens)}; got '{word}'; try {nearest(word, tokens)}")
+    check_choice("--word", word, tokens)
     last = network.config.n_layers - 1
     if layer is not None and layer > last:
         raise UserError(f"--layer: expected 0 to {last}; got {layer}; try {last}")

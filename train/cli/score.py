@@ -13,7 +13,7 @@ import typer
 
 from train.cli.app import Device, app, use_device
 from train.cli.options import number_option, warn
-from train.errors import UserError, plural
+from train.errors import UserError, check_choice, plural
 
 
 @app.command(epilog="Scores with different signatures are not comparable; always quote the signature with the score.")
@@ -39,8 +39,8 @@ def score(
         list[Path] | None,
         typer.Option(
             metavar="RUN",
-            help="Also print this model's perplexity of the references. With --pairs, may be repeated to form an"
-            " ensemble.",
+            help="Also print the perplexity of the references under this model. With --pairs, may be repeated to form"
+            " an ensemble.",
         ),
     ] = None,
     metric: Annotated[
@@ -64,7 +64,6 @@ def score(
     from train.metrics.limits import check_lengths
     from train.progress import Display
     from train.text.lines import read_all_lines
-    from train.text.tokenizer import check_choice
 
     if pairs is not None:
         options = {
@@ -133,7 +132,7 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool)
     for index, t in enumerate(decoding.score_pairs(model, tokenizer, read_parallel(*pairs), **options)):
         if as_json:
             fields = {"index": index} | decoding.to_json(t, tokenizer, scores=True, alignments=False)
-            del fields["score"]  # has no length penalty, unlike that of a translation
+            del fields["score"]  # unlike the score of a translation, it includes no length penalty
             print(json.dumps(fields, ensure_ascii=False))
         else:
             print(" ||| ".join([t.text, *decoding.format_fields(t, tokenizer, scores=True, alignments=False)]))
@@ -141,7 +140,7 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool)
         terms = t.hypothesis.token_log_probabilities
         total, n_tokens, n_pairs = total + sum(terms), n_tokens + len(terms), n_pairs + 1
     if n_empty:
-        warn(f"{plural(n_empty, 'pair')} with an empty side; training leaves such pairs out")
+        warn(f"{plural(n_empty, 'pair')} with an empty side; training skips such pairs")
     perplexity = math.exp(min(-total / max(1, n_tokens), 700.0))
     counts = f"{plural(n_pairs, 'pair')}, {plural(n_tokens, 'token')}"
     warn(f"{counts}: log-probability {total:.4f}, perplexity {perplexity:.4f}")

@@ -12,8 +12,8 @@ from train.cli.app import app
 
 @app.command(
     "score-trees",
-    epilog="Files have one tree per line and an empty line for a missing tree; any other layout works if no tree is"
-    " missing. A sentence whose words differ from the gold tree's is named on stderr and not scored.",
+    epilog="A file has one tree per line and an empty line for a missing tree; without missing trees, a tree may span"
+    " several lines. Sentences whose words differ from those of the gold tree are reported on stderr and not scored.",
 )
 def score_trees(
     gold: Annotated[Path, typer.Option(metavar="F", help="Gold trees.", show_default=False)],

@@ -69,7 +69,7 @@ def serve(
 
 
 def load_page(runs: list[Path]) -> Any:
-    """Return the page for the first run's model or, if it cannot be loaded, a page with curves and the reason."""
+    """Return the page for the first run's model; if the model cannot be loaded, a page with curves and the reason."""
     from train.run.checkpoint import load_with_origin
     from train.run.folder import RunFolder
     from train.viewer.curves import by_name

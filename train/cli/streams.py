@@ -48,7 +48,7 @@ class GuardedStream:
         try:
             method(*arguments)
         except OSError as error:
-            with suppress(OSError, ValueError):  # the text that Python flushes at exit is then discarded
+            with suppress(OSError, ValueError):  # discard the text that Python flushes at exit
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
             self._on_error(error)
 
@@ -71,7 +71,7 @@ def guard_standard_streams() -> Iterator[None]:
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))
     stdout, stderr = sys.stdout, sys.stderr
-    for stream in (stdout, stderr):  # show a character that the terminal cannot encode as an escape such as \\xfc
+    for stream in (stdout, stderr):  # characters that the terminal cannot encode become escapes such as \\xfc
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     sys.stdout, sys.stderr = GuardedStream(stdout, raise_broken_output), GuardedStream(stderr, lambda error: None)

@@ -20,8 +20,8 @@ from train.tasks.task import option
 
 
 def with_task_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace a command's **texts parameter with one option for each [data] key of each task, placed after its first
-    two parameters."""
+    """Replace the **texts parameter of a command with an option for each [data] key of each task. These options follow
+    the first two parameters."""
     parameters = list(inspect.signature(command).parameters.values())
     by_name = {p.name: p for p in (*parameters[:2], *task_options(), *parameters[2:-1])}
     command.__signature__ = inspect.Signature(list(by_name.values()))  # type: ignore[attr-defined]
@@ -29,7 +29,7 @@ def with_task_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def task_options() -> Iterator[inspect.Parameter]:
-    """Yield an option for each key of each task; its help is the key's up to the first colon, semicolon or period."""
+    """Yield an option for each key of each task, with the help text of the key up to a colon, semicolon or period."""
     from models.fields import range_of
 
     for f in (f for task in TASKS.values() for f in fields(task.keys)):
@@ -133,7 +133,7 @@ def train(
 
 
 def check_task_options(names: Iterable[str], config: Any) -> None:
-    """Raise UserError for an option that belongs to another task; it names the keys that select that task."""
+    """Raise UserError for an option that belongs to another task; the message names the keys that select that task."""
     from models import ARCHITECTURES
 
     task = TASKS[config.data.task]
@@ -151,7 +151,7 @@ def check_task_options(names: Iterable[str], config: Any) -> None:
 
 
 def check_sides(changed: Collection[str], task: Task[Any, Any, Any], data: Any) -> None:
-    """Raise UserError if `changed`, the keys of options, replace one side of a text but not the other one in `data`."""
+    """Raise UserError if options, whose keys are `changed`, replace only one side of a text in `data`."""
     for names in task.files.values():
         given = [name for name in names if f"data.{name}" in changed]
         for name in names if given else ():
@@ -163,8 +163,8 @@ def check_sides(changed: Collection[str], task: Task[Any, Any, Any], data: Any) 
 
 
 def use_data_of_run(run: Any, config: Any, read: Callable[[Mapping[str, Any]], Any]) -> Any:
-    """Return the configuration with which a run resumes, given one without a training text, as it is if --data named
-    the text of the run: the texts, the tokenizer and the keys that depend on them are those of the run."""
+    """Return the configuration for resuming a run. If `config` names no training text, the texts, the tokenizer and the
+    keys that depend on them are those of the run."""
     if any(getattr(config.data, name) for name in TASKS[config.data.task].files["train"]):
         return config
     data = run.load_config().data
@@ -194,7 +194,7 @@ def use_data_folder(
 
     keys = data_keys(folder)
     valid_files = TASKS["translation"].files["valid"]
-    if not {*valid_files}.isdisjoint(texts):  # they replace the folder's validation text
+    if not {*valid_files}.isdisjoint(texts):  # the options replace the folder's validation text
         keys = {name: value for name, value in keys.items() if name not in valid_files}
     for name in texts:
         if name in keys:
@@ -282,6 +282,6 @@ def load_config(config: str, changes: Iterable[str], complete: bool = False) -> 
         if (folder / "manifest.json").is_file():
             attempt = f"a preset, such as tiny, with --data {config}"
         elif (folder / "config.toml").is_file():
-            attempt = f"{folder / 'config.toml'}, or --init {config} without it"
+            attempt = f"{folder / 'config.toml'}, or --init {config} (--resume --out {config}) without it"
         raise UserError(f"{config}: expected a configuration file; got a folder; try {attempt}")
     return RunConfig.load(config, changes, complete=complete)

@@ -95,7 +95,7 @@ def translate(
         sampling, without_none(beam=beam, alpha=alpha, penalty=penalty, n_best=None if n_best == 1 else n_best)
     )
     use_device(device)
-    world = join_ranks()
+    world = join_ranks("translate")
     if world.size > 1 and input in (None, STDIO):
         raise UserError(
             f"translate: expected --input FILE with {world.size} ranks, because mpirun does not forward the end of "

@@ -129,9 +129,9 @@ def is_ordered(
 def count_agreements(
     measured: Mapping[str, Mapping[str, float]], measure: str, pooled: Mapping[str, float] | None
 ) -> dict[str, int]:
-    """Count the pairs of rows that differ in the paper, and those that have the same order, or are equal, here.
+    """Count the pairs of rows that differ in the paper, and how many of them are in the same order, or equal, here.
 
-    With a deviation, "clear" and "clear_alike" count only the pairs that differ by two standard errors.
+    If `pooled` is given, "clear" and "clear_alike" count only the pairs that differ by two standard errors.
     """
     pairs = [(a, b) for a, b in combinations(measured, 2) if ROWS[a][measure] != ROWS[b][measure]]
     different = [(a, b) for a, b in pairs if measured[a][measure] != measured[b][measure]]
@@ -223,7 +223,7 @@ def claims_markdown(comparison: Mapping[str, Any]) -> Iterator[str]:
 
 
 def draw(comparison: Mapping[str, Any], path: Path) -> bool:
-    """Draw each row's differences from base, the paper's and ours; return False if matplotlib is not installed."""
+    """Draw each row's differences from base, in the paper and here; return False if matplotlib is not installed."""
     entries = [entry for entry in comparison["rows"] if entry["difference"].get("ours")]
     plt = import_pyplot(path.name) if entries else None
     if plt is None:

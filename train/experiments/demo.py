@@ -93,7 +93,7 @@ def sample_numbers(seed: int, n_train: int) -> dict[str, list[int]]:
 
 
 def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence[str] = ()) -> dict[str, float]:
-    """Generate the text, train, average, translate 1,000 test numbers, score them and draw the attention.
+    """Generate the text, train, average, translate 1,000 test numbers, score the result and draw the attention.
 
     Args:
         out: new folder for all files.
@@ -134,7 +134,7 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
         config = RunConfig.from_dict(tomllib.loads(CONFIG), changes, source="demo")
         train(config, out / "run")
     except BaseException:
-        if not (out / "run").exists():  # training has not begun: leave a folder in which the same command can begin
+        if not (out / "run").exists():  # training has not begun, so the same command must be able to start again
             for file in files:
                 remove_partial(str(file))
         raise

@@ -1,11 +1,11 @@
 """The output folder of a table. Only the same command with the same settings can continue it."""
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from train.errors import UserError, nearest
+from train.errors import UserError
 from train.files import write_text
 from train.json_files import open_own_folder, write_json
 
@@ -15,8 +15,8 @@ SHOWN = ("scale", "steps", "settings")  # settings whose values a message shows;
 def open_table_folder(out: Path, settings: Mapping[str, Any], mark: str = "settings.json") -> None:
     """Create the folder, or check that it belongs to this command and has the same settings.
 
-    The file `mark` holds the settings that all rows share; settings missing from it are added. Raises UserError for any
-    other folder and for different settings.
+    The file `mark` holds the settings that all rows share; settings that it lacks are added. Raises UserError for a
+    folder of another command and for different settings.
     """
     stored = open_own_folder(out, mark) or {}
     for name, value in settings.items():
@@ -27,13 +27,6 @@ def open_table_folder(out: Path, settings: Mapping[str, Any], mark: str = "setti
             raise UserError(f"{out}: expected {expected}, as in its finished rows; got {got}; try a new --out")
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / mark, {**stored, **settings})
-
-
-def check_row(row: str, rows: Collection[str]) -> str:
-    """Return the row; raise UserError if it is not among the `rows` of the table."""
-    if row not in rows:
-        raise UserError(f"--rows: expected rows of {', '.join(rows)}; got '{row}'; try {nearest(row, rows)}")
-    return row
 
 
 def write_table(out: Path, name: str, table: Mapping[str, Any], lines: Iterable[str]) -> None:

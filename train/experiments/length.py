@@ -18,7 +18,8 @@ import numpy as np
 import npx
 from models import Transformer, TransformerConfig
 from models.search import greedy_search
-from train.experiments.folder import check_row, open_table_folder, write_table
+from train.errors import check_choice
+from train.experiments.folder import open_table_folder, write_table
 from train.experiments.plot import import_pyplot
 from train.files import atomic_write
 from train.json_files import read_sealed, write_json
@@ -111,11 +112,13 @@ def run_length(
         rows: names from ROWS; empty for all.
         steps: updates of each row.
         seed: seed of the initialization and of all sequences.
-        progress: show the progress of each training run.
+        progress: whether to show the progress of each training run.
 
     Raises UserError for an unknown row, and for a folder with other settings.
     """
-    rows = [check_row(row, ROWS) for row in rows] or ROWS
+    rows = [*rows] or ROWS
+    for row in rows:
+        check_choice("--rows", row, ROWS)
     open_table_folder(out, {"steps": steps, "settings": [f"seed={seed}"]})
     (out / "rows").mkdir(exist_ok=True)
     for row in rows:
@@ -165,7 +168,7 @@ def train_model(
 
 
 def test_model(model: Transformer, pairs: Sequence[Pair]) -> dict[str, float]:
-    """Return the percentages of exact outputs, and of target tokens that the output has at the same position."""
+    """Return the percentages of exact outputs and of target tokens that are correct at their position."""
     src, _ = batch(pairs)
     longest = max(len(target) - len(source) for source, target in pairs)
     outputs = [h.tokens for h in greedy_search(model, src, max_extra=max(0, longest) + 5)]
@@ -216,7 +219,7 @@ def markdown(table: Mapping[str, Any], has_picture: bool) -> Iterator[str]:
     """Yield the lines of the Markdown page."""
     yield from ("# Length extrapolation", "")
     yield f"Percentage of exact outputs by source length. The models are trained on lengths up to {table['trained']},"
-    yield f"with {table['steps']:,} updates of {BATCH} sequences, and tested on {N_TESTED} new ones of each length."
+    yield f"with {table['steps']:,} updates of {BATCH} sequences, and tested on {N_TESTED} sequences of each length."
     yield f"`reach` is the greatest length up to which at least {MASTERED:.0f}% of the outputs are exact at every"
     yield "tested length."
     columns = ["task", "positions", "reach", *map(str, LENGTHS), "seconds"]

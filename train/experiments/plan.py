@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from train.learn.parallel.reducer import BUCKET
 
-BACKWARD = 2 / 3  # its fraction of a step's compute: it has two matmuls for each one in the forward pass
+BACKWARD = 2 / 3  # fraction of the compute in the backward pass, which has two matmuls for each one in the forward pass
 
 
 class Link(NamedTuple):
@@ -94,7 +94,7 @@ def estimate_step(
             weights.
     """
     n_buckets = math.ceil(size / BUCKET)
-    first = size - (n_buckets - 1) * BUCKET  # the embedding begins the flat buffer, whose first bucket is sent last
+    first = size - (n_buckets - 1) * BUCKET  # the flat buffer begins with the embedding; its first bucket is sent last
     n_late = 1 + max(0, math.ceil((late * size - first) / BUCKET))
     directions = 1 if gathered else 2
     total = directions * buckets_seconds(wire_fraction * size, n_buckets, gpus, link)

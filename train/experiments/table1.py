@@ -4,8 +4,8 @@
        /kinds/NAME.json        results of a kind of layer; a kind that has this file is finished
        /table1.{md,json,png}   all finished kinds and the paper's, rewritten after each kind
 
-Each kind of layer is measured as the paper counts it: the part that connects positions, for one sequence of n positions
-of width d. For self-attention that excludes the projections to queries, keys and values.
+As in the paper, only the part of a layer that connects positions is measured, for one sequence of n positions of width
+d. For self-attention, this part does not include the projections to queries, keys and values.
 """
 
 import sys
@@ -97,7 +97,7 @@ def heads(d: int) -> int:
 
 
 def of_layer(make: Callable[[int], Module]) -> Callable[[int], Mixing]:
-    """Return a factory of `Mixing` modules for a layer that is measured completely."""
+    """Return a factory of `Mixing` modules for a layer of which all parts are measured."""
 
     def mixing(d: int) -> Mixing:
         layer = make(d)
@@ -146,11 +146,11 @@ KINDS = {
 
 
 def run_table1(out: Path, scale: str = "full", progress: bool = True) -> dict[str, Any]:
-    """Measure the kinds of layers that are not finished in the folder `out`, and return the table.
+    """Measure the unfinished kinds of layers in the folder `out`, and return the table.
 
     Args:
         scale: key of SCALES.
-        progress: print a line for each measurement.
+        progress: whether to print a line for each measurement.
 
     Raises UserError if the folder has other settings.
     """
@@ -252,7 +252,7 @@ def graph_depth(kind: Kind, n: int) -> int:
 def input_gradient(layers: list[Module], n: int, d: int) -> Any:
     """Return the norms (n,) of the gradients of the last output of stacked layers with respect to each input.
 
-    They are root mean squares over SAMPLES random inputs.
+    The norms are root mean squares over SAMPLES random inputs.
     """
     x = Tensor(npx.random.normal(npx.Key(1, 3, 0), (SAMPLES, n, d)), requires_grad=True)
     y = x
@@ -266,7 +266,7 @@ def input_gradient(layers: list[Module], n: int, d: int) -> Any:
 
 
 def gradient_by_distance(kind: Kind, distances: tuple[int, ...]) -> dict[str, float]:
-    """Return the norm of one layer's gradient with respect to each input, by its distance before the output."""
+    """Return, for each distance, the norm of a layer output's gradient with respect to the input that far before it."""
     n = max(distances) + 1
     norms = input_gradient([make(kind.layer, HEAD)], n, HEAD)
     return {str(distance): float(norms[n - 1 - distance]) for distance in distances}

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from models import TransformerConfig
-from train.errors import UserError
+from train.errors import UserError, check_choice
 from train.experiments.comparison import ROWS, mean_result, write_comparison
-from train.experiments.folder import check_row, open_table_folder
+from train.experiments.folder import open_table_folder
 from train.experiments.processes import run_tasks
 from train.files import digest
 from train.json_files import read_sealed, write_json
@@ -94,14 +94,16 @@ def run_table3(
         rows: rows to train; empty for all.
         steps: updates of base; default: the scale's.
         settings: configuration changes of every row, as for --set.
-        progress: print the progress of each training run; with several jobs, only its start.
+        progress: whether to print the progress of each training run (with several jobs, only its start).
         seeds: training runs per row, with train.seed, train.seed + 1, ...; default: the scale's.
         jobs: number of parallel training runs, each in its own process.
 
     A training run that fails is reported, and the next call retries it; the others continue. Raises UserError for
     invalid arguments, and at the end if a training run has failed.
     """
-    rows = [check_row(row, ROWS) for row in rows] or [*ROWS]
+    rows = [*rows] or [*ROWS]
+    for row in rows:
+        check_choice("--rows", row, ROWS)
     steps = steps or SCALES[scale].steps
     common = row_config("base", scale, steps, texts, settings).data
     files = TASK.texts(common)
@@ -168,7 +170,7 @@ def row_config(row: str, scale: str, steps: int, texts: Mapping[str, str], setti
 
 
 def run_row(row: str, run: RunFolder, config: RunConfig, progress: bool, title: str) -> None:
-    """Train a row, or continue its training, average and score it; result.json is written last."""
+    """Train a row or continue its training, then average the checkpoints and score them; write result.json last."""
     print(f"{title}: {run.path.name}", file=sys.stderr, flush=True)
     summary = train(config, run.path, resume=bool(run.steps()), progress=progress)
     assert summary.checkpoint is not None

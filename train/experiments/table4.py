@@ -78,10 +78,10 @@ def run_table4(
         out: folder of the table.
         trees: files of "train", "valid", "test" and, for the row semi, "silver".
         scale: key of SCALES.
-        runs: maps a row to a run folder that is already trained.
-        others: maps a name to a file with another parser's trees of the test sentences.
+        runs: maps a row to the folder of a run that is already trained.
+        others: maps the name of another parser to a file with its trees of the test sentences.
         settings: configuration changes of every row, as for --set.
-        progress: print the progress of each training run.
+        progress: whether to print the progress of each training run.
 
     Raises UserError for an invalid argument.
     """

@@ -108,7 +108,7 @@ def from_bert(weights: Mapping[str, Any], c: TransformerConfig, order: Any, name
     """Return our parameters in float32.
 
     Args:
-        order: BERT's id of each of our ids.
+        order: BERT's id for each of our ids.
 
     Raises UserError, naming the tensor and the file `name`, for a tensor that does not fit.
     """
@@ -138,7 +138,7 @@ def candidates(name: str) -> tuple[str, ...]:
 
 
 def read_wordpiece_tokenizer(folder: Path) -> tuple[AffixTokenizer, Any]:
-    """Return the tokenizer with our ids, and the file's id of each subword. Raises UserError if it cannot be read."""
+    """Return the tokenizer with our ids, and each subword's id in the file. Raises UserError for an invalid folder."""
     spec = read_wordpiece_spec(folder)
     vocabulary = spec["model"]["vocab"]
     for token in (*SPECIALS.values(), UNKNOWN):

@@ -42,7 +42,7 @@ def write_ctranslate2(model: Any, tokenizer: Any, config: RunConfig, folder: Pat
     spec.register_target_vocabulary(target)
     spec.config.eos_token = spec.config.decoder_start_token = target[converted.marian_id(c.eos_id)]
     spec.config.unk_token = SPECIALS[3]
-    spec.config.add_source_eos = False  # the tokenizers append it, as for CTranslate2's own converter of Marian models
+    spec.config.add_source_eos = False  # the tokenizers append EOS, as with CTranslate2's converter of Marian models
     spec.config.layer_norm_epsilon = c.layer_norm_eps
     spec.validate()
     spec.optimize(quantization=dtype)

@@ -1,6 +1,6 @@
 """The GPT-2 architecture of Hugging Face transformers, mapped to our decoder-only model.
 
-GPT-2 normalizes before each sub-layer and after the last layer and has learned positions and biases. Its matrices have
+GPT-2 normalizes before each sub-layer and after the last layer, and has learned positions and biases. Its matrices have
 the same layout as ours.
 """
 
@@ -62,7 +62,7 @@ NORMS = {"attention_residual.norm": "ln_1", "feed_forward_residual.norm": "ln_2"
 
 
 def parameters(c: TransformerConfig) -> Iterator[tuple[str, str]]:
-    """Yield our name and GPT-2's name of each parameter except the token and position tables."""
+    """Yield our name and GPT-2's name for each parameter except the token and position tables."""
     pairs = [("norm", "ln_f", "gamma beta")]
     for i in range(c.n_layers):
         pairs += [(f"layers.{i}.{ours}", f"h.{i}.{theirs}", "weight bias") for ours, theirs in SUBLAYERS.items()]

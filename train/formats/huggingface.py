@@ -34,7 +34,7 @@ UNSUPPORTED_SETTINGS: Mapping[str, Any] = {
 
 
 class Imported(NamedTuple):
-    """A model that was read: the [model], [data] and [search] keys of its run, its tokenizer and its parameters."""
+    """An imported model: the keys of [model], [data] and [search] for its run, the tokenizer and the parameters."""
 
     shape: TransformerConfig
     tables: dict[str, dict[str, Any]]
@@ -54,7 +54,7 @@ def make_shape(
     settings: Mapping[str, Any],
     names: Mapping[str, str],
 ) -> Any:
-    """Return the model's configuration for its [model] `keys`, whose names in the file are `names`.
+    """Return the model's configuration for the [model] `keys`; `names` maps our keys to those of the file.
 
     Raises UserError for an invalid configuration.
     """

@@ -1,7 +1,7 @@
 """The Marian architecture of Hugging Face transformers: its weights and its config.json, mapped to our Transformer.
 
-Marian normalizes after each sub-layer, has biases everywhere, begins targets with padding and, with d = D / 2, adds
-sines of positions in columns 0 to d - 1 and cosines in the others.
+Marian normalizes after each sub-layer, has biases everywhere and begins targets with padding. Its position vectors have
+sines in columns 0 to D / 2 - 1 and cosines in the others.
 """
 
 from collections.abc import Iterator, Mapping
@@ -91,7 +91,7 @@ def read_config(c: Mapping[str, Any], name: str) -> dict[str, Any]:
             )
     for key in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
         if value(key, bool, False):
-            raise UserError(f"{name}: {key}: expected false, as transformers' Marian computes; got true; {UNSUPPORTED}")
+            raise UserError(f"{name}: {key}: expected false, as in transformers' Marian; got true; {UNSUPPORTED}")
     is_shared, is_tied = (value(key, bool, True) for key in ("share_encoder_decoder_embeddings", "tie_word_embeddings"))
     return {
         "d_model": value("d_model"), "d_ff": value("encoder_ffn_dim"), "n_heads": value("encoder_attention_heads"),
@@ -132,7 +132,7 @@ def read_positions(weights: Mapping[str, Any]) -> dict[str, Any]:
 def from_marian(weights: Mapping[str, Any], c: TransformerConfig, name: str) -> dict[str, Any]:
     """Return our parameters in float32.
 
-    Raises UserError, naming the tensor and the file `name`, for one that does not fit.
+    Raises UserError, naming the tensor and the file `name`, for a tensor that does not fit.
     """
     shapes = {parameter: p.shape for parameter, p in c.outline().named_parameters()}
     tensors, result = Tensors(weights, name), dict[str, Any]()

@@ -30,7 +30,7 @@ MAX_POSITIONS = 1024  # sinusoids have no maximum length, but the format require
 MAX_EPSILON = (
     2e-5  # maximum epsilon of the norms: transformers uses 1e-5 instead, which changes variances by at most 1e-5
 )
-NEVER = -1e4  # output bias that excludes padding, whose row of zeros gives the logit 0; float16 can represent it
+NEVER = -1e4  # output bias of padding, whose logit would otherwise be 0; within the range of float16
 
 
 class MarianModel(NamedTuple):
@@ -71,7 +71,7 @@ def marian_model(model: Any, tokenizer: Any, target: str, norms: tuple[str, ...]
     """Return a model as Marian tensors. Raises UserError for a model that cannot be represented.
 
     A model whose targets begin with padding keeps its vocabulary. In any other model, padding becomes the last id,
-    where CTranslate2 expects it; its row is zeros, and its bias excludes it from the predictions.
+    where CTranslate2 expects it; the row of padding is zeros, and its bias prevents padding from being predicted.
     """
     c = model.config
     check_model(c, target, norms)

@@ -182,8 +182,8 @@ def renamed(name: str, array: Any) -> tuple[str, Any]:
 
 
 def with_padding(weights: Mapping[str, Any], n_tokens: tuple[int, int], size: int) -> dict[str, Any]:
-    """Return the weights with tables padded to `size` rows by rows of zeros. Marian does not have these tokens, and
-    they are never predicted.
+    """Return the weights after padding the tables to `size` rows with rows of zeros. Marian does not have the tokens of
+    these rows, and they are never predicted.
 
     Args:
         n_tokens: sizes of Marian's source and target vocabularies. A table of any other size is left unchanged, and a

@@ -80,7 +80,7 @@ class StoredTensor(NamedTuple):
 
 
 def bfloat16_values(bits: Any) -> Any:
-    """Convert bfloat16 numbers, given as uint16, to float32: they are its upper 16 bits."""
+    """Convert bfloat16 numbers, given as uint16, to float32, of which they are the upper 16 bits."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
@@ -104,7 +104,7 @@ def ordered_dict(items: Any = ()) -> Any:
 
 
 def check_keys(keys: Sequence[Any]) -> None:
-    """Raise UnpicklingError for a key that is neither a name nor a number: hashing nested tuples is recursive."""
+    """Raise UnpicklingError for keys that are neither names nor numbers, because hashing nested tuples is recursive."""
     if not all(type(key) in (str, int) for key in keys):
         raise pickle.UnpicklingError("a key that is not a name")
 
@@ -130,7 +130,7 @@ class TensorUnpickler(PythonUnpickler):
         self.storages: dict[str, Storage] = {}
 
     def reject(self) -> None:
-        """Raise UnpicklingError in place of an opcode."""
+        """Raise UnpicklingError; replaces the method of a forbidden opcode."""
         raise pickle.UnpicklingError("an opcode that no tensor needs")
 
     def load_build(self) -> None:
@@ -170,7 +170,7 @@ class TensorUnpickler(PythonUnpickler):
 def read_torch_file(path: Path) -> dict[str, Any]:
     """Return the arrays of a pytorch_model.bin by name, without running code from the file.
 
-    Raises UserError if it is invalid.
+    Raises UserError if the file is invalid.
     """
     try:
         tensors = read_zip(path) if zipfile.is_zipfile(path) else read_legacy(path)

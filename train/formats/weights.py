@@ -18,7 +18,7 @@ DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8",
 
 
 class Tensors:
-    """The tensors of a file, which are taken one by one. Those that remain at the end can be reported.
+    """The tensors of a file, which are taken one by one. `check_empty` reports tensors that remain.
 
     Args:
         weights: arrays by name.

@@ -37,9 +37,7 @@ OPTIONAL = {  # missing in files of earlier versions
     "best_metric": str,
 }  # fmt: skip
 SCHEDULE_KEYS = ("schedule", "peak_lr", "warmup_steps", "lr_scale", "max_steps")
-
-
-# Maps a part to the key of state.json with the SHA-256 of its files, and to its name.
+# For each part of the text, the key of state.json that holds the SHA-256 of its files, and its name in messages.
 TEXT_KEYS = {"train": ("text_sha256", "training"), "valid": ("valid_sha256", "validation")}
 
 
@@ -64,7 +62,6 @@ class Checkpointer:
         report: RunReport,
     ) -> None:
         self.folder, self.config, self.tokenizer = folder, config, tokenizer
-        self.tokenizer_key: dict[str, str] = {}  # data.tokenizer of the checkpoints, even if the file has moved
         self.digests = {part: corpus.digest for part, corpus in corpora.items()}  # SHA-256 of the text of each part
         self.update, self.report = update, report
         self.world = npx.distributed.world()
@@ -78,7 +75,7 @@ class Checkpointer:
     def open_folder(self, state: RunState, is_complete: bool = False) -> Iterator[None]:
         """Lock the run folder for rank 0 during this block, and prepare it for a run that continues from `state`.
 
-        A complete run, which does not continue, keeps its config.toml, and the checkpoints that this file asks for.
+        For a complete run, which does not continue, config.toml is not changed, and its train.keep_last applies.
         """
         with ExitStack() as stack:
             with self.world.rank_zero_first():
@@ -125,7 +122,7 @@ class Checkpointer:
         return self.retry_time < math.inf and self.world.broadcast(time.monotonic() > self.retry_time)
 
     def save(self, state: RunState, required: bool) -> None:
-        """Write a checkpoint. After a failed write, raise WriteError if it is `required`, else schedule a retry."""
+        """Write a checkpoint. If that fails, raise WriteError for a `required` checkpoint, else schedule a retry."""
         weights, adam = self.update.weights(), self.update.optimizer_state()
         try:
             with self.world.rank_zero_first():
@@ -174,7 +171,7 @@ class Checkpointer:
             "tokenizer_digest": self.tokenizer.digest,
             "text_sha256": self.digests["train"],
             "valid_sha256": self.digests.get("valid"),
-            "config": self.config.frozen() | self.tokenizer_key,
+            "config": self.config.frozen(),
         }
 
     def _write(self, state: RunState, weights: Mapping[str, Any], adam: dict[str, Any]) -> None:
@@ -191,7 +188,7 @@ class Checkpointer:
         store.save_checkpoint(self.folder.path, content, weights, adam, self.config.train.keep_last)
 
     def _metric(self, best_metric: str | None) -> str:
-        """Return the metric that selects checkpoints; "": the loss, and no best checkpoint is kept."""
+        """Return the metric that selects checkpoints; "" means the loss, for which no best checkpoint is kept."""
         return best_metric or TASKS[self.config.data.task].selection_metric
 
     # ---- resuming
@@ -208,9 +205,6 @@ class Checkpointer:
             return RunState()
         path, checkpoint = newest
         self._check_identity(path, checkpoint.state)
-        frozen = checkpoint.state.get("config")
-        if isinstance(frozen, dict) and "data.tokenizer" in frozen:
-            self.tokenizer_key = {"data.tokenizer": frozen["data.tokenizer"]}
         try:
             state = self._load(checkpoint)
         except (KeyError, TypeError, ValueError) as error:
@@ -242,7 +236,7 @@ class Checkpointer:
             )
 
     def _update_metric(self, content: Mapping[str, Any], state: RunState) -> None:
-        """Adapt the selection in `state` to train.best_metric, if it is not the one of the checkpoint, and warn.
+        """If train.best_metric differs from that of the checkpoint, adapt the selection in `state` and warn.
 
         The best weights are kept until a validation is better by the new metric, whose values are in metrics.jsonl.
         """
@@ -262,7 +256,7 @@ class Checkpointer:
             state.ranking.keys() & values, key=lambda step: (values[step] if is_loss else -values[step], int(step))
         )
         state.ranking = {step: values[step] for step in ranked}
-        effect = "the next validation is the best so far"
+        effect = "the next validation counts as the best so far"
         if best is not None:
             effect = f"checkpoints/best keeps step {state.best_step:,}, {name} {best:.4g}, until a validation is better"
         self.warnings.append(
@@ -286,11 +280,11 @@ class Checkpointer:
             return
         if (most := n * max(map(len, batches))) < ranks:
             raise UserError(
-                f"resume: expected at most {most} ranks: the largest update of {self.newest} has {most} examples; "
+                f"resume: expected at most {most} ranks, one for each example in the largest update of {self.newest}; "
                 f"got {ranks}; try mpirun -n {most}"
             )
         self.warnings.append(
-            f"micro-batches per update: {n}; split for {ranks} ranks, so that each part has its own dropout masks"
+            f"micro-batches per update: {n}; split for {ranks} ranks, so each part has its own dropout masks"
         )
 
     def _check_identity(self, path: Path, state: Mapping[str, Any]) -> None:
@@ -302,12 +296,9 @@ class Checkpointer:
                     f"resume: model.{key}: expected {saved[key]!r} as in {path}; got {value!r}; "
                     f"try the run's own configuration, or another --out"
                 )
-        # A run without a validation text keeps the hash of an earlier one, and may get its first one.
-        known = {"train": state.get("text_sha256"), "valid": state.get("valid_sha256") or self.digests.get("valid")}
-        self.digests = known | self.digests
-        for part, digest in known.items():
-            if self.digests[part] != digest:
-                raise other_text_error(path, part)
+        check_same_text(path, state, {part: digests.values() for part, digests in self.digests.items()})
+        if valid := state.get("valid_sha256"):  # a run that has lost its validation text keeps the hash of it
+            self.digests = {"valid": valid} | self.digests
 
     def _load(self, checkpoint: store.Checkpoint) -> RunState:
         content = checkpoint.state
@@ -340,21 +331,20 @@ def schedule_of(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_resumable(folder: RunFolder, tokenizer: TextTokenizer, texts: Mapping[str, Iterable[str]]) -> None:
-    """Raise UserError if a run has been trained with another tokenizer or text, before anything is written."""
+    """Raise UserError if a run was trained with another tokenizer or text. Called before anything is written."""
     for path, state in islice(store.readable(reversed(folder.steps())), 1):
         store.check_tokenizer(tokenizer, state, folder.tokenizer_file)
-        for part, files in texts.items():
-            known = state.get(TEXT_KEYS[part][0])
-            if isinstance(known, dict) and [*known.values()] != [*map(text_digest, files)]:
-                raise other_text_error(path, part)
+        check_same_text(path, state, {part: map(text_digest, files) for part, files in texts.items()})
 
 
-def other_text_error(path: Path, part: str) -> UserError:
-    """Return the error for a text of a part that is not the one of the checkpoint `path`."""
-    return UserError(
-        f"resume: expected the {TEXT_KEYS[part][1]} text of {path}; got a text with a different SHA-256; try the "
-        "original files, or a new --out"
-    )
+def check_same_text(path: Path, state: Mapping[str, Any], digests: Mapping[str, Iterable[str]]) -> None:
+    """Raise UserError unless the files of each part have the `digests` that `state` of the checkpoint `path` holds."""
+    for part, (key, name) in TEXT_KEYS.items():
+        if part in digests and isinstance(state.get(key), dict) and [*state[key].values()] != [*digests[part]]:
+            raise UserError(
+                f"resume: expected the {name} text of {path}; got a text with a different SHA-256; try the original "
+                "files, or a new --out"
+            )
 
 
 def foreign_error(path: Path, problem: str) -> UserError:

@@ -44,10 +44,10 @@ class Graphs:
         self.flat_gradient = trained.buffer().grad  # graphs accumulate into this address
 
     def loss(self, sequences: Sequence[npx.Array], normalizer: float, scale: float) -> npx.Array:
-        """Return the loss () / `normalizer` of a batch, on the device; accumulate `scale` times its gradient."""
+        """Return loss / `normalizer` for a batch, a scalar on the device; accumulate `scale` times its gradient."""
         model, dtype = self.model, self.flat_gradient.dtype.type
         weight = dtype(1 / float(normalizer))
-        if not self.graphs:  # the matmuls of the first batch must use the graphs' handle too
+        if not self.graphs:  # the matmuls of the first batch must already use the handle of the graphs
             self.try_capture(lambda: blas.use_own_handle(npx.array_module(model.embedding.weight.data)))
         inputs = [np.asarray(dtype(scale) * weight), *model.loss_inputs(*sequences)]
         shapes = tuple((x.shape, x.dtype.name) for x in inputs)
@@ -63,7 +63,7 @@ class Graphs:
         return graph([first_key, *inputs]) * weight
 
     def gradient(self, g: npx.Array, *inputs: npx.Array) -> npx.Array:
-        """Return the loss () of inputs on the device, summed over tokens; accumulate g times its gradient."""
+        """Return the loss of inputs, summed over tokens, a scalar on the device; accumulate g times its gradient."""
         loss = self.model.loss_from_inputs(*inputs, **self.loss_options)
         loss.backward(g)
         return loss.data

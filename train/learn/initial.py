@@ -76,14 +76,14 @@ def initialize(
         model: the model, whose parameters are not yet in a flat buffer.
         source: a run, whose averaged, best or newest checkpoint is read, or a checkpoint folder.
         patterns: the parameters to copy. "" copies all parameters except those that predict different labels
-            (`label_parameters`); the source must then have no other parameters, and use its parameters in the same way.
+            (`label_parameters`). In this case, the source must have no other parameters and must use them in the same
+            computation.
         tokenizer: the tokenizer of the new run.
         on_warning: called with a message if the source's average is older than its newest checkpoint.
 
     Raises:
-        UserError: A parameter is missing or has another shape; the source uses it in a different computation; the
-            embedding of a different vocabulary would be copied; a pattern matches nothing; or the checkpoint cannot be
-            read.
+        UserError: A parameter is missing, has another shape or is used in a different computation; the embedding of a
+            different vocabulary would be copied; a pattern matches nothing; or the checkpoint cannot be read.
     """
     folder, checkpoint = load_weights(source, on_warning)
     check_peer(folder, checkpoint.state)
@@ -125,7 +125,7 @@ def has_same_text_tokenizer(model: SequenceModel, folder: Path, state: Mapping[s
 
 
 def check_same_computation(config: TransformerConfig, source: TransformerConfig, folder: Path) -> None:
-    """Raise UserError if a model with the configuration `source`, read from `folder`, uses its weights differently."""
+    """Raise UserError if a model with the configuration `source`, read from `folder`, computes another function."""
 
     def computation(c: TransformerConfig) -> dict[str, Any]:
         rates = resolve_rates(c.positions == "sinusoidal_halves", c.position_rates)

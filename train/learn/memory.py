@@ -11,7 +11,7 @@ from train.run.keys import TrainSection
 
 
 def count_trained(shape: TransformerConfig, freeze: str) -> int:
-    """Return the number of trained parameters, which excludes those that match the patterns `freeze`."""
+    """Return the number of trained parameters: those that do not match the patterns `freeze`."""
     sizes = {name: p.size for name, p in shape.outline().named_parameters()}
     return sum(sizes.values()) - sum(sizes[name] for name in select("train.freeze", freeze, sizes))
 

@@ -1,8 +1,8 @@
 """Adam over one flat buffer, the learning-rate schedule, loss scaling, and clipping by the global norm.
 
-All parameters of a model are views of one flat array, and so are its gradients (models.FlatParameters). An update is
-therefore one call to the kernel `npx.adam` per contiguous part of the gradient, which also unscales and clips, and the
-norm is a sum of dot products.
+All parameters of a model are views of one flat array, and so are its gradients (models.FlatParameters). An update
+therefore calls the kernel `npx.adam` once per contiguous part of the gradient. The kernel also unscales and clips the
+gradient. The norm is a sum of dot products.
 """
 
 import math
@@ -183,12 +183,12 @@ class LossScale:
 
 
 def squared_norm(flat: FlatParameters) -> npx.Array:
-    """Return sum g^2 () over all gradients, on the device; inf or NaN if a gradient is, or if the sum overflows."""
+    """Return the sum of g^2 over all gradients, a scalar on the device; inf or NaN for such a g or an overflow."""
     return npx.sum(npx.stack([sum_of_squares(g) for _, g in flat.gradient_chunks()]))
 
 
 def sum_of_squares(g: npx.Array) -> npx.Array:
-    """Return sum g^2 () of g (n,), summed over chunks in float64 on a CPU.
+    """Return the sum of g^2, a scalar on the device, for g (n,). On a CPU, the sums of chunks are added in float64.
 
     On a CPU, BLAS would add all squares sequentially in float32 and lose digits. A GPU sums in a tree, so it needs no
     chunks, each of which would be a kernel launch.

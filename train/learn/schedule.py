@@ -32,6 +32,7 @@ class Schedule:
         self.noam = NoamSchedule(d_model, t.warmup_steps, scale)
         self.name, self.warmup_steps, self.max_steps = t.schedule, t.warmup_steps, t.max_steps
         self.peak, self.has_own_peak = self.noam(t.warmup_steps), bool(t.peak_lr)
+        self.clips = 0.0 < t.clip_norm <= 1.0
         self.ignores_scale = self.has_own_peak and t.lr_scale != 1.0
 
     def __call__(self, step: int) -> float:
@@ -49,10 +50,18 @@ class Schedule:
             f"{'; train.lr_scale has no effect, because train.peak_lr is set' if self.ignores_scale else ''}"
         )
 
+    def remedies(self, step: int) -> str:
+        """Return what to try if the loss diverges by update `step`: a quarter of the highest learning rate so far, and
+        at most the paper's peak."""
+        paper = NoamSchedule(self.noam.d_model)
+        peak = min(self(min(step, self.warmup_steps)) / 4, paper(paper.warmup_steps))
+        clip = "" if self.clips else ", or train.clip_norm=1.0"
+        return f"train.peak_lr={peak:.2g}{',' if clip else ' or'} a larger train.warmup_steps{clip}"
+
     def warning(self) -> str:
         """Return a warning if training ends before the warmup, or "".
 
-        It suggests a shorter warmup to the same peak, which the formula of the paper would raise.
+        The warning suggests a shorter warmup, and names the present peak if a shorter warmup would raise it.
         """
         if self.warmup_steps <= self.max_steps:
             return ""

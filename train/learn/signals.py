@@ -51,7 +51,7 @@ class Signals:
             raise KeyboardInterrupt
         self.received, self.stop_requested = True, self.stop_requested or self.single_process
         if self.single_process and sys.__stderr__ is not None:
-            with suppress(OSError):  # writes to the descriptor: a buffered writer may be in the middle of a line
+            with suppress(OSError):  # not print, because the signal may have interrupted a buffered write
                 os.write(2, b"\nstopping after this step; press Ctrl-C again to stop at once\n")
 
 
@@ -65,7 +65,7 @@ def reraise_lost_interrupts() -> Iterator[None]:
             return previous(unraisable)
         returned = threading.Event()
 
-        def interrupt() -> None:  # waits until `hook` has returned, because Python would ignore it again
+        def interrupt() -> None:  # waits until `hook` has returned; before that, Python would ignore it again
             returned.wait()
             time.sleep(0.01)
             _thread.interrupt_main()

@@ -50,9 +50,9 @@ class Trainer:
         tokenizer: the tokenizer of the corpora, saved with the run.
         corpora: the prepared text, "train" and optionally "valid".
         run_dir: the run folder. Nothing is written before `run`.
-        resume: continue from the newest undamaged checkpoint of `run_dir`, or from the start if there is no checkpoint.
-        progress: show progress on standard error.
-        deadline: stop before this time.monotonic() value.
+        resume: whether to continue from the newest undamaged checkpoint of `run_dir` (without one, from the start).
+        progress: whether to show progress on standard error.
+        deadline: a time.monotonic() value before which training stops.
         debug: "anomaly" reports the first operation that produced a NaN or infinity.
 
     Raises:
@@ -192,7 +192,7 @@ class Trainer:
         message = (
             f"training, step {step:,}: expected a finite {quantity}; got {value}{details}; "
             f"{f'the last checkpoint is {newest}' if newest else 'there is no checkpoint yet'}; "
-            f"try train.peak_lr={self.schedule.peak / 4:.2g}, a larger train.warmup_steps, or train.clip_norm=1.0"
+            f"try {self.schedule.remedies(step)}"
             f"{'' if self.debug else '; --debug anomaly names the operation'}"
         )
         self.report.log_line(message)  # the command shows the error
@@ -209,7 +209,7 @@ class Trainer:
             scale = self.update.scale.value if self.update.scale.dynamic else None
             self.report.log_update(s, self.lr, self.norm, scale, self.world.size)
             n_outputs = self.model.config.n_outputs or self.model.config.vocab_size
-            self.report.warn_of_divergence(s.loss, math.log(n_outputs), self.schedule.peak / 4)
+            self.report.warn_of_divergence(s.loss, math.log(n_outputs), self.schedule.remedies(s.step))
         if is_logged:  # otherwise, the next log line of a resumed run includes these updates
             s.reset_window()
         if self._is_validation_due() and not signals.stop_requested and self._end_reason() != "max_hours":
@@ -251,7 +251,7 @@ class Trainer:
             return
         is_ranked = t.keep_best > 1 and s.rank(value, metric == "loss", t.keep_best)
         if is_best or is_ranked:
-            if self.checkpoints.newest is None:  # then best weights without a checkpoint show that one is missing
+            if self.checkpoints.newest is None:  # so that best weights without a checkpoint mean that one was lost
                 self.checkpoints.save(before, required=False)
             self.checkpoints.save_best(s, *[folder.best] * is_best, *[folder.best_step(s.step)] * is_ranked)
 
@@ -330,7 +330,7 @@ class Trainer:
         """Report that the last validation is the best, although its weights are not saved as the best ones, or that
         there are no best weights yet.
 
-        Best weights are saved only at multiples of train.validate_every. Before that, commands load the newest ones.
+        Best weights are saved only at multiples of train.validate_every. Until then, commands load the newest weights.
         """
         s, t = self.state, self.config.train
         metric = t.best_metric or self.task.selection_metric

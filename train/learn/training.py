@@ -1,9 +1,10 @@
-"""A complete training from a configuration: text -> tokenizer -> token arrays -> model -> Trainer.
+"""A complete training run from a configuration: text -> tokenizer -> token arrays -> model -> Trainer.
 
 train(config, "runs/a")                  in a new folder
 train(config, "runs/a", resume=True)     continues from the newest checkpoint, bit for bit
 """
 
+import filecmp
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +26,7 @@ from train.learn.signals import reraise_lost_interrupts
 from train.learn.trainer import Trainer
 from train.progress import Display, Work
 from train.run.checkpoint import resumed_config
-from train.run.config import RunConfig
+from train.run.config import RunConfig, preset_values
 from train.run.folder import RunFolder
 from train.run.keys import METRICS
 from train.run.metric_files import check_tensorboard
@@ -57,9 +58,9 @@ def train(
     Args:
         config: the configuration of the run.
         run_dir: the run folder. The token arrays go to its data/ folder unless data.prepared names another one.
-        resume: continue from the newest checkpoint of `run_dir`; the result is bit-identical to an uninterrupted run.
-        progress: show progress on standard error.
-        max_hours: stop, with a checkpoint, before this many hours have passed; 0 means no limit.
+        resume: whether to continue from the newest checkpoint of `run_dir`, bit-identical to an uninterrupted run.
+        progress: whether to show progress on standard error.
+        max_hours: time limit; training writes a checkpoint and stops before that. 0 means no limit.
         debug: "anomaly" reports the first operation that produced a NaN or infinity, by repeating the update.
 
     Returns:
@@ -69,7 +70,7 @@ def train(
         UserError: The configuration, a file or the folder is invalid. A folder is invalid if it has checkpoints and
             `resume` is False, if it has no run and `resume` is True, or if another program holds its lock.
     """
-    start, world = time.monotonic(), join_ranks()
+    start, world = time.monotonic(), join_ranks("train")
     run, t, task = RunFolder(run_dir), config.train, TASKS[config.data.task]
     world.start_heartbeat(t.rank_timeout)
     with world.rank_zero_first():
@@ -118,7 +119,7 @@ def train(
                 display.write(initialize(model, t.init, t.init_only, tokenizer, warnings.append))
             corpora = prepare_corpora(run, config, texts, tokenizer, display)
             with display.work("comparing the training and validation texts"):
-                warnings += check_held_out(texts) if world.rank == 0 and not resume else []
+                warnings += check_sides(texts) + check_held_out(texts) if world.rank == 0 and not resume else []
         deadline = start + 3600 * max_hours if max_hours else None
         trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress, deadline, debug)
         trainer.checkpoints.warnings += warnings
@@ -160,12 +161,15 @@ def prepare_tokenizer(
 ) -> TextTokenizer:
     """Return the run's tokenizer.
 
-    With `reuse`, it is the one in the run folder, if there is one; otherwise `existing`, or a newly trained one.
+    With `reuse`, this is the tokenizer in the run folder, if any. Otherwise it is `existing` or a newly trained one.
     """
     data, task = config.data, TASKS[config.data.task]
     if existing is not None:
         existing = task.fit_tokenizer(existing, data, texts["train"])
         check_vocabularies(existing, config, task)
+        size, default = data.vocab_size, preset_values(config.model.preset)["data"]["vocab_size"]
+        if size not in (default, n_subwords := existing.src_vocab_size or existing.vocab_size):
+            display.write(f"data.vocab_size = {size:,} has no effect: {data.tokenizer} has {n_subwords:,} subwords")
     if reuse and (npx.distributed.world().rank or run.tokenizer_file.exists()):
         return task.load_tokenizer(run.tokenizer_file)
     tokenizer = existing
@@ -209,15 +213,15 @@ def prepare_corpora(
 
 
 def report_progress(work: Work, start: Callable[[], object], n_done: int) -> None:
-    """Call `start` when the first items are done, and count them."""
+    """Set the number of completed items, and call `start` if it was 0."""
     if not work.done:
         start()
     work.set_done(n_done)
 
 
 def check_shared_arrays(folder: Path, tokenizer: TextTokenizer, paths: Iterable[str], is_resumed: bool) -> None:
-    """Raise UserError if a shared folder has other files, or token arrays of another tokenizer or text; other runs may
-    need them."""
+    """Raise UserError if a shared folder has other files, or token arrays of another tokenizer or text, because other
+    runs may need them."""
     reject_links(folder)
     meta = open_own_folder(folder, "meta.json")
     if not meta:
@@ -230,6 +234,15 @@ def check_shared_arrays(folder: Path, tokenizer: TextTokenizer, paths: Iterable[
             f"{folder} has arrays made with a different one; try {original}--set data.prepared=, which stores the "
             "arrays of the current text in the run folder"
         )
+
+
+def check_sides(texts: Texts) -> list[str]:
+    """Return a warning for each text whose two sides are equal."""
+    return [
+        f"warning: the two sides of the {part} text are equal ({', '.join(files)}); try the file of each language"
+        for part, files in texts.items()
+        if len(files) == 2 and filecmp.cmp(*files, shallow=False)
+    ]
 
 
 def check_held_out(texts: Texts) -> list[str]:

@@ -118,7 +118,7 @@ class Update:
         return sum(loss for _, loss in indexed), math.sqrt(sum(square for _, square in ranks)) / self.scale.value
 
     def _dropout_keys(self, step: int, index: int, batch: Batch) -> AbstractContextManager[None]:
-        """Give micro-batch `index` the dropout masks that it would have in a single process."""
+        """Return a context in which micro-batch `index` gets the dropout masks that it has in a single process."""
         if self.world.size == 1:
             return nullcontext()
         if self.dropout_calls is None:
@@ -133,7 +133,7 @@ class Update:
         return len(keys)
 
     def optimizer_state(self) -> dict[str, Any]:
-        """Return Adam's state for the complete buffer, on the host of rank 0. All ranks must call it.
+        """Return Adam's state for the complete buffer, on the host of rank 0. All ranks must call this method.
 
         If there is a moving average, `weights` returns the average, so the state includes the weights themselves.
         """
@@ -142,7 +142,7 @@ class Update:
         return state if self.average is None else state | {"weights": self._gather_weights()}
 
     def weights(self) -> dict[str, npx.Array]:
-        """Return the weights, or their moving average, by name, on the host of rank 0. All ranks must call it."""
+        """Return the weights, or their moving average, by name, on the host of rank 0. All ranks must call this."""
         with self.averaged_weights():
             if self.flat.data.size == self.flat.size:
                 return {} if self.world.rank else dict(self.model.state_dict())

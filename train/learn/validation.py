@@ -64,7 +64,7 @@ class Validation:
                         break
                     if evaluation is not None:
                         evaluation.add(self.model, examples, batch)
-                    # The other ranks have made about the same progress.
+                    # Assume that the other ranks have made about the same progress.
                     work.advance(batch.n_target_tokens * world.size)
         finally:
             self.model.train()
@@ -91,7 +91,7 @@ class Validation:
             return float(self.model.loss(*self.task.sequences(batch), label_smoothing=0.0, loss_normalizer=1.0).item())
 
     def locate_nonfinite(self, debug: bool) -> tuple[str, str]:
-        """Return the positions in the text of failed examples and, with `debug`, the first non-finite operation.
+        """Return the place of the failed examples in the text and, with `debug`, the first non-finite operation.
 
         The result is the same on all ranks.
         """
@@ -124,10 +124,10 @@ def perplexity(
 ) -> dict[str, Any]:
     """Return the perplexity of references given their sources under the model of a run, as a row of a score report.
 
-    Perplexity is exp(mean loss) without smoothing over the subwords and the end of each sentence, as in the paper. It
-    depends on the vocabulary, which the signature identifies. Pairs with an empty side or a side longer than
-    data.max_length are left out and counted. `progress` shows progress on standard error; `on_warning` is that of
-    `load_model`. Raises UserError for bad files or a model of another task.
+    Perplexity is exp(mean loss). As in the paper, the mean is over the subwords and the end of each sentence, without
+    smoothing. It depends on the vocabulary, which the signature identifies. Pairs with an empty side or a side over
+    data.max_length are left out and counted. `progress` shows progress on standard error; for `on_warning`, see
+    `load_model`. Raises UserError for unreadable or invalid files and for a model of another task.
     """
     model, tokenizer, config = load_model(run, "translation", on_warning)
     task = TASKS["translation"]

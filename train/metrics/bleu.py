@@ -1,9 +1,9 @@
 """Scores of translations: several BLEU variants, chrF and TER, each with its sacreBLEU signature.
 
 BLEU variants differ by several points because they tokenize the text differently before counting n-grams, so a score
-is meaningless without its signature. sacreBLEU (Post, 2018) computes the scores; on the same words it agrees with
-multi-bleu.perl if n-grams of every order match. `score_report` returns the scores as JSON and `print_report` prints
-them.
+is meaningless without its signature. sacreBLEU (Post, 2018) computes the scores. Given the same words, it agrees with
+multi-bleu.perl if at least one n-gram of every order matches. `score_report` returns the scores as JSON, and
+`print_report` prints them.
 """
 
 import re
@@ -25,7 +25,7 @@ DEFAULT_SAMPLES = 1000  # bootstrap samples of a paired test
 
 
 class Variant(NamedTuple):
-    """A BLEU variant: name, sacreBLEU tokenizer, lowercasing, splitting of hyphenated compounds, and use."""
+    """A BLEU variant: name, sacreBLEU tokenizer, lowercasing, splitting of hyphenated compounds, intended use."""
 
     name: str
     tokenize: str
@@ -54,7 +54,7 @@ OTHER_METRICS = {
 }
 
 SCORES = (*BLEUS, *OTHER_METRICS)  # the keys of all scores
-SHORT_NAMES = {"bleu": "bleu_13a"}  # names of train.best_metric
+SHORT_NAMES = {"bleu": "bleu_13a", "chrf2": "chrf", "chrf2++": "chrf++"}  # names of train.best_metric and sacreBLEU
 WITHOUT_TER = tuple(key for key in SCORES if key != "ter")
 
 WIDTH = 200  # characters
@@ -65,27 +65,27 @@ _COMPOUND = re.compile(r"(\S)-(\S)", re.ASCII)
 def split_compounds(text: str) -> str:
     """Split words at hyphens: "rich-text" -> "rich ##AT##-##AT## text".
 
-    This is the last step of the paper's EN-DE evaluation (tensor2tensor's get_ende_bleu.sh, which uses it to match the
-    data of GNMT and Stanford). As in that script, matches do not overlap: "a-b-c" is split once.
+    This is the last step of the paper's EN-DE evaluation, tensor2tensor's get_ende_bleu.sh. The script uses it to match
+    the data of GNMT and Stanford. As in that script, matches do not overlap: "a-b-c" is split once.
     """
     return _COMPOUND.sub(r"\1 ##AT##-##AT## \2", text)
 
 
 class Measure(NamedTuple):
-    """The definition of one score: name, use, sacreBLEU metric and preprocessing."""
+    """The definition of one score: name, intended use, sacreBLEU metric and preprocessing."""
 
     name: str
     use: str
     metric: Any
     preprocess: Callable[[str], str] | None = None
-    replacement: tuple[str, str] = ("", "")  # (old, new): replaces text in the signature to name the preprocessing
+    replacement: tuple[str, str] = ("", "")  # (old, new) text in the signature; new names the preprocessing
 
     def lines(self, lines: Sequence[str]) -> Sequence[str]:
         """Return the preprocessed lines."""
         return lines if self.preprocess is None else [self.preprocess(line.rstrip()) for line in lines]
 
     def signature(self, signature: Any) -> str:
-        """Return the metric's signature with the preprocessing."""
+        """Return the metric's signature, which also names the preprocessing."""
         return str(signature).replace(*self.replacement)
 
 
@@ -113,7 +113,7 @@ def score_measure(
     bootstrap: int = 0,
     baseline: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Return one row of `score_report`; for BLEU also precisions (%), brevity penalty and lengths (words)."""
+    """Return one row of `score_report`; for BLEU, include the precisions (%), brevity penalty and lengths in words."""
     metric, system, expected = measure.metric, measure.lines(hypotheses), measure.lines(references)
     score = metric.corpus_score(system, [expected], n_bootstrap=bootstrap if baseline is None else 1)
     row = {"name": measure.name, "score": score.score, "use": measure.use}
@@ -140,7 +140,7 @@ def score_measure(
 
 
 def confidence_interval(mean: Any, half_width: Any) -> dict[str, float]:
-    """Return the mean over bootstrap samples and the half width of the interval, for JSON."""
+    """Return the mean over bootstrap samples and the half width of the confidence interval, for JSON."""
     return {"mean": float(mean), "confidence": float(half_width)}
 
 
@@ -164,11 +164,11 @@ def score_report(
     """Return scores of a corpus: {"lines": n, "scores": {key: {"name", "score", "signature", "use", ...}}}.
 
     Args:
-        hypotheses: translations to score, one per line.
-        references: reference translations, one for each hypothesis.
+        hypotheses: the translations to score.
+        references: a reference translation for each hypothesis.
         metrics: keys of the scores to compute; TER takes most of the time.
-        bootstrap: number of bootstrap resamples of the lines; each score then has the "mean" over the samples and the
-            half width of its 95% interval as "confidence" (Koehn, 2004). 0 computes no intervals.
+        bootstrap: number of bootstrap samples of the lines (Koehn, 2004); 0 computes no intervals. Each score then has
+            the "mean" over the samples and, as "confidence", the half width of its 95% confidence interval.
         baseline: translations of another system. Each score then has the "baseline" score, the "difference" from it and
             its "p_value" in a paired bootstrap test: the probability of a difference this large between systems of
             equal quality. The test uses 1,000 samples unless `bootstrap` is given.
@@ -186,7 +186,7 @@ def score_report(
 def corpus_bleu_for_validation(
     hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a", lowercase: bool = False
 ) -> float:
-    """Return one BLEU score, fast enough for every validation; `tokenize` is "13a", or "none" for tokenized text."""
+    """Return a corpus BLEU score; `tokenize` is "13a", or "none" for tokenized text."""
     _check_lines(hypotheses, references)
     return bleu(hypotheses, references, Variant("", tokenize, lowercase, False, ""))["score"]
 
@@ -200,7 +200,7 @@ def corpus_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> float:
 def _check_lines(hypotheses: Sequence[str], references: Sequence[str], what: str = "hypotheses") -> None:
     if len(hypotheses) != len(references):
         raise UserError(
-            "score: expected equal numbers of hypotheses and references, line by line; "
+            "score: expected equal numbers of hypotheses and references; "
             f"got {len(hypotheses):,} {what} and {len(references):,} references; "
             "try translating the source file that belongs to the references"
         )
@@ -208,7 +208,7 @@ def _check_lines(hypotheses: Sequence[str], references: Sequence[str], what: str
         raise UserError("score: expected at least one line; got empty files; try other files")
 
 
-# Columns of the report, each with a function that formats the cell of a score ("" for an empty cell).
+# The columns of the report, and for each a function that formats the cell of a score ("" for an empty cell).
 COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "score": lambda row: format_score(row),
     "baseline": lambda row: format_score(row["baseline"]) if "baseline" in row else "",
@@ -226,7 +226,7 @@ def format_score(row: dict[str, Any]) -> str:
 
 
 def print_report(report: dict[str, Any], console: Console | None = None) -> None:
-    """Print the report as a table, followed by each score's use and signature on separate lines."""
+    """Print the report as a table, followed by a line with the use and the signature of each score."""
     console = console or Console(width=WIDTH)  # a narrow terminal wraps the table instead of truncating numbers
     table = Table(box=None, title=f"lines: {report['lines']:,}", title_justify="left", pad_edge=False)
     scores = report["scores"].values()

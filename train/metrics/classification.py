@@ -17,7 +17,7 @@ class LabelScores:
 
     Args:
         labels: names of the labels.
-        confusion: counts (n, n); entry [i, j] is the number of items with label i and predicted label j.
+        confusion: counts, shape (n, n); entry [i, j] is the number of items with label i and predicted label j.
     """
 
     labels: Sequence[str]
@@ -41,29 +41,29 @@ class LabelScores:
 
     @cached_property
     def counts(self) -> IntArray:
-        """The number of items (n,) with each label."""
+        """The number of items with each label, shape (n,)."""
         result: IntArray = self.confusion.sum(axis=1)
         return result
 
     @cached_property
     def precision(self) -> NDArray[np.float64]:
-        """100 times correct predictions / predictions, for each label (n,); 0 for a label that is never predicted."""
+        """100 * correct / predicted for each label, shape (n,); 0 for a label that is never predicted."""
         return 100 * np.diagonal(self.confusion) / np.maximum(1, self.confusion.sum(axis=0))
 
     @cached_property
     def recall(self) -> NDArray[np.float64]:
-        """100 times correct predictions / items, for each label (n,); 0 for a label that no item has."""
+        """100 * correct / items for each label, shape (n,); 0 for a label that no item has."""
         return 100 * np.diagonal(self.confusion) / np.maximum(1, self.counts)
 
     @cached_property
     def f1(self) -> NDArray[np.float64]:
-        """The harmonic mean of precision and recall of each label (n,): 2 correct / (items + predictions)."""
+        """The harmonic mean of precision and recall, 200 * correct / (items + predicted), shape (n,)."""
         either = self.counts + self.confusion.sum(axis=0)
         return 200 * np.diagonal(self.confusion) / np.maximum(1, either)
 
     @property
     def macro_f1(self) -> float:
-        """The mean F1 of the labels that some item has or that are predicted."""
+        """The mean F1 of the labels that occur or are predicted."""
         occurs = (self.counts + self.confusion.sum(axis=0)) > 0
         return float(self.f1[occurs].mean()) if occurs.any() else 0.0
 
@@ -87,7 +87,7 @@ class LabelScores:
         return sorted(occurs.tolist(), key=lambda i: (-self.counts[i], self.labels[i]))
 
     def table(self) -> Iterator[str]:
-        """Yield the lines of a report."""
+        """Yield the lines of a report: accuracy, macro F1, and a row for each label."""
         yield f"accuracy (micro F1) {self.accuracy:.2f}  macro F1 {self.macro_f1:.2f}  labels {self.total:,}"
         width = max([5, *(len(self.labels[i]) for i in self.order())])
         yield f"{'label':<{width}}  precision  recall     F1    count"

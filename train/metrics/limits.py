@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from train.errors import UserError
 
-TER_WORDS = 400  # words per line: TER tries to move every span of words, which takes cubic time
-CHARACTERS = 100_000  # characters per line: chrF counts all n-grams of up to 6 characters and takes 200 bytes for each
+TER_WORDS = 400  # words per line: TER tries to move every span of words, so its time is cubic in their number
+CHARACTERS = 100_000  # per line: chrF counts all n-grams of up to 6 characters, 200 bytes of memory each
 
 
 def check_lengths(hypotheses: Sequence[str], references: Sequence[str]) -> str:
-    """Return why TER must be skipped, or ""; raise UserError for a line that is too long for every score."""
+    """Return the reason to skip TER, or ""; raise UserError for a line that is too long for any score."""
     for name, lines in (("hypothesis", hypotheses), ("reference", references)):
         for number, line in enumerate(lines, 1):
             if len(line) > CHARACTERS:
@@ -19,5 +19,5 @@ def check_lengths(hypotheses: Sequence[str], references: Sequence[str]) -> str:
                 )
     for number, pair in enumerate(zip(hypotheses, references, strict=False), 1):
         if (words := max(len(line.split()) for line in pair)) > TER_WORDS:
-            return f"TER is skipped because line {number} has {words:,} words; its limit is {TER_WORDS} words per line"
+            return f"TER is skipped because line {number} has {words:,} words; the limit is {TER_WORDS} words per line"
     return ""

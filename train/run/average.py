@@ -22,7 +22,7 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
     Args:
         run_dir: the run folder.
         last: the number of newest checkpoints to average.
-        best: average the best checkpoints, which train.keep_best retains, instead of the newest ones.
+        best: whether to average the best checkpoints (see train.keep_best) instead of the newest ones.
 
     Returns:
         The path of the averaged checkpoint.
@@ -38,7 +38,7 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
         raise not_a_run_error(run.path, "a run folder")
     last = max(2, len(available)) if best else last
     if last < 1 or len(available) < last:
-        more = "a run with more checkpoints, which a smaller train.checkpoint_every writes"
+        more = "a run with a smaller train.checkpoint_every"
         attempt = f"--last {len(available)}" if len(available) > 1 else more
         attempt = "more validations with train.best_metric and train.keep_best=5" if best else attempt
         raise UserError(
@@ -70,7 +70,7 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
 
 
 def best_checkpoints(run: RunFolder) -> list[Path]:
-    """Return the folders best-N, after `best` if that is an earlier one, from before train.keep_best was raised."""
+    """Return the folders best-N. If `best` is older than all of them (train.keep_best was raised), it comes first."""
     folders, best = run.best_steps(), existing_folder(run.best)
     if folders and best.is_dir() and read_state(best)["step"] not in map(step_of, folders):
         folders.insert(0, best)

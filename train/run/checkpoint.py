@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import npx
 from train.errors import UserError
 from train.files import digest as checksum
+from train.files import disk_errors
 from train.run.config import RunConfig, complete_frozen
 from train.run.folder import RunFolder, not_a_run_error, step_of
 from train.run.replace import existing_folder, original_name, remove_folder
@@ -45,8 +46,8 @@ class Origin(NamedTuple):
     """The checkpoint that a model was loaded from.
 
     Attributes:
-        path: its folder, as the user named the run, and its step if the name lacks it.
-        caption: for pictures; ends with the beginning of `digest`.
+        path: the checkpoint folder, as the user named the run; " (step N)" is appended if the folder's name lacks it.
+        caption: a text for pictures, which ends with the beginning of `digest`.
         digest: SHA-256 of state.json, which contains the checksums of all weights.
     """
 
@@ -57,7 +58,7 @@ class Origin(NamedTuple):
 
 @dataclass
 class Checkpoint:
-    """A checkpoint in memory: weights by name, the optimizer's arrays (empty in an averaged one), state.json."""
+    """A checkpoint in memory: weights by name, optimizer arrays (none for an averaged checkpoint), and state.json."""
 
     model: dict[str, npx.Array]
     optimizer: dict[str, npx.Array]
@@ -134,9 +135,9 @@ def load_newest(
 
 
 def load_weights(path: str | Path, on_warning: Callable[[str], object]) -> tuple[Path, Checkpoint]:
-    """Return the checkpoint that `find_checkpoint` chooses, without the optimizer's arrays, and its folder.
+    """Return the folder that `find_checkpoint` chooses, and its checkpoint without the optimizer's arrays.
 
-    `on_warning` is called with a message if it is damaged and an older one is used, and if it is an old average.
+    `on_warning` receives a message if an older checkpoint replaces a damaged one, and if an average is outdated.
     """
     folder = find_checkpoint(path)
     is_step = original_name(folder).startswith("step-")
@@ -166,9 +167,9 @@ def readable(paths: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
 def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
     """Return the configuration with which a run resumes (see `RunConfig.resumed`).
 
-    Raises UserError, naming the key, if `config` differs from the run's configuration, which is read from the newest
-    readable checkpoint because config.toml may have been edited. The configuration names the tokenizer file of the run,
-    unless that file is missing and `config` names a copy.
+    Raises UserError, naming the key, if `config` differs from the run's configuration. That configuration is read from
+    the newest readable checkpoint, because config.toml may have been edited. The result names the tokenizer file of the
+    run, unless that file is missing and `config` names a copy.
     """
 
     def check(config: RunConfig, original: Mapping[str, Any], source: Path) -> RunConfig:
@@ -182,11 +183,7 @@ def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
         return config
 
     models = []
-    for path in reversed(run.steps()):
-        try:
-            state = read_state(path)
-        except DamagedCheckpoint:
-            continue
+    for path, state in readable(reversed(run.steps())):
         models.append(model_config(state))
         if isinstance(original := state.get("config"), dict):
             return check(config.resumed(models[0]), original, path)
@@ -208,44 +205,39 @@ def has_tokenizer_of(run: RunFolder, config: RunConfig) -> bool:
 def find_checkpoint(path: str | Path) -> Path:
     """Return a checkpoint folder: `path` itself, or the averaged, best or newest checkpoint of the run `path`.
 
-    Raises UserError if there is none.
+    The folder `checkpoints` of a run stands for the run. Raises UserError if there is no checkpoint.
     """
-    path = existing_folder(Path(path))
-    if (path / STATE).exists() or (path / MODEL).exists():
-        return path
-    run = run_of(path)
-    steps = run.steps()
-    for folder in map(existing_folder, (run.averaged, run.best)):
-        if folder.is_dir():
-            return folder
-    if not steps and not run.config_file.exists():
+    with disk_errors(str(path)):
+        path = existing_folder(Path(path))
+        if (path / STATE).exists() or (path / MODEL).exists():
+            return path
+        is_inside = path.name == "checkpoints" and not (path / "checkpoints").exists()
+        run = RunFolder(path.parent if is_inside else path)
+        steps = run.steps()
+        for folder in map(existing_folder, (run.averaged, run.best)):
+            if folder.is_dir():
+                return folder
+    if steps:
+        return steps[-1]
+    if not run.config_file.exists():
         raise not_a_run_error(path, "a run folder or a checkpoint folder")
-    if not steps:
-        raise UserError(
-            f"{path}: no checkpoints in {run.checkpoints}; try --resume with a smaller train.checkpoint_every"
-        )
-    return steps[-1]
+    raise UserError(f"{path}: no checkpoints in {run.checkpoints}; try --resume with a smaller train.checkpoint_every")
 
 
 def warn_of_old_average(
     path: str | Path, folder: Path, state: Mapping[str, Any], on_warning: Callable[[str], object]
 ) -> None:
-    """Warn if `folder`, which `find_checkpoint` has chosen for the run `path`, is an average that lacks the newest
-    checkpoint or, if it is one of the best, one of those. `state` is its state.json."""
+    """Warn if the checkpoint `folder` of the run `path` is an outdated average: it lacks the newest checkpoint or, for
+    an average of the best checkpoints, one of them. `state` is the state.json of `folder`."""
     averaged, run = state.get("averaged_steps"), owner_of(folder)
     candidates = run.best_steps() if state.get("averaged_best") else run.steps()[-1:]
     if folder == Path(path) or not isinstance(averaged, list):
         return
     if missing := [candidate.name for candidate in candidates if step_of(candidate) not in averaged]:
         on_warning(
-            f"{folder}, which is loaded, is older than {missing[-1]}; try npx-transformer average again, "
+            f"the loaded {folder} is older than {missing[-1]}; try npx-transformer average again, "
             f"{folder.with_name(missing[-1])} instead of {path}, or deleting {folder}"
         )
-
-
-def run_of(path: Path) -> RunFolder:
-    """Return the run of a path: the run folder itself or its checkpoints folder."""
-    return RunFolder(path.parent if path.name == "checkpoints" and not (path / "checkpoints").exists() else path)
 
 
 def owner_of(checkpoint: Path) -> RunFolder:
@@ -267,7 +259,7 @@ def run_files(checkpoint: Path) -> tuple[Path, Path]:
 
 
 def task_of(state: Mapping[str, Any]) -> Task:
-    """Return the task of a checkpoint; checkpoints of versions that did not store it are for translation."""
+    """Return the task of a checkpoint. Early versions did not store it; their checkpoints are for translation."""
     name = state.get("task", "translation")
     if name not in (*TASKS,):
         got = f"a checkpoint of the task {name!r}"
@@ -305,7 +297,7 @@ def load_with_origin(
     task: str = "",
     on_warning: Callable[[str], object] = warnings.warn,
 ) -> tuple[Any, Any, RunConfig, Origin]:
-    """Return the results of `load_model` and the checkpoint that they come from."""
+    """Return the results of `load_model` and the origin of the checkpoint."""
     folder, checkpoint = load_weights(path, on_warning)
     tokenizer_file, config_file = run_files(folder)
     model_task = task_of(checkpoint.state)
@@ -317,10 +309,10 @@ def load_with_origin(
         on_warning(f"{config_file}: missing; using the defaults of [search]")
     config = RunConfig.load(config_file, complete=True) if config_file.exists() else RunConfig()
     if config_file.exists() and isinstance(original := checkpoint.state.get("config"), dict):
-        moved = {"data.tokenizer": config.data.tokenizer}  # compared above by content; the file may have moved since
+        moved = {"data.tokenizer": config.data.tokenizer}  # the file may have moved; its content was compared above
         resumed = config.resumed(model_config(checkpoint.state))
         resumed.check_frozen(original | moved, folder / STATE, str(config_file))
-    model = model_config(checkpoint.state).outline()  # without drawing random weights
+    model = model_config(checkpoint.state).outline()  # generates no random weights
     check_shapes(model, checkpoint.model, folder / MODEL)
     check_peer(folder, checkpoint.state)
     for name, p in model.named_parameters():
@@ -347,6 +339,7 @@ def check_same_run(
         identity = {"model": model_config(state), "task": task, "tokenizer_digest": state["tokenizer_digest"]}
         if isinstance(config, dict):
             identity |= complete_frozen(config) | {"text_sha256": state.get("text_sha256")}
+            del identity["data.tokenizer"]  # the digest identifies the tokenizer; its file may have moved
         return identity
 
     values, others = identity(state), identity(other)

@@ -1,7 +1,7 @@
 """The configuration of a run: loading, validation and dumping. The keys are in train/run/keys.py.
 
-Validation, hints with the nearest name, `--set table.key=value` and the commented config.toml of a run are all derived
-from the metadata of a key's dataclass field.
+Validation, suggestions for misspelled names, `--set table.key=value` and the comments in the config.toml of a run are
+all derived from the metadata of the dataclass fields.
 
     config = RunConfig.load("configs/base.toml", settings=["train.max_steps=50"])
     config.dump()                                  # complete commented TOML, which loads back to an equal config
@@ -17,6 +17,7 @@ import shlex
 import textwrap
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ class RunConfig:
             line = re.search(r"\(at line (\d+), column \d+\)", str(error))
             place = f"{path}:{line[1] if line else text.count(chr(10)) + 1}"
             reason = re.sub(r"\s*\(at [^()]*\)$", "", str(error))
-            advice = 'lines `key = value` below a line `[table]`, with text in "quotes"'
+            advice = 'lines `key = value` below a line `[table]`, with text in "quotes" and numbers such as 0.1'
             raise UserError(f"{place}: expected TOML; got '{one_line(reason)}'; try {advice}") from None
         if complete and (tables.keys() < SECTIONS.keys() or HEADER in text and END not in text):
             raise UserError(
@@ -121,8 +122,8 @@ class RunConfig:
     def from_dict(cls, tables: Mapping[str, Any], settings: Iterable[str] = (), source: str = "config") -> "RunConfig":
         """Return the configuration of `tables`, as tomllib parses them, overridden by `settings`.
 
-        The preset and the variant set defaults. If a setting changes one of them, values that equal the old defaults
-        are replaced by the new ones. `source` names the tables in messages.
+        The preset and the variant set defaults. If `settings` change the preset or the variant, values that equal the
+        old defaults are replaced by the new ones. `source` is the name of the tables in messages.
         """
         given: dict[str, dict[str, Any]] = {table: {} for table in SECTIONS}
         for table, entries in tables.items():
@@ -193,10 +194,10 @@ class RunConfig:
     def with_absolute_paths(self, is_resumed: bool = False) -> "RunConfig":
         """Return the configuration of a run with absolute paths, which are valid in every working directory.
 
-        A resumed run keeps the paths that it must not change, and the paths of missing files.
+        With `is_resumed`, paths that must not change and paths of missing files remain as they are.
         """
         paths: dict[str, dict[str, str]] = {table: {} for table in SECTIONS}
-        kinds = {kind for task in TASKS.values() for kind in task.tokenizers}  # values of data.tokenizer but no paths
+        kinds = {kind for task in TASKS.values() for kind in task.tokenizers}  # values of data.tokenizer, not paths
         for table, f, value in self.keys():
             if f.metadata["is_path"] and value and value not in kinds:
                 exists = os.path.exists(value) or f.name == "prepared"  # a folder to be written
@@ -217,8 +218,8 @@ class RunConfig:
     def check_frozen(self, original: Mapping[str, Any], source: Path, command: str = "resume") -> None:
         """Raise UserError, naming the key, if a frozen key differs from `original`, the `frozen()` of the run.
 
-        A key that is missing in `original` counts as having the value that corresponds to the version without it. If
-        the rates of positions are not set here, the run's rates are used. In the message, `source` is the file of
+        A key that is missing in `original` gets the value that corresponds to the version that lacked this key. If
+        model.position_rates is not set here, the run's value is accepted. In the message, `source` is the file of
         `original` and `command` is the command that requires equal keys.
         """
         original = complete_frozen(original)
@@ -230,10 +231,13 @@ class RunConfig:
                 attempt = f"{name.partition('.')[2]} = {expected}"
                 if saved is None:
                     expected, attempt = "no value", f"leaving {name.partition('.')[2]} out"
+                if (folder := os.path.dirname(str(saved))) and os.path.isfile(f"{folder}/manifest.json"):
+                    attempt = f"--data {shlex.quote(folder)}"
                 alternative = "a checkpoint of this run"
                 if command == "resume":
                     alternative = "a new run that starts from its weights (--init RUN --out NEW)"
-                    if name.startswith("model.") and "dropout" not in name:  # other weights, or used differently
+                    # the new model could not use the weights
+                    if name.startswith(("model.", "data.tokenizer")) and "dropout" not in name:
                         alternative = "a new run (--out NEW)"
                 raise UserError(
                     f"{command}: {name}: expected {expected} as in {source}; got {format_value(value)}; "
@@ -317,7 +321,7 @@ def find_key(table: str, name: str, source: str) -> Field[Any]:
 
 
 def suggest_setting(name: str, text: str, key: str | None) -> str:
-    """Return the --set option for the `table.key` that `name` means, with its value if the key accepts it."""
+    """Return the --set option for `key`, which the user called `name`; include the value `text` if it is valid."""
     if key is None:
         return KEY_LIST
     table, _, field_name = key.partition(".")
@@ -330,7 +334,7 @@ def suggest_setting(name: str, text: str, key: str | None) -> str:
 
 
 def parse_setting(setting: str) -> tuple[str, str, Any]:
-    """Parse `table.key=value` to (table, key, value). The value is in TOML syntax, or a string without quotes."""
+    """Parse `table.key=value` into (table, key, value). The value is in TOML syntax, or a string without quotes."""
     full, equals, text = (part.strip() for part in setting.partition("="))
     table, _, name = full.partition(".")
     if not equals or table not in SECTIONS or not name:
@@ -346,6 +350,9 @@ def parse_value(table: str, f: Field[Any], text: str) -> Any:
         value = document["value"] if len(document) == 1 else text
     except ValueError:
         value = text
+        for kind in (float, int):  # Python's syntax of numbers includes .1 and 5.
+            with suppress(ValueError):
+                value = kind(text)
     if value_type(f) is str and not isinstance(value, str):
         value = text
     return check(table, f, value, "--set")
@@ -368,7 +375,7 @@ def format_value(value: Any, width: int = 60) -> str:
 
 
 def to_toml(value: Any) -> str:
-    """Return a string, number or bool in TOML syntax; numbers have the fewest digits that read back the same."""
+    """Return a string, number or bool in TOML syntax; numbers have the fewest digits that give the same value."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

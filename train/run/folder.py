@@ -11,9 +11,9 @@
        /metrics.csv, tensorboard/  copies of metrics.jsonl, see run/metric_files.py
        /lock                     while a program writes, see train/lock.py
 
-A folder is *new* if it is missing or empty. It is *unfinished*, so training may start over in it, if its config.toml,
-which a run writes first, is as this version writes it, and it has no checkpoints and no other files. A folder with
-checkpoints or a complete config.toml can be resumed; files that a run does not write may lie in it and are not touched.
+A folder is *new* if it is missing or empty. It is *unfinished* if it has an unchanged config.toml of this version, but
+no checkpoints and no foreign files; training may then start over in it. A folder with checkpoints or a complete
+config.toml can be resumed. It may contain foreign files, which a run does not touch.
 """
 
 import json
@@ -52,7 +52,7 @@ class RunFolder:
         self.averaged, self.best = self.checkpoints / "averaged", self.checkpoints / "best"
 
     def data(self, part: str, shared: str = "") -> Path:
-        """Return the folder of a part's token arrays, in this run or in `shared`, a folder that runs share."""
+        """Return the folder of a part's token arrays, in this run or in `shared`, a folder that several runs use."""
         return (Path(shared) if shared else self.path / "data") / part
 
     def step(self, step: int) -> Path:
@@ -70,7 +70,7 @@ class RunFolder:
     def _numbered(self, kind: str) -> list[Path]:
         with disk_errors(str(self.checkpoints)):
             paths = [*self.checkpoints.iterdir()] if self.checkpoints.is_dir() else []
-        named = {original_name(path) for path in paths if path.is_dir()}
+            named = {original_name(path) for path in paths if path.is_dir()}
         folders = [self.checkpoints / name for name in named if re.fullmatch(rf"{kind}-(0|[1-9][0-9]{{,17}})", name)]
         return [existing_folder(path) for path in sorted(folders, key=step_of)]
 
@@ -83,7 +83,7 @@ class RunFolder:
         return [entry for _, entry in self.metric_lines()] if self.metrics_file.is_file() else []
 
     def metric_lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the valid lines of metrics.jsonl with their entries; skip incomplete and foreign ones."""
+        """Yield the valid lines of metrics.jsonl with their entries; skip incomplete and foreign lines."""
         with open_for_reading(self.metrics_file, attempt="removing it") as file:
             lines = file.read().decode("utf-8", errors="replace").split("\n")[:-1]
         for line in lines:
@@ -123,7 +123,7 @@ class RunFolder:
         return text == self._stored_config() if file == self.config_file else MARK.startswith(head)
 
     def _stored_config(self) -> str | None:
-        """Return the values in config.toml as `write_config` writes them, or None if it is missing or invalid."""
+        """Return config.toml as `write_config` would write its values, or None if the file is missing or invalid."""
         try:
             return self.load_config().dump(MARK)
         except ReadError:
@@ -135,10 +135,10 @@ class RunFolder:
         return {*os.listdir(self.path)} - {"lock"}
 
     def check(self, resume: bool) -> None:
-        """Raise UserError if there is already a run and `resume` is False, or no run and `resume` is True."""
+        """Raise UserError if there is already a run but `resume` is False, or no run but `resume` is True."""
         if self.is_unfinished() or (self.steps() if resume else self.is_new()):
             return
-        has_arrays = any(map(read_sealed, self.path.glob("data/*/meta.json")))  # which only a run writes
+        has_arrays = any(map(read_sealed, self.path.glob("data/*/meta.json")))  # written only by a run
         if not resume or self.weights() or not (has_arrays or self.config_file.exists()):
             raise self.already_exists_error(resume)
         if self.config_file.exists():
@@ -150,7 +150,7 @@ class RunFolder:
         if self.steps():
             got, attempt = "an existing run folder", "--resume to continue that run, or a new --out"
         elif weights := self.weights():
-            got = f"a run that has lost its checkpoints step-N, with only {weights[-1].name} without optimizer state"
+            got = f"a run that has lost its checkpoints step-N ({weights[-1].name} has no optimizer state)"
             attempt = f"moving step-N back, or --init {self.path} with a new --out"
         elif self._stored_config() is not None:
             name = next(iter(self._foreign_names()), "an edited config.toml, or one of another version")
@@ -167,14 +167,14 @@ class RunFolder:
     # ---- writing
 
     def lock(self, program: str) -> AbstractContextManager[FolderLock]:
-        """Lock the existing folder for this program. Raises UserError, naming its holder, if it is already locked."""
+        """Lock the existing folder. Raises UserError, naming the holder, if another program has locked it."""
         return lock_folder(self.path, program)
 
     @contextmanager
     def creating(self, resume: bool) -> Iterator[None]:
         """Create (or reopen) the run in this block, under its lock.
 
-        If the block raises before `commit`, everything it created in a new folder is removed.
+        If the block raises before `commit`, everything that it created in a new folder is removed.
         """
         self._committed, missing = False, not os.path.lexists(self.path)
         try:
@@ -219,7 +219,7 @@ class RunFolder:
             tokenizer.save(self.tokenizer_file)
 
     def write_config(self, config: RunConfig) -> None:
-        """Write config.toml unless it has the same values, perhaps with the user's comments."""
+        """Write config.toml, unless it already has these values; it may contain the user's comments."""
         if (text := config.dump(MARK)) != self._stored_config():
             write_text(self.config_file, text)
 
@@ -232,7 +232,7 @@ class RunFolder:
 
 
 def is_inside_run(path: Path, run: Path) -> bool:
-    """Return whether `path` is inside the run folder that `run` is or belongs to; symbolic links are resolved."""
+    """Return whether `path` is in a run. `run` is the folder of the run or a path in it; links are resolved."""
     around = (f for start in (os.path.abspath(run), os.path.realpath(run)) for f in Path(start).parents[:2])
     run = next((f for f in around if (f / "checkpoints").exists() and (f / "config.toml").exists()), run)
     folders = (run, run / "checkpoints", *run.glob("checkpoints/*"))
@@ -247,11 +247,11 @@ def step_of(path: Path) -> int:
 def not_a_run_error(
     path: Path, expected: str, got: str = "another folder", attempt: str = "a folder that train has written"
 ) -> UserError:
-    """Return the error for a path that is not a run; it names the run around the path or the runs in it, if any."""
+    """Return the error for a path that is not a run; suggest the runs in this folder or the run that contains it."""
     runs = [str(child) for child in sorted(path.glob("*")) if child.is_dir() and RunFolder(child).steps()]
     if runs:
         got, attempt = f"a folder with {plural(len(runs), 'run')}", " or ".join(runs[:LISTED])
-    for parent in (path.parent, path.parent.parent):
+    for parent in path.parents[:3]:
         if not runs and RunFolder(parent).steps():
             got, attempt = "a folder of a run", str(parent)
     got = got if path.is_dir() else describe_path(path)

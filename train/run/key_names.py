@@ -1,5 +1,5 @@
-"""The key that a name means: spelling mistakes, and the names of fairseq, JoeyNMT, OpenNMT, Marian, Hugging Face and
-PyTorch. A name without a counterpart gets no suggestion, because a wrong one is worse than none.
+"""Suggestions for unknown keys: misspelled keys, and names in fairseq, JoeyNMT, OpenNMT, Marian, Hugging Face and
+PyTorch. A name without a counterpart gets no suggestion, because a wrong suggestion is worse than none.
 """
 
 import difflib
@@ -10,8 +10,8 @@ from dataclasses import fields
 from train.errors import UserError
 from train.run.keys import SECTIONS
 
-# Maps a key to the names that it has in other programs, without the prefixes in PREFIXES. A name may begin with a
-# table, whose point is written as an underscore.
+# For each key, its names in other programs, without the prefixes in PREFIXES. A name may begin with a table and an
+# underscore.
 OTHER_NAMES = {
     "model.preset": "arch",
     "model.architecture": "encoder_type decoder_type",
@@ -56,7 +56,7 @@ OTHER_NAMES = {
     "data.vocab_size": "nwordssrc nwordstgt voc_limit dim_vocabs vocabulary_size",
     "data.tokenizer": "bpe tokenizer_type subword_type subword_model",
     "data.max_length": "max_source_length max_target_length seq_length seq_len max_seq_length max_seq_len "
-                       "context_length block_size",
+                       "context_length block_size max_sent_length",
     "train.seed": "random_seed",
     "train.init": "finetune_from_model load_model train_from",
     "train.freeze": "freeze_encoder freeze_decoder",
@@ -75,8 +75,9 @@ OTHER_NAMES = {
     "train.adam_eps": "eps epsilon adam_epsilon",
     "train.weight_decay": "l2 wd",
     "train.ema_decay": "ema ema_rate moving_average exponential_smoothing average_decay weight_avg weight_averaging",
-    "train.clip_norm": "clip grad_clip clip_grad_norm gradient_clip_val gradient_clipping max_grad_norm",
+    "train.clip_norm": "clip clip_grad grad_clip clip_grad_norm gradient_clip_val gradient_clipping max_grad_norm",
     "train.label_smoothing": "label_smoothing_factor",
+    "train.rdrop": "rdrop_alpha reg_alpha",
     "train.precision": "fp16 bf16 tf32 amp dtype model_dtype torch_dtype mixed_precision",
     "train.recompute": "gradient_checkpointing checkpoint_activations",
     "train.validate_every": "eval_every eval_steps eval_interval valid_freq valid_steps validation_freq "
@@ -87,24 +88,25 @@ OTHER_NAMES = {
     "train.keep_last": "keep_checkpoint keep_checkpoints keep_last_ckpts keep_last_epochs keep_interval_updates "
                        "save_total_limit",
     "train.keep_best": "keep_best_ckpts keep_best_checkpoints",
-    "train.best_metric": "early_stopping_metric early_stopping_criteria best_checkpoint_metric metric_for_best_model",
+    "train.best_metric": "early_stopping_metric early_stopping_criteria best_checkpoint_metric metric_for_best_model "
+                         "eval_metric eval_metrics valid_metrics validation_metric validation_metrics",
     "train.patience": "early_stop early_stopping early_stopping_patience",
     "train.log_every": "log_interval logging_freq logging_steps report_every disp_freq",
     "train.tensorboard": "tensorboard_logdir tensorboard_log_dir",
-    "": "test train_normalization",  # would lead to data.text and to the kind of normalization layer
+    "": "test train_normalization",  # otherwise they would match data.text and model.normalization
     "search.beam": "beams beam_size beam_width generation_num_beams",
     "search.alpha": "beam_alpha length_penalty lenpen",
     "search.max_extra": "search_max_length max_output_length max_new_tokens generation_max_length max_len_a max_len_b",
 }  # fmt: skip
 KEY_SYNONYMS = {name: key for key, names in OTHER_NAMES.items() for name in names.split()}
-PREFIXES = re.compile("^((encoder|decoder|enc|dec|src|tgt|num|n|transformer)_)+")  # do not change the meaning
-# Names whose values have other units or another sense than the key, so a suggestion does not repeat the value.
+PREFIXES = re.compile("^((encoder|decoder|enc|dec|src|tgt|num|n|transformer)_)+")  # ignored in names
+# Names whose values have a different unit or meaning than those of the key; a suggestion does not repeat the value.
 OTHER_UNITS = frozenset(
     "epoch epochs max_epoch max_epochs n_epochs num_epochs num_train_epochs after_epochs warmup_ratio batch batch_size "
     "bsz mini_batch per_device_train_batch_size no_scale_embedding l2 search_max_length max_output_length "
     "max_new_tokens generation_max_length max_len_a validate_interval save_interval".split()
 )
-CUTOFF = 0.85  # similarity of a spelling mistake; names of different things, such as min_length, reach 0.8
+CUTOFF = 0.85  # minimum similarity of a misspelling; names of different things, such as min_length, reach 0.8
 KEY_LIST = "`npx-transformer info base --config`, which prints every key"
 
 
@@ -121,7 +123,7 @@ def plain_name(name: str) -> str:
 def resolve_name(name: str) -> str | None:
     """Return the `table.key` that has this name or synonym, or None ("": the name is known to have no counterpart).
 
-    Raises UserError for a name of the optimizer.
+    Raises UserError for "optimizer" and "optim", because there is no choice of optimizers.
     """
     name = plain_name(name)
     if name in ("optimizer", "optim"):
@@ -132,7 +134,7 @@ def resolve_name(name: str) -> str | None:
 
 
 def suggest_key(name: str, table: str = "") -> str | None:
-    """Return the `table.key` that an unknown name in a table means or nearly spells, or None."""
+    """Return the `table.key` that an unknown name in a table probably means (a synonym or a misspelling), or None."""
     last = name.rpartition(".")[2]
     for form in (f"{table}.{name}", name, last):
         if (key := resolve_name(form)) is not None:
@@ -146,11 +148,11 @@ def suggest_key(name: str, table: str = "") -> str | None:
 
 
 def misspelled(word: str, names: Collection[str]) -> list[str]:
-    """Return the names that `word` nearly spells, the most similar one first."""
+    """Return the names of which `word` may be a misspelling, the most similar one first."""
     close = difflib.get_close_matches(word, names, cutoff=CUTOFF)
     return close or [name for name in names if deletions(name) & deletions(word)]
 
 
 def deletions(word: str) -> set[str]:
-    """Return a word and the words without one of its letters. Those of two words that differ by one letter overlap."""
+    """Return a word and its variants with one letter left out. If two words differ by one letter, the sets overlap."""
     return {word, *(word[:i] + word[i + 1 :] for i in range(len(word)))}

@@ -19,9 +19,9 @@ PRESET = key(
     "Architecture from the paper (base, big, rows of Table 3); the keys below override it.",
     choices=PRESETS,
 )
-# Differences of the authors' program, tensor2tensor, from the paper's text, by table. Each key can be overridden.
-# Version 1 is transformer_base of its first public commit (15 June 2017, the week of the paper) and of releases up to
-# 1.1.
+# Differences between the authors' program, tensor2tensor, and the text of the paper, by table. Each key can be
+# overridden. Version 1 is transformer_base of the first public commit (15 June 2017, the week of the paper) and of the
+# releases up to 1.1.
 VERSION_1: dict[str, dict[str, Any]] = {
     "model": {
         "positions": "sinusoidal_halves",
@@ -108,8 +108,8 @@ class CommonKeys:
     )
     max_length: int = key(
         256,
-        "Maximum number of tokens per side of a pair, end of sentence included (longer pairs are skipped and counted);"
-        " for a language model, the length of its context; for a labeled text, including the beginning and end tokens.",
+        "Maximum number of tokens per side of a pair, end of sentence included (longer pairs are skipped and counted)."
+        " Language model: length of the context. Labeled text: maximum number of tokens, including beginning and end.",
         within="[2, 65535]",
     )
 
@@ -144,7 +144,7 @@ class TrainSection:
     seed: int = key(1, "Seed of the initialization, the order of batches and dropout.", within="[0, 4294967295]")
     init: str = key(
         "",
-        "Run or checkpoint whose weights the training starts from; empty: random weights. Option: --init.",
+        "Run or checkpoint that provides the initial weights; empty: random weights. Option: --init.",
         may_change=True,
         is_path=True,
     )
@@ -165,15 +165,15 @@ class TrainSection:
     max_steps: int = key(100_000, "Number of updates.", within=COUNT, may_change=True)
     schedule: str = key(
         "noam",
-        "Learning rate after warmup: step^-0.5, which is the paper's (noam; also called inverse_sqrt), linear or cosine"
-        " decay to 0 after max_steps, or constant.",
+        "Learning rate after warmup: proportional to step^-0.5 as in the paper (noam; also called inverse_sqrt), linear"
+        " or cosine decay to 0 after max_steps, or constant.",
         choices=SCHEDULES,
         may_change=True,
     )
     peak_lr: float = key(
         0.0,
-        "Highest learning rate, reached at the end of warmup; lr_scale then has no effect. 0: the paper's, lr_scale *"
-        " (d_model * warmup_steps)^-0.5.",
+        "Highest learning rate, reached at the end of warmup; replaces lr_scale. 0: lr_scale * (d_model *"
+        " warmup_steps)^-0.5, as in the paper.",
         within="[0, 1e9]",
         may_change=True,
     )
@@ -197,8 +197,8 @@ class TrainSection:
     )
     ema_decay: float = key(
         0.0,
-        "Decay of the exponential moving average of the weights, which validations, checkpoints and commands then use."
-        " It takes the memory of one more copy of the weights. 0 disables it; 0.999 is a common value.",
+        "Decay of the exponential moving average of the weights; 0 disables it, and 0.999 is a common value."
+        " Validations, checkpoints and commands use the average. It takes the memory of one more copy of the weights.",
         within=FRACTION,
     )
     clip_norm: float = key(
@@ -264,11 +264,11 @@ class TrainSection:
     keep_last: int = key(5, "Number of checkpoints to keep; `average` averages them.", within=COUNT, may_change=True)
     best_metric: str | None = key(
         None,
-        "Metric (lowest loss or highest score) that selects checkpoints/best, which commands then load, and that"
-        " patience watches. An equal score does not count as an improvement, unless both are 0 and the loss is lower.",
+        "Metric (lowest loss or highest score) that selects checkpoints/best and to which patience applies."
+        " Commands load checkpoints/best. An equal score is no improvement, unless both are 0 and the loss is lower.",
         choices=METRICS,
-        unset="F1 for parsing; accuracy for classification and tagging; otherwise patience watches the loss and no best"
-        " checkpoint is kept",
+        unset="F1 for parsing; accuracy for classification and tagging; otherwise patience applies to the loss and no"
+        " best checkpoint is kept",
         may_change=True,
     )
     keep_best: int = key(
@@ -338,20 +338,20 @@ class SearchSection:
     )
     full_beam: bool = key(
         False,
-        "Keep `beam` unfinished hypotheses at each step, chosen with the finished ones from the 2 x beam best"
-        " continuations (tensor2tensor). Otherwise finished hypotheses count toward the beam.",
+        "At each step, consider the 2 x beam best continuations, and keep up to `beam` unfinished ones in addition to"
+        " those that finish (tensor2tensor). Otherwise finished hypotheses count toward the beam.",
         may_change=True,
     )
     finish_in_beam: bool = key(
         False,
-        "With full_beam, only hypotheses that end among the `beam` best continuations are finished (fairseq,"
-        " transformers, CTranslate2). Otherwise all hypotheses that end among the 2 x beam best are.",
+        "With full_beam, a hypothesis can finish only among the `beam` best continuations (fairseq, transformers,"
+        " CTranslate2). Otherwise it can finish among the 2 x beam best.",
         may_change=True,
     )
     stop_at_beam: bool = key(
         False,
-        "With full_beam, stop a sentence when `beam` hypotheses have finished (fairseq, CTranslate2). Otherwise it"
-        " stops when no hypothesis can improve the result.",
+        "With full_beam, end the search for a sentence when `beam` hypotheses have finished (fairseq, CTranslate2)."
+        " Otherwise the search ends when no hypothesis can improve the result.",
         may_change=True,
     )
     max_extra: int = key(
@@ -380,7 +380,7 @@ TRAINING: dict[str, dict[str, Any]] = {
 }
 # The values of [data] that suit a preset: a small model trains on a small text.
 PRESET_DATA: dict[str, dict[str, Any]] = {"tiny": {"vocab_size": 8000}}
-# The keys that a preset or variant determines: the default unless TRAINING, PRESET_DATA or VARIANTS has a value.
+# The keys that a preset or variant determines: the value in TRAINING, PRESET_DATA or VARIANTS, or else the default.
 DECIDED: dict[str, tuple[str, ...]] = {
     "data": ("vocab_size",),
     "train": (

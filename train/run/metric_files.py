@@ -81,7 +81,7 @@ class LineFile:
 
 @contextmanager
 def csv_copy(path: Path, entries: Iterable[Entry]) -> Iterator[Copy]:
-    """Write a CSV file with one row per entry; yield the function that adds an entry."""
+    """Write a CSV file with one row per entry; yield a function that adds an entry."""
 
     def line(cells: Iterable[Any]) -> str:
         text = io.StringIO()
@@ -99,7 +99,7 @@ def csv_copy(path: Path, entries: Iterable[Entry]) -> Iterator[Copy]:
 
 @contextmanager
 def tensorboard_copy(folder: Path, entries: Iterable[Entry]) -> Iterator[Copy]:
-    """Empty the folder and write a TensorBoard event file into it; yield the function that adds an entry.
+    """Empty the folder and write a TensorBoard event file into it; yield a function that adds an entry.
 
     The numbers of an entry become scalars named "train/loss", "valid/bleu", ...
     """

@@ -29,7 +29,7 @@ def hidden_name(path: Path, suffix: str) -> str:
 
 @contextmanager
 def new_folder(target: Path, replaces: bool = True) -> Iterator[str]:
-    """Create a hidden folder, yield its path, and rename it to `target`, which it replaces, after the block.
+    """Create a hidden folder and yield its path; after the block, rename it to `target`, replacing that folder.
 
     Without `replaces`, for a folder that the user named, `target` must be missing or empty.
     """
@@ -81,13 +81,13 @@ def remove_folder(path: Path) -> None:
 
 
 def remove_partial(path: str) -> None:
-    """Remove a partial folder, or a link or file that has its name, if possible."""
+    """Remove a partial folder, or a link or file in its place, if possible."""
     with suppress(OSError):
         _remove(path)
 
 
 def _remove(path: str) -> None:
-    """Remove a folder, a file or, without what it refers to, a link."""
+    """Remove a folder, a file or a link (but not the target of a link)."""
     (shutil.rmtree if os.path.isdir(path) and not os.path.islink(path) else os.unlink)(path)
 
 
@@ -99,13 +99,13 @@ def existing_folder(path: Path) -> Path:
 
 
 def original_name(path: Path) -> str:
-    """Return the name of the folder that `existing_folder` found under `path`."""
+    """Return the visible name of a folder whose path `existing_folder` returned."""
     match = re.fullmatch(r"\.(.+)\.replaced", path.name)
     return match[1] if match else path.name
 
 
 def finish_replacements(parent: Path) -> None:
-    """Complete or undo every replacement of a checkpoint that a killed process left unfinished. Requires the lock."""
+    """Complete or undo the replacements of checkpoints that a killed process left unfinished. Requires the lock."""
     for old in parent.glob(".*.replaced"):
         target = parent / original_name(old)
         with suppress(OSError):

@@ -14,7 +14,7 @@ from train.run.folder import RunFolder
 from train.run.metric_files import Copy, LineFile, csv_copy, tensorboard_copy
 from train.run.state import RunState
 
-DIVERGED = 5  # a loss of this many times that of uniform probabilities; that of an untrained model is below 2
+DIVERGED = 5  # in units of the loss of uniform probabilities; the loss of an untrained model is below 2
 
 
 class RunReport:
@@ -22,28 +22,29 @@ class RunReport:
 
     Args:
         run: the run folder.
-        max_steps: the last step, for the remaining time.
-        progress: whether to show anything other than the files.
-        csv: whether to write metrics.csv too.
-        tensorboard: whether to write tensorboard/ too.
+        max_steps: the last step, from which the remaining time is estimated.
+        progress: whether to show progress.
+        csv: whether to write metrics.csv.
+        tensorboard: whether to write tensorboard/.
     """
 
     def __init__(
         self, run: RunFolder, max_steps: int, progress: bool = True, csv: bool = False, tensorboard: bool = False
     ) -> None:
         self.run, self.max_steps, self.progress = run, max_steps, progress
-        self.csv, self.tensorboard = csv, tensorboard
+        formats = (csv, run.csv_file, csv_copy), (tensorboard, run.tensorboard, tensorboard_copy)
+        self._formats = [(path, copy) for is_requested, path, copy in formats if is_requested]
         self.display = Display(progress)
-        self.lines: list[str] = []  # the lines of a rank other than 0 during an update, which rank 0 writes
+        self.lines: list[str] = []  # lines of a rank other than 0 during an update; rank 0 writes them
         self._steps = Work("step")
         self._copies: list[Copy] = []
         self._has_diverged = False
 
     @contextmanager
     def open_files(self, state: RunState, validates: bool = False) -> Iterator[None]:
-        """Open the files for a run that continues from `state`; drop lines of metrics.jsonl that are newer than it.
+        """Open the files for a run that continues from `state`; drop lines of metrics.jsonl that are newer than that.
 
-        With `validates`, the run begins with a validation of the step of `state`, whose entry replaces an earlier one.
+        With `validates`, the run begins with a validation at the step of `state`; its entry replaces an earlier one.
         """
         self.trim(state, validates)
         with (
@@ -59,17 +60,11 @@ class RunReport:
 
     def _open_copies(self, stack: ExitStack) -> list[Copy]:
         """Write the requested copies of metrics.jsonl; return functions that add entries until `stack` closes."""
-        copies = []
-        if self.csv:
-            copies.append(stack.enter_context(csv_copy(self.run.csv_file, self.run.metrics())))
-        if self.tensorboard:
-            copies.append(stack.enter_context(tensorboard_copy(self.run.tensorboard, self.run.metrics())))
-        return copies
+        return [stack.enter_context(copy(path, self.run.metrics())) for path, copy in self._formats]
 
     def write_missing_copies(self) -> None:
         """Write the requested copies of metrics.jsonl if one of them is missing."""
-        copies = ((self.csv, self.run.csv_file), (self.tensorboard, self.run.tensorboard))
-        if any(is_requested and not path.exists() for is_requested, path in copies):
+        if not all(path.exists() for path, _ in self._formats):
             with ExitStack() as stack:
                 self._open_copies(stack)
 
@@ -92,7 +87,7 @@ class RunReport:
     def show(self, text: str, always: bool = False, shown: int = 0) -> None:
         """Show a line if progress is shown or `always` is true, without writing it to log.txt.
 
-        `shown` is the number of its last fields that the progress shows as well (see `Display.write`).
+        `shown` is the number of fields at its end that the progress display shows as well (see `Display.write`).
         """
         with suppress(OSError):  # the terminal or pipe is closed
             if always and not self.progress:
@@ -120,7 +115,7 @@ class RunReport:
         file, lines = self.run.metrics_file, ""
         if not file.exists():
             return
-        # A validation after step `validated` ended a finished run; it stays if that run is continued.
+        # A validation at step `validated` was the end of a finished run; its line remains if the run is continued.
         last_validation = state.step - 1 if validates and state.validated < state.step else state.step
         for line, entry in self.run.metric_lines():
             if entry["step"] <= (last_validation if entry["kind"] == "valid" else state.step):
@@ -149,14 +144,14 @@ class RunReport:
             shown=2,
         )
 
-    def warn_of_divergence(self, loss: float, uniform_loss: float, lower_peak: float) -> None:
-        """Warn once of a loss that is many times that of uniform probabilities; `lower_peak` is a peak_lr to try."""
+    def warn_of_divergence(self, loss: float, uniform_loss: float, remedies: str) -> None:
+        """Warn once of a loss that is many times that of uniform probabilities; `remedies` says what to try."""
         if self._has_diverged or loss <= DIVERGED * uniform_loss:
             return
         self._has_diverged = True
         self.write_line(
             f"warning: the loss is {loss / uniform_loss:.3g} times that of uniform probabilities ({uniform_loss:.2f}); "
-            f"try train.peak_lr={lower_peak:.2g}, a larger train.warmup_steps, or train.clip_norm=1.0",
+            f"try {remedies}",
             always=True,
         )
 
@@ -185,7 +180,7 @@ class RunReport:
         entry |= {"in_a_row": state.skipped, "skipped": state.all_skipped, "examples": examples}
         self.write_metrics(entry | ({"anomaly": operation} if operation else {}))
         if state.skipped <= limit:
-            # If several updates fail in a row, the weights are probably the cause and not the text.
+            # If several updates fail in a row, the cause is probably the weights, not the text.
             origin = nonfinite_origin(examples if state.skipped == 1 else "", operation)
             self.write_line(
                 f"step {step:,}: the {quantity} is {value}; update skipped ({state.skipped} in a row, limit "
@@ -202,7 +197,7 @@ class RunReport:
             if corpora.get(part) is not None:
                 self.write_line(f"{name} text: {corpora[part].describe()}")
         step, last = state.step, self.max_steps
-        steps = f"steps {step + 1:,} to {last:,}" if step < last else f"no step left to {last:,}"
+        steps = f"steps {step + 1:,} to {last:,}" if step < last else "no steps left"
         self.write_line(f"{f'resuming from {checkpoint}' if checkpoint else 'training'}: {setup}, {steps}")
         if checkpoint and self.run.averaged.is_dir():
             self.write_line(
@@ -230,23 +225,13 @@ class SilentReport(RunReport):
     def open_files(self, state: RunState, validates: bool = False) -> Iterator[None]:
         yield
 
-    def write_metrics(self, entry: dict[str, Any]) -> None:
-        pass
-
     def write_line(self, text: str, always: bool = False, shown: int = 0) -> None:
         self.lines.append(text)
 
-    def log_line(self, text: str) -> None:
+    def _ignore(self, *arguments: Any, **options: Any) -> None:
         pass
 
-    def show(self, text: str, always: bool = False, shown: int = 0) -> None:
-        pass
-
-    def trim(self, state: RunState, validates: bool) -> None:
-        pass
-
-    def sync(self) -> None:
-        pass
+    write_metrics = log_line = show = trim = _ignore
 
 
 def nonfinite_origin(examples: str, operation: str) -> str:

@@ -34,17 +34,15 @@ class RunState:
     step: int = checked_field(COUNT)  # number of updates
     epoch: int = checked_field(COUNT)  # epoch of the next micro-batch, from 0
     index: int = checked_field(COUNT)  # index of the next micro-batch within its epoch
-    batch_order: int = checked_field(
-        Range(int, f"[1, {ORDER}]"), ORDER
-    )  # version of the order of batches (text/batches.py)
+    # version of the order of batches (text/batches.py)
+    batch_order: int = checked_field(Range(int, f"[1, {ORDER}]"), ORDER)
     in_epoch: int = checked_field(COUNT)  # epoch of the last micro-batch, from 1, for the log
     tokens: int = checked_field(COUNT)  # tokens trained on, without padding
     seconds: float = checked_field(NONNEGATIVE, 0.0)  # seconds in updates, without validation and writing
     network: float = checked_field(NONNEGATIVE, 0.0)  # the part of `seconds` in which all ranks waited for the network
     validated: int = checked_field(COUNT)  # step of the last validation
-    best_loss: float | None = checked_field(
-        (NUMBER, None), None
-    )  # the lowest validation loss, or the loss of the validation with the best score
+    # the lowest validation loss, or the loss of the validation with the best score
+    best_loss: float | None = checked_field((NUMBER, None), None)
     best_score: float | None = checked_field((NUMBER, None), None)  # best score, for tasks with a selection metric
     best_step: int = checked_field(COUNT)  # step of the best validation
     worse: int = checked_field(COUNT)  # number of validations since the best one
@@ -71,7 +69,6 @@ class RunState:
             raise ValueError(f"run: expected {', '.join(schema)}; got {', '.join(sorted(unknown))}")
         state = cls(**content)
         for name, value, limit in (
-            ("step", state.step, step),
             ("validated", state.validated, step),
             ("best_step", state.best_step, state.validated),
             ("window_tokens", state.window_tokens, state.tokens),

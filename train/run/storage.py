@@ -1,9 +1,9 @@
 """A folder of arrays with a state.json, written atomically and verified when read.
 
-state.json holds, for each .safetensors file, its size in bytes and the SHA-256 of every array (with name, dtype and
-shape), and its own SHA-256. Each .safetensors file repeats the identity of its checkpoint, so files that were swapped
-between checkpoints are detected. Format 1 (version 0.2.0 and earlier) has SHA-256 hashes of complete files, but not of
-state.json itself; it can still be read.
+For each .safetensors file, state.json holds the size in bytes and the SHA-256 of every array (with name, dtype and
+shape). It also holds its own SHA-256. Each .safetensors file repeats the identity of its checkpoint, so files that were
+swapped between checkpoints are detected. Format 1 (version 0.2.0 and earlier), which can still be read, has SHA-256
+hashes of complete files, but not of state.json.
 """
 
 import hashlib
@@ -86,7 +86,7 @@ def read_arrays(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, npx
     try:
         listed = state["files"].get(file.name)
         if listed is None or schema_error(listed, FILE):
-            raise damaged_error(file, f"a valid entry for this file in {STATE}; found no such entry")
+            raise damaged_error(file, f"a valid entry for this file in {STATE}; got no such entry")
         with open_for_reading(file, "a checkpoint's arrays", attempt=REMEDY) as raw:
             if (size := os.fstat(raw.fileno()).st_size) != listed["bytes"]:
                 raise damaged_error(file, f"{listed['bytes']:,} bytes; got {size:,}")
@@ -121,9 +121,9 @@ def read_arrays(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, npx
 def write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], state: Mapping[str, Any]) -> None:
     """Write {file name: {array name: array}} and state.json as the folder `target`, atomically.
 
-    Raises UserError for NaN or infinity in an array, WriteError if the disk is full.
+    Raises UserError for NaN or infinity in an array, and WriteError if the disk is full.
     """
-    # A single entry: safetensors writes several in random order, and identical runs must produce identical bytes.
+    # One entry, because safetensors writes several entries in random order, and equal runs must produce equal bytes.
     metadata = {"npx_transformer": json.dumps({key: state[key] for key in IDENTITY})}
     with disk_errors(str(target)), new_folder(target) as partial:
         listed = {}

@@ -1,10 +1,10 @@
-"""The value that another program's name of a value means, as key_names.py does for the names of keys."""
+"""Suggestions for unknown values: misspellings, and names of values in other programs (for keys, see key_names.py)."""
 
 from collections.abc import Iterable
 
 from train.run.key_names import misspelled, plain_name
 
-# Maps a key or option to its values and their other names; "": names of values without a counterpart.
+# For each key or option, its values and their names in other programs; "": names of values without a counterpart.
 OTHER_VALUES = {
     "device": {"cuda": "gpu nvidia", "": "tpu npu"},
     "task": {"translation": "translate mt nmt seq2seq", "language": "lm clm causal_lm language_modeling",
@@ -28,12 +28,14 @@ OTHER_VALUES = {
                     "bleu": "sacrebleu eval_bleu", "accuracy": "acc"},
     "precision": {"float32": "fp32 single", "float64": "fp64 double", "bf16": "bfloat16", "fp16": "float16 half"},
     "reduce_dtype": {"float32": "fp32 single", "bf16": "bfloat16"},
+    "link": {"nvlink": "nvswitch", "ib": "infiniband", "ethernet": "tcp eth"},
+    "to": {"huggingface": "hf transformers", "ctranslate2": "ct2"},
     "penalty": {"paper": "gnmt wu", "length": "avg average"},
 }  # fmt: skip
 
 
 def suggest_value(key: str, value: object, choices: Iterable[str]) -> str:
-    """Return the choice that a value of a key or option means or nearly spells, or "".
+    """Return the choice that a value of a key or option probably means (a synonym or a misspelling), or "".
 
     `key` is a name without its table or dashes.
     """

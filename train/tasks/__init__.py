@@ -1,4 +1,4 @@
-"""The tasks by name: `TASKS`. Each import registers a task, in the order of the [data] keys."""
+"""`TASKS`, the tasks by name. Each import registers a task; their order is that of the keys of [data]."""
 
 # isort: off
 from train.tasks import translation

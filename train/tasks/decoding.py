@@ -1,7 +1,7 @@
-"""Translation of text with log-probabilities and alignments: by search or sampling, or for given pairs.
+"""Translations with log-probabilities and alignments, by search or sampling, and log-probabilities of given pairs.
 
-`decode_stream` translates text of any size as it arrives, `score_pairs` scores the pairs of two texts. `format_fields`
-and `to_json` write their results.
+`decode_stream` translates text of any size as it arrives, and `score_pairs` scores the pairs of two texts.
+`format_fields` and `to_json` format the results of both.
 """
 
 import warnings
@@ -61,13 +61,13 @@ def decode_stream(
 
     Args:
         model: a translation model, or an Ensemble, in eval mode.
-        tokenizer: its tokenizer.
+        tokenizer: the model's tokenizer.
         lines: sentences; None marks a pause in the input.
         sampling: options of `sample_outputs` (samples, temperature, top_k, top_p, seed), to sample instead of
             searching.
-        prefixes: one prefix per line, with which the line's translation begins; "" for no constraint. The translation
-            may continue the last word of a prefix.
-        alignments: also align the translations to their sources.
+        prefixes: the beginning of each line's translation; "" for no constraint. The translation may continue the last
+            word of a prefix.
+        alignments: whether to align the translations to their sources.
         max_extra: as for `beam_search`.
         options: keyword arguments of `search_lines`.
 
@@ -160,13 +160,13 @@ def score_pairs(
     max_length: int = 1024,
     on_warning: Callable[[str], object] = warnings.warn,
 ) -> Iterator[ScoredTranslation]:
-    """Yield each target line with its log-probability given its source line.
+    """Yield each target line with its log-probability given the source line.
 
-    A pair of two empty lines has log-probability 0, as `decode_stream` reports it; any other pair is scored.
+    A pair of two empty lines has log-probability 0, as in `decode_stream`; the model scores every other pair.
 
     Args:
         model: a translation model, or an Ensemble, in eval mode.
-        tokenizer: its tokenizer.
+        tokenizer: the model's tokenizer.
         pairs: chunks of (source lines, target lines), as from `read_parallel`.
         batch_tokens: maximum tokens per batch and side, padding included; a single pair may exceed it.
         max_length: maximum tokens per source line, EOS included; longer lines are truncated and reported to
@@ -232,7 +232,7 @@ def to_json(t: ScoredTranslation, tokenizer: TranslationTokenizer, scores: bool,
 
 
 def format_links(links: Iterable[tuple[int, int]]) -> str:
-    """Format alignment links as Pharaoh does: "0-0 1-2", source index first, both counted from 0."""
+    """Return alignment links in the Pharaoh format: "0-0 1-2", source index first, both counted from 0."""
     return " ".join(f"{i}-{j}" for i, j in sorted(links))
 
 

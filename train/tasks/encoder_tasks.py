@@ -93,7 +93,7 @@ class MaskedLanguageModeling(EncoderTask[AffixTokenizer, MaskedText]):
         if not isinstance(source := tokenizer.source, AffixTokenizer):
             raise UserError(
                 "data.tokenizer: expected a Hugging Face tokenizer.json, whose tokens show where words begin; got a"
-                f" SentencePiece tokenizer; try one of {', '.join(self.tokenizers)} to train one"
+                f" SentencePiece tokenizer; try {' or '.join(self.tokenizers)} to train a tokenizer"
             )
         return source
 
@@ -129,7 +129,7 @@ class MaskedAccuracy:
     """The percentage of masked tokens that are predicted correctly."""
 
     def __init__(self) -> None:
-        self.records: list[tuple[int, int]] = []  # correct predictions and predictions of each batch
+        self.records: list[tuple[int, int]] = []  # for each batch, the number of correct predictions and of all
 
     def add(self, model: Encoder, examples: npx.Array, batch: LabeledBatch) -> None:
         gold, logits = model.label_logits(batch.ids, batch.labels)
@@ -153,14 +153,14 @@ class LabeledTask(EncoderTask[PairTokenizer, LabeledText]):
     def read(self, *files: str, on_bytes: Sequence[OnBytes] = ()) -> Iterator[LabeledExample]:
         """Yield the examples of one or more files. Raises UserError for an invalid line.
 
-        `on_bytes` contains a function for each file, which is called with all bytes of the file.
+        `on_bytes` contains one function per file; the function receives all bytes of the file.
         """
         raise NotImplementedError
 
     def encode(
         self, tokenizer: PairTokenizer, label_ids: LabelIds
     ) -> Callable[[list[LabeledExample]], tuple[list[list[int]], ...]]:
-        """Return a function that encodes examples as (token ids of each, label ids of each)."""
+        """Return a function that maps a list of examples to (token ids of each, label ids of each)."""
         raise NotImplementedError
 
     def has_separate_vocabularies(self, data: Any) -> bool:
@@ -265,14 +265,14 @@ class Classification(LabeledTask):
 
 @dataclass(frozen=True)
 class TaggingKeys:
-    """A tagger is trained on lines of a word, a tab and the word's tag, with an empty line after each sentence."""
+    """A tagger is trained on lines that contain a word, a tab and the word's tag; an empty line ends a sentence."""
 
     train_tagged: str = file_key(
-        "Training text of a tagger: on each line, a word, a tab and the word's tag; with train_tags, a sentence of"
-        " words per line. Option: --train-tagged."
+        "Training text of a tagger: a word, a tab and the word's tag per line; with train_tags, a sentence per line."
+        " Option: --train-tagged."
     )
     train_tags: str = file_key(
-        "Tags of the sentences in train_tagged, one line per sentence; empty: they are in train_tagged."
+        "Tags of the sentences in train_tagged, one line per sentence; empty: train_tagged contains the tags."
         " Option: --train-tags."
     )
     valid_tagged: str = file_key("Validation text of a tagger; empty: none. Option: --valid-tagged.")

@@ -50,7 +50,7 @@ class LanguageModeling(Task[PlainTokenizer, PlainText, Windows]):
         return WindowBatches(corpus, batch_tokens).in_order()
 
     def describe_examples(self, corpus: PlainText, examples: Any) -> str:
-        return f"{corpus.length + 1} tokens each from token {', '.join(map(str, sorted(examples)))} of the text"
+        return f"{corpus.length + 1} tokens each, starting at token {', '.join(map(str, sorted(examples)))} of the text"
 
     def sequences(self, batch: Windows) -> tuple[npx.Array, ...]:
         return (batch.ids,)
@@ -63,10 +63,10 @@ def continue_text(
 
     Args:
         model: the language model.
-        tokenizer: its tokenizer.
+        tokenizer: the model's tokenizer.
         prompt: beginning of the text; empty to start at a new line.
         n_tokens: number of tokens to generate.
-        window: context length, the number of previous tokens that the model was trained with.
+        window: context length in tokens, data.max_length of the run.
         options: temperature, top_k, top_p and seed, as for `models.search.sample`.
 
     Raises UserError for a prompt with unknown characters and ValueError for an invalid option.

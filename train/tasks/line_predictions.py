@@ -43,13 +43,13 @@ def label_lines(
 
     Args:
         model: a classifier or tagger, in eval mode.
-        tokenizer: its tokenizer.
+        tokenizer: the model's tokenizer.
         lines: texts; None marks a pause in the input. For a classifier of pairs, a tab separates the two texts; for
             a tagger, spaces separate the words.
         task: "classification" or "tagging".
-        on_progress: called after every batch with the number of lines it has finished.
+        on_progress: called after every batch with the number of its lines.
 
-    Raises UserError for an empty line and for one that is longer than the model's positions.
+    Raises UserError for an empty line and for a line with more tokens than the model has positions.
     """
     names, first, special = label_names(tokenizer), len(SPECIALS), tokenizer.special
     encode_words = WordEncoder(tokenizer.source)
@@ -108,8 +108,8 @@ def by_windows(
     """Yield a result for each line, in order, computed in batches of similar length.
 
     Args:
-        encode: returns, for each line, BOS and its tokens ([] if it has no tokens) and a value for `compute`.
-        compute: returns the results for padded ids (B, S) and these lines' values from `encode`.
+        encode: maps lines to two lists: the ids of each line (BOS and tokens; [] without tokens), and values for it.
+        compute: returns the results for padded ids (B, S) and the values that `encode` returned for these B lines.
     """
     remaining, number = iter(lines), 0
     while texts := read_window(remaining, WINDOW, CHARACTERS_PER_TOKEN * BATCH_TOKENS):

@@ -25,7 +25,7 @@ from train.text.tokenizer import Tokenizer
 SINGLE_PROCESS = World()
 WINDOW = 1024  # number of lines that are read, sorted by length and searched before the first of them is yielded
 CHARACTERS_PER_TOKEN = 16  # number of characters read per token of a batch, which gives about four batches per window
-MIN_TOKENS = 16  # minimum cost of a sentence, for a beam of 4: probabilities (beam, V) cost more than a short source
+MIN_TOKENS = 16  # minimum cost of a sentence with a beam of 4, because the probabilities (beam, V) need memory too
 
 
 class Line(NamedTuple):
@@ -90,7 +90,7 @@ def search_lines(
 
     Args:
         model: a sequence-to-sequence model, in eval mode.
-        tokenizer: its tokenizer.
+        tokenizer: the model's tokenizer.
         lines: input text; None marks a pause in the input.
         decode: `decode(src_ids, lines, **search)` returns the hypotheses of a batch of Lines; default: beam search.
         width: number of hypotheses that are decoded at once for each line; default: the beam size.
@@ -99,7 +99,7 @@ def search_lines(
         trained_length: maximum tokens per line in training, EOS included; longer lines are reported.
         window: maximum number of lines to read before they are sorted by length and searched. A window also ends
             after about four batches and at a pause.
-        on_progress: called after every batch with the number of lines it has finished.
+        on_progress: called after every batch with the number of its lines.
         on_warning: called with a message; defaults to Python's warnings.
         world: the ranks that share the work. All of them call this function. Rank 0 reads `lines`, batch i is searched
             by rank i modulo the number of ranks, and all ranks yield the same results.

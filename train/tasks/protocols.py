@@ -1,4 +1,4 @@
-"""The interfaces between a task and the code that trains it, such as tokenizer, corpus, batches and evaluation."""
+"""The interfaces between a task and the trainer: tokenizer, configuration, corpus, batches, evaluation and model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
@@ -49,7 +49,7 @@ class TextTokenizer(Protocol):
 
 
 class Configuration(Protocol):
-    """The tables of a run's configuration that tasks read; a `RunConfig`, which itself depends on the tasks."""
+    """The tables of a run's configuration that tasks read. Tasks cannot import `RunConfig`, which imports them."""
 
     @property
     def data(self) -> Any: ...
@@ -69,7 +69,7 @@ class Corpus(Protocol):
         """A JSON value that identifies the text, or None if it cannot be identified."""
 
     def describe(self) -> str:
-        """Describe, for the log, the size of the text and of the part that was left out."""
+        """Return the size of the text and of the part that was left out, for the log."""
 
 
 class Batch(Protocol):
@@ -85,7 +85,7 @@ class Batch(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes for comparing batches: the largest batch has the largest shape."""
+        """The sizes by which batches are compared: the largest batch has the largest shape."""
 
     def describe(self) -> str:
         """Return the shape in words."""

@@ -29,9 +29,9 @@ MAX_LISTED = 10  # number of lines that a message lists
 
 
 def file_key(help: str) -> Any:
-    """Declare a key of [data] that names a text file; empty: none.
+    """Declare a key of [data] that names a text file; the default "" means no file.
 
-    A resumed run may change the path, as the content is identified by its SHA-256.
+    A resumed run may change the path, because a SHA-256 identifies the content.
     """
     return key("", help, may_change=True, is_path=True)
 
@@ -39,7 +39,7 @@ def file_key(help: str) -> Any:
 class Task(Generic[T, C, B]):
     """A stateless description of one task, for tokenizers of type T, corpora of type C and batches of type B.
 
-    In the methods, `data` is the [data] table of a run. It has the keys of every task, so it has no type of its own.
+    In the methods, `data` is the [data] table of a run, untyped because it contains the keys of all tasks.
     """
 
     name: ClassVar[str]
@@ -48,7 +48,7 @@ class Task(Generic[T, C, B]):
     keys: ClassVar[type]
     files: ClassVar[Mapping[str, tuple[str, ...]]]  # maps "train" and "valid" to the keys that name their files
     examples: ClassVar[str]  # "pairs", "text" or "labels"; the task trains the architectures with the same value
-    # The kinds of tokenizer it can train; any other data.tokenizer is a path.
+    # The kinds of tokenizer that the task can train; any other value of data.tokenizer is a path.
     tokenizers: ClassVar[tuple[str, ...]] = KINDS
     sides: ClassVar[tuple[str, ...]] = ("text",)  # sides of an example; train.batch_tokens limits each side
     scores: ClassVar[Mapping[str, str]] = {}  # maps the name of a score in metrics.jsonl to its name in the log
@@ -74,7 +74,7 @@ class Task(Generic[T, C, B]):
         return texts
 
     def check_texts(self, texts: Mapping[str, tuple[str, ...]]) -> None:
-        """Check texts before a tokenizer is trained on them, which may take minutes. Raises UserError."""
+        """Raise UserError for unsuitable texts. Called before the training of a tokenizer, which may take minutes."""
 
     def learn_tokenizer(self, data: Any, files: Sequence[str]) -> T:
         """Train a tokenizer of the kind `data.tokenizer` on the training text; by default a `Tokenizer`."""
@@ -82,7 +82,7 @@ class Task(Generic[T, C, B]):
         return cast(T, Tokenizer.train(files, data.tokenizer, data.vocab_size, data.pretokenizer, files_are_parallel))
 
     def fit_tokenizer(self, tokenizer: T, data: Any, files: Sequence[str]) -> T:
-        """Adapt an existing tokenizer, which the configuration of a new run names, to the training text."""
+        """Adapt the existing tokenizer that a new run's configuration names to the training text."""
         return tokenizer
 
     def has_separate_vocabularies(self, data: Any) -> bool:
@@ -131,9 +131,9 @@ class Task(Generic[T, C, B]):
         return plural(len(examples), "example")
 
     def n_predictions(self, tokens: int, config: Configuration) -> int:
-        """Return the number of tokens or labels that an update predicts, for computing its cost.
+        """Return the number of tokens or labels that are predicted in an update, from which its FLOPs are computed.
 
-        `tokens` is the number of tokens of the update on each side.
+        `tokens` is the number of tokens in the update on each side.
         """
         return tokens
 
@@ -157,7 +157,7 @@ def list_lines(corpus: Any, examples: Any) -> str:
 
 
 def missing_texts_error(files: Mapping[str, str], prepared: str) -> UserError:
-    """Return the error for missing text files, by key; `prepared` is data.prepared."""
+    """Return the error for missing text `files`, a dict of paths by key; `prepared` is data.prepared."""
     base, (first, *others) = describe_base(next(iter(files.values()))), files
     attempt = f"{option(first)} with another path{base}"
     if others:
@@ -170,7 +170,7 @@ def missing_texts_error(files: Mapping[str, str], prepared: str) -> UserError:
 
 
 def task_error(path: object, expected: str, task: Task[Any, Any, Any]) -> UserError:
-    """Return the error for a model of another task than the expected one."""
+    """Return the error for a model of the task `task` where one of the task `expected` is required."""
     attempt = f"; try npx-transformer {task.command}" if task.command else ""
     return UserError(f"{path}: expected a model of the task {expected}; got one of {task.name}{attempt}")
 

@@ -31,7 +31,7 @@ class TranslationKeys:
     train_tgt: str = file_key("Training text, target language. Option: --train-tgt.")
     vocabularies: str = key(
         "shared",
-        "Vocabularies of source and target: one for both, as in the paper (shared), or one for each, of at most"
+        "Vocabularies of source and target: one for both, as in the paper (shared), or two, each with at most"
         " vocab_size tokens (separate). Option: --vocabularies.",
         choices=("shared", "separate"),
     )
@@ -113,7 +113,7 @@ def translate_lines(
 
     Args:
         model: a translation model, in eval mode.
-        tokenizer: its tokenizer.
+        tokenizer: the model's tokenizer.
         lines: sentences, one per line.
         options: keyword arguments of `decode_stream`: beam, alpha, n_best, batch_tokens, ...
 

@@ -1,7 +1,7 @@
-"""Encodes each word as two tokens. The first is the word itself if it occurs at least twice, otherwise its shape; the
-second is its ending.
+"""Encodes each word as two tokens. The first is the word itself if the vocabulary contains it, otherwise its shape. The
+second is the ending of the word.
 
-In a small text, most subwords of a rare word are rare themselves, while its shape and its ending are not.
+In a small text, most subwords of a rare word are rare as well, but its shape and its ending are not.
 """
 
 import re
@@ -18,12 +18,12 @@ KIND = "affixes"
 ENDING = 3  # number of characters of an ending
 ENDING_MARK = "~"
 MIN_AFFIXES = 100
-# Whitespace as in C's isspace, like EVALB: U+00A0 is part of a word.
+# ASCII whitespace, as in EVALB, which uses C's isspace: U+00A0 is part of a word.
 _SPACES = re.compile(r"[ \t\n\v\f\r]+")
 
 
 class AffixTokenizer(Tokenizer):
-    """Encodes text in which spaces separate the words, as affixes if it was trained on them, otherwise as subwords."""
+    """Encodes text in which spaces separate the words: as affixes if `spec` has affixes, otherwise as subwords."""
 
     def __init__(self, spec: dict[str, Any], name: str = "tokenizer.json") -> None:
         super().__init__(spec, name)
@@ -50,8 +50,8 @@ class AffixTokenizer(Tokenizer):
 
 
 def affix_spec(sentences: Iterable[Sequence[str]], symbols: Sequence[str], vocab_size: int) -> dict[str, Any]:
-    """Return the tokenizer.json of the most frequent endings, shapes and words, at most `vocab_size` including
-    `symbols`."""
+    """Return the content of a tokenizer.json with at most `vocab_size` tokens: `symbols`, then endings and shapes, then
+    words. Endings, shapes and words must occur at least twice, and are sorted by frequency."""
     counts: Counter[str] = Counter()
     for words in sentences:
         for word in words:
@@ -76,16 +76,16 @@ def affixes(words: Iterable[str], vocabulary: dict[str, int]) -> Iterator[str]:
 
 
 def shape(word: str) -> str:
-    """Return the character classes of a word, with runs shortened: ?Aa, ?aa-aa, ?00."""
+    """Return the character classes of a word, such as ?Aa, ?aa-aa or ?00; runs are shortened to two characters."""
     classes = re.sub(r"[^\W\d_]", lambda m: "A" if m[0].isupper() else "a", re.sub(r"\d", "0", word))
     return "?" + re.sub(r"(.)\1+", r"\1\1", classes)[:8]
 
 
 def ending(word: str) -> str:
-    """Return the last characters of a word in lower case."""
+    """Return the last ENDING characters of a word in lower case, marked as an ending."""
     return f"{ENDING_MARK}{word[-ENDING:].lower()}"
 
 
 def split_words(line: str) -> list[str]:
-    """Return the words of a tokenized sentence."""
+    """Return the words of a sentence; ASCII whitespace separates words."""
     return [word for word in _SPACES.split(line) if word]

@@ -22,7 +22,7 @@ POOL_BATCHES = 32  # version 1: size of the smallest pool in batches; the larges
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Token ids of pairs, `tokens + [EOS]` and `[BOS] + tokens + [EOS]`, padded with `pad_id`."""
+    """Token ids of pairs, padded with `pad_id`: sources `tokens + [EOS]`, targets `[BOS] + tokens + [EOS]`."""
 
     src: NDArray[np.int32]  # (B, S)
     tgt: NDArray[np.int32]  # (B, T + 1): the decoder reads [:, :-1] and predicts [:, 1:]
@@ -63,15 +63,15 @@ class Batches:
     batches of all pools are shuffled. The result depends only on (seed, epoch). The versions of `order` differ in the
     pools and in the sorting:
 
-        2   One pool, or two if TWO_POOL_BATCHES contains the number of batches: for these sizes few pairs have equal
-            lengths, and the padding of two pools is small. Pairs are sorted by the length L of the longer side, which
+        2   One pool, or two if TWO_POOL_BATCHES contains the number of batches: for these numbers, few pairs have equal
+            lengths, and two pools cause little padding. Pairs are sorted by the length L of the longer side, which
             limits the batch. Pairs of equal L are sorted by |source| - |target|, ascending for even L and descending
             for odd L, so that both lengths change little from each pair to the next. If the text fills at least two
             batches, the first batch of a pool has a random fraction of the token budget, which shifts all later
             boundaries.
         1   Many small pools, sorted by the length of the longer side, then by that of the source.
 
-    benchmarks/padding.py measures the padding, and how often two pairs that share a batch do so in the next epoch.
+    benchmarks/padding.py measures the padding, and how often two pairs share a batch in two successive epochs.
     """
 
     def __init__(self, corpus: Corpus, batch_tokens: int, seed: int = 1, order: int = ORDER) -> None:
@@ -116,7 +116,7 @@ class Batches:
         return list(self._cut(*self._by_source(np.arange(len(self.corpus), dtype=np.uint32))))
 
     def _by_source(self, pool: IntArray) -> tuple[IntArray, IntArray]:
-        """Sort a pool stably by the length of the longer side, then the source; return it and the longer lengths."""
+        """Sort a pool by the longer side, then by the source; return the pool and the lengths of the longer sides."""
         src = self.corpus.src_lengths[pool].astype(np.uint64)
         longer = np.maximum(src, self.corpus.tgt_lengths[pool])
         keys = (longer << np.uint64(48)) | (src << np.uint64(32)) | np.arange(len(pool), dtype=np.uint64)
@@ -134,7 +134,7 @@ class Batches:
         return pool[keys & 0x7FFFFFFF], keys >> 48
 
     def _cut(self, pool: IntArray, lengths: IntArray, first_tokens: int = 0) -> Iterator[IntArray]:
-        """Yield the batches of a sorted pool, whose pairs have the ascending `lengths` of their longer sides.
+        """Yield the batches of a pool that is sorted by `lengths`, the length of each pair's longer side.
 
         Args:
             first_tokens: maximum number of tokens of the first batch, unless it has one pair; 0 means `batch_tokens`.
@@ -209,7 +209,7 @@ class Stream:
 def shuffled(n: int, bits: "np.random.Philox") -> IntArray:  # numpy.random is imported on first use
     """Return a random permutation of 0..n-1 (uint32): n random numbers are sorted, each with its index in the low bits.
 
-    Unlike `Generator.permutation`, this is reproducible across NumPy versions, which guarantee only the raw bit stream.
+    Unlike `Generator.permutation`, the result is the same in all versions of NumPy, because only raw bits are drawn.
     """
     width = max(1, (n - 1).bit_length())
     keys = bits.random_raw(n)

@@ -23,7 +23,7 @@ from train.text.prepared import token_dtype
 from train.text.tokenizer import Tokenizer
 
 CHUNK = 8192  # number of sentences segmented together
-WORD = 1 << 16  # a merge is skipped where its random 16-bit word is below p * WORD
+WORD = 1 << 16  # a merge is skipped if its random 16-bit number is below p * WORD
 NO_MERGE = np.iinfo(np.int64).max  # rank of a pair of symbols that is not merged
 
 
@@ -36,7 +36,7 @@ class Merges:
         if model["type"] != "BPE" or any(model.get(name) for name in affixes):
             got = model["type"] if model["type"] != "BPE" else "byte-pair encoding with other rules"
             raise UserError(
-                f"train.bpe_dropout: expected a tokenizer that this program trained as bpe; got {got}; "
+                f"train.bpe_dropout: expected a bpe tokenizer trained by this program; got {got}; "
                 'try data.tokenizer = "bpe", or train.bpe_dropout = 0'
             )
         vocabulary: dict[str, int] = model["vocab"]
@@ -63,14 +63,14 @@ class Merges:
         return np.where(self._keys[positions] == keys, self._rank_of[positions], NO_MERGE)
 
     def spell(self, tokens: IntArray) -> NDArray[np.int64]:
-        """Return the concatenated symbols from which each of the tokens (n,) was merged."""
+        """Return the symbols from which tokens, shape (n,), were merged, concatenated in one array."""
         lengths = self.spelling_lengths[tokens]
         ends = np.cumsum(lengths)
         positions = np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)
         return self._symbols[np.repeat(self._spelling_starts[tokens], lengths) + positions]
 
     def segment(self, words: NDArray[np.int64], threshold: int, bits: "np.random.Philox") -> list[IntArray]:
-        """Segment words of equal length, symbols (n, L), with dropout; return the tokens of each.
+        """Segment n words of L symbols each, shape (n, L), with dropout; return the tokens of each word.
 
         Args:
             threshold: the probability of skipping a merge, in units of 1 / WORD.
@@ -109,7 +109,7 @@ def word_starts(tokenizer: Tokenizer, sentences: Sequence[Sequence[int]]) -> NDA
     """Return, for each token of the sentences, whether it begins a word; tokens are never merged across words."""
     starts: list[bool] = []
     for ids, (encoded, words) in zip(sentences, tokenizer.encode_words(tokenizer.decode_batch(sentences)), strict=True):
-        if encoded != list(ids):  # the text was not recovered: treat each token as a word
+        if encoded != list(ids):  # decoding did not restore the text: treat each token as a word
             starts += [True] * len(ids)
         else:
             starts += [i == 0 or words[i] != words[i - 1] for i in range(len(ids))]
@@ -124,7 +124,7 @@ class Segmenter:
         tokenizers: the tokenizer of each side, or None for a side without dropout.
         rate: probability of skipping a merge.
         seed: seed of the random numbers.
-        max_length: a sentence that would be longer, end token included, keeps its segmentation without dropout.
+        max_length: maximum length, end token included; a sentence that would exceed it is segmented without dropout.
     """
 
     def __init__(

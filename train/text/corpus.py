@@ -4,8 +4,8 @@
 memory. On disk a token takes 2 bytes (4 for a vocabulary of more than 65,536 tokens) and a pair 16 bytes of offsets; in
 RAM a pair takes 4 bytes for its two lengths.
 
-Lengths include the end token: a sentence of n subwords has length n + 1 on both sides. That is its number of positions
-in the encoder (`tokens + [EOS]`) and in the decoder (`[BOS] + tokens` in, `tokens + [EOS]` out).
+Lengths include the end token: a sentence of n subwords has length n + 1 on both sides. It occupies n + 1 positions in
+the encoder (`tokens + [EOS]`) and in the decoder (input `[BOS] + tokens`, output `tokens + [EOS]`).
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from train.text.pair_tokenizer import PairTokenizer
 from train.text.prepared import read_prepared, token_dtype, write_prepared
 from train.text.tokenizer import DEFAULT_IDS, SpecialIds, Tokenizer
 
-FORMAT = 2  # version of the prepared files; if their content changes, increment it so that old files are prepared again
+FORMAT = 2  # version of the prepared files; increment it when their content changes, so that old files are replaced
 MAX_LENGTH = 65_535  # lengths are stored as uint16
 SIDES = ("src", "tgt")
 ARRAYS = [f"{side}.{kind}" for side in SIDES for kind in ("tokens", "offsets")] + ["left-out"]
@@ -41,7 +41,7 @@ def prepare(
     max_length: int = 256,
     on_progress: Callable[[int], object] = lambda n_read: None,
 ) -> "Corpus":
-    """Encode two files whose lines translate each other into the folder `out_dir`, and open the result.
+    """Encode two parallel files, write the token arrays to the folder `out_dir`, and open them.
 
     A pair is skipped (and counted) if a side is empty or longer than `max_length` tokens, end token included. A folder
     that already holds the result for the same text, tokenizer and `max_length` is reused. `on_progress` receives the
@@ -68,7 +68,7 @@ def prepare_pairs(
     max_length: int = 256,
     on_progress: Callable[[int], object] = lambda n_read: None,
 ) -> "Corpus":
-    """Do the same as `prepare` for any kind of file.
+    """Encode pairs from files of any kind, otherwise like `prepare`.
 
     `encode` receives, for each of the `paths`, a function to call with every byte read, and yields chunks of pairs as
     (source ids, target ids).
@@ -135,7 +135,7 @@ def _write(
 class Corpus:
     """Pairs of token sequences: `len(corpus)`, `corpus.pair(i)`, `corpus.src_lengths`, `corpus.tgt_lengths`.
 
-    Lengths (uint16, shape (pairs,)) include the end token. `meta` is the content of `meta.json`, {} if in memory.
+    Lengths (uint16, shape (pairs,)) include the end token. `meta` is the content of `meta.json`, {} if there is none.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Corpus:
         if meta is None:
             base = describe_base(str(out_dir))
             raise UserError(
-                f"{out_dir}: expected prepared data; got missing or damaged files; try preparing it again{base}"
+                f"{out_dir}: expected prepared data; got missing or damaged files; try preparing the data again{base}"
             )
         dtypes = [np.dtype(meta["dtype"]), np.dtype(np.int64)] * 2 + [np.dtype(np.int64)]
         arrays = [np.asarray(np.memmap(out_dir / name, dtype, "r")) for name, dtype in zip(ARRAYS, dtypes, strict=True)]
@@ -195,7 +195,7 @@ class Corpus:
         return src, tgt
 
     def flat(self, side: int, first: int, end: int) -> tuple[IntArray, IntArray]:
-        """Return one side of the pairs from `first` up to `end`: tokens, and where each sentence begins and ends."""
+        """Return one side of the pairs `first` to `end` - 1: their tokens, and the offsets of the sentences in them."""
         offsets = self._offsets[side][first : end + 1]
         return self._tokens[side][offsets[0] : offsets[-1]], offsets - offsets[0]
 
@@ -214,7 +214,7 @@ class Corpus:
         return int(self.tgt_lengths.sum())
 
     def line_numbers(self, indices: IntArray) -> IntArray:
-        """Return the ascending positions, from 1, of pairs in the original text, skipped pairs included."""
+        """Return the ascending line numbers, from 1, of pairs in the original text, which includes skipped pairs."""
         kept_before = self._skipped - np.arange(len(self._skipped))  # number of kept pairs before each skipped one
         ordered = np.sort(np.asarray(indices).astype(np.int64))
         return ordered + 1 + np.searchsorted(kept_before, ordered, side="right")

@@ -1,9 +1,9 @@
 """Text with labels: files of labeled texts and of tagged words, prepared token arrays, and their batches.
 
 A labeled text is a line `label<TAB>text`, or `label<TAB>text<TAB>text` for a pair of texts. Tagged words are lines
-`word<TAB>tag` with an empty line after each sentence, or a file of sentences with a file of their tags. A prepared
-text is BOS, tokens, EOS; in a pair each text has an EOS. Its labels are one id, or one for each token, where padding
-means no label.
+`word<TAB>tag` with an empty line after each sentence, or a file of sentences and a file of their tags. A prepared text
+consists of BOS, tokens and EOS; each text of a pair has an EOS. The text has one label id, or one per token, in which
+case the padding id means no label.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ SHOWN = 60  # number of characters of a line that a message shows
 
 
 class LabeledExample(NamedTuple):
-    """An example of a file: the number of its first line, its texts or words, and its label or one label for each
+    """An example in a file: the number of its first line, the texts or words, and one label for the text or for each
     word."""
 
     line: int
@@ -42,7 +42,7 @@ class LabeledExample(NamedTuple):
 def read_labeled(
     path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None
 ) -> Iterator[LabeledExample]:
-    """Yield the examples of a file of lines label<TAB>text. Raises UserError, with the line, for any other line."""
+    """Yield the examples of a file with lines label<TAB>text. Raises UserError for other lines, with their number."""
     for number, line in numbered_lines(path, on_bytes):
         label, *texts = (field.strip() for field in line.split("\t"))
         if not label or not 1 <= len(texts) <= 2 or not all(texts):
@@ -57,7 +57,7 @@ def read_labeled(
 def read_tagged(
     path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None
 ) -> Iterator[LabeledExample]:
-    """Yield the sentences of a file of lines word<TAB>tag. Raises UserError, with the line, for any other line."""
+    """Yield the sentences of a file with lines word<TAB>tag. Raises UserError for other lines, with their number."""
     sentence, is_empty = LabeledExample(1, [], []), True
     for number, line in numbered_lines(path, on_bytes):
         if not line.strip():
@@ -85,9 +85,9 @@ def read_parallel_tags(
     tags_path: str | PathLike[str],
     on_bytes: Sequence[Callable[[bytes], object]] = (),
 ) -> Iterator[LabeledExample]:
-    """Yield the sentences of a file of words, one sentence per line, with a file of their tags.
+    """Yield the sentences of a file of words, one sentence per line, with the tags in a parallel file.
 
-    Raises UserError, with the line, unless each word has a tag. Lines that are empty in both files are skipped.
+    Raises UserError, with the line number, unless each word has a tag. Lines that are empty in both files are skipped.
     """
     is_empty = True
     chunks = read_parallel(words_path, tags_path, on_bytes=on_bytes)
@@ -109,7 +109,7 @@ def read_parallel_tags(
 
 
 def check_tag_lines(words_path: str, tags_path: str) -> None:
-    """Raise UserError unless a file of tags has as many lines as the file of its words."""
+    """Raise UserError unless the files of words and of tags have equal numbers of lines."""
     counts = count_lines(words_path), count_lines(tags_path)
     if counts[0] != counts[1]:
         raise UserError(
@@ -267,7 +267,7 @@ class LabeledBatch:
 
 
 class PreparedText:
-    """Prepared texts of which a model predicts labels or tokens; `pairs` holds the token arrays."""
+    """Prepared texts for which a model predicts labels or masked tokens; `pairs` holds the token arrays."""
 
     def __init__(self, pairs: Corpus) -> None:
         self.pairs = pairs
@@ -282,7 +282,7 @@ class PreparedText:
 
 
 class LabeledText(PreparedText):
-    """Prepared texts with labels; tokens and labels are the two sides of `pairs`.
+    """Prepared texts with labels. The sides of `pairs` are the tokens and the labels.
 
     Args:
         pairs: the token arrays.

@@ -1,4 +1,4 @@
-"""Reading UTF-8 text files of any size, one sentence per line, with an error message for every defect."""
+"""Reading UTF-8 text files of any size, one sentence per line; every defect gets an error message."""
 
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -13,14 +13,14 @@ from train.files import open_for_reading
 T = TypeVar("T")
 CHUNK_LINES = 8192
 CHUNK_BYTES = 1 << 20  # bytes of a chunk of lines; the tokenizers need up to 400 bytes of memory per byte
-MAX_LINE_BYTES = 1 << 20  # maximum bytes of a line, in every reader
-PIECE_BYTES = 1 << 16  # bytes of a piece of a line, for text whose lines may have any length
+MAX_LINE_BYTES = 1 << 20  # maximum length of a line in bytes, except in text that is read in pieces
+PIECE_BYTES = 1 << 16  # maximum length of a piece in bytes, for text whose lines may have any length
 GZIP = b"\x1f\x8b"  # the first bytes of a gzip file
 _WORDS = re.compile(r".*\S(?= )", re.DOTALL)  # up to the last single space, or the first of a run of spaces
 
 
 def chunks_of(items: Iterable[T], max_items: int, size_of: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yield the items in lists of at most `max_items`, which end earlier once their sizes reach CHUNK_BYTES."""
+    """Yield the items in lists. A list ends after `max_items` items, or earlier when its size reaches CHUNK_BYTES."""
     chunk, size = [], 0
     for item in items:
         chunk.append(item)
@@ -33,10 +33,9 @@ def chunks_of(items: Iterable[T], max_items: int, size_of: Callable[[T], int]) -
 
 
 def limited_lines(file: IO[bytes], name: object) -> Iterator[bytes]:
-    """Yield the lines of a file with their line feeds; raise UserError for a line that is too long without reading all
-    of it.
+    """Yield the lines of a file, with their line feeds; raise UserError for a line of more than MAX_LINE_BYTES bytes.
 
-    A compressed `file` is decompressed line by line, so a small file with a huge line does not fill the memory.
+    The end of such a line is not read, so a small compressed file that contains a huge line does not fill the memory.
     """
     for number in count(1):
         line = file.readline(MAX_LINE_BYTES + 1)
@@ -72,10 +71,10 @@ def gzip_error(name: object) -> UserError:
 
 
 def line_pieces(file: IO[bytes], name: object) -> Iterator[bytes]:
-    """Yield the lines of a file with their line feeds, long ones in pieces that join to the line.
+    """Yield the lines of a file, with their line feeds; divide long lines into pieces.
 
-    A piece ends before a single space, because no word and no subword of a tokenizer continues there. In a line without
-    such a space it may end after any character, except between carriage return and line feed.
+    A piece ends before a single space, so that it divides no word and no subword. Without such a space, it may end
+    after any character, but not between carriage return and line feed.
     """
     rest = b""
     while block := rest + file.readline(PIECE_BYTES):
@@ -95,10 +94,10 @@ def read_lines(
     on_bytes: Callable[[bytes], object] | None = None,
     allow_pipe: bool = False,
 ) -> Generator[list[str], None, None]:
-    r"""Yield the lines of a UTF-8 text file in lists of `chunk_lines` lines, fewer if they are long.
+    r"""Yield the lines of a UTF-8 text file in lists of `chunk_lines` lines, or fewer if the lines are long.
 
-    Only "\n" ends a line: U+0085 and U+2028 are part of the text. A "\r" before it, a byte order mark at the start and
-    a missing last "\n" are accepted. `on_bytes` is called with all bytes in order, for example a hash's `update`.
+    Only "\n" ends a line: U+0085 and U+2028 are part of the text. A "\r" before a "\n", a byte order mark at the start
+    and a missing last "\n" are accepted. `on_bytes`, for example a hash's `update`, receives all bytes in order.
     A pipe can be read only once and is rejected unless `allow_pipe`.
 
     Raises UserError for a missing, unreadable or empty file, a folder, and (with the line number) for invalid UTF-8
@@ -111,7 +110,7 @@ def read_lines(
 def numbered_lines(
     path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None
 ) -> Iterator[tuple[int, str]]:
-    """Yield (number from 1, line) of a text file (see `read_lines`)."""
+    """Yield (line number from 1, line) for each line of a text file (see `read_lines`)."""
     return enumerate(chain.from_iterable(read_lines(path, on_bytes=on_bytes)), 1)
 
 
@@ -122,7 +121,7 @@ def decoded_chunks(
     on_bytes: Callable[[bytes], object] | None = None,
     allow_pipe: bool = False,
 ) -> Generator[list[str], None, None]:
-    """Yield lists of the lines, or pieces of lines, that `divide` yields, decoded and with their line endings."""
+    """Yield lists of decoded lines, or of pieces of lines, as `divide` yields them, with their line endings."""
     path = Path(path)
     with open_for_reading(path, "a text file", allow_pipe) as file:
         is_first, number = True, 1  # number of the line in which the next chunk begins
@@ -166,7 +165,7 @@ def read_all_lines(path: str | PathLike[str], allow_pipe: bool = False) -> list[
 
 
 def count_shared_lines(path: str | PathLike[str], others: str | PathLike[str]) -> tuple[int, int]:
-    """Return how many lines of a small text also occur in the text `others`, and the number of its lines."""
+    """Return the number of lines of a small text that also occur in the text `others`, and its number of lines."""
     lines = read_all_lines(path)
     distinct, shared = {*lines} - {""}, set[str]()
     for chunk in read_lines(others):
@@ -175,7 +174,7 @@ def count_shared_lines(path: str | PathLike[str], others: str | PathLike[str]) -
 
 
 def check_parallel(*paths: str | PathLike[str]) -> None:
-    """Raise UserError if files whose lines translate each other have different numbers of lines."""
+    """Raise UserError if parallel files have different numbers of lines."""
     counts = [count_lines(path) for path in paths]
     if len(set(counts)) > 1:
         for path in paths:

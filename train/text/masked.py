@@ -1,4 +1,4 @@
-"""Masked text: tokens that a model without labels predicts from the words around them (Devlin et al., 2019)."""
+"""Masked text: the model predicts masked tokens from the tokens around them (Devlin et al., 2019)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ class MaskedText(PreparedText):
 
     Args:
         pairs: the token arrays; both sides are the text.
-        word_starts: whether each token id begins a word (V,).
+        word_starts: whether each token id begins a word, shape (V,).
     """
 
     def __init__(self, pairs: Corpus, word_starts: Sequence[bool]) -> None:
@@ -30,7 +30,7 @@ class MaskedText(PreparedText):
 
     @property
     def n_target_tokens(self) -> int:
-        """Number of tokens that a validation predicts."""
+        """Number of tokens that are predicted in a validation."""
         return int(self.n_masked(slice(None), MASK_RATE).sum())
 
     def describe(self) -> str:
@@ -38,8 +38,8 @@ class MaskedText(PreparedText):
         return describe_texts(self.pairs)
 
     def n_masked(self, indices: Any, rate: float) -> NDArray[np.int64]:
-        """Return the number of tokens of each text that are predicted: a fraction `rate`, without BOS and EOS, but at
-        least 1."""
+        """Return the number of predicted tokens of each text: a fraction `rate` of the tokens without BOS and EOS, but
+        at least 1."""
         tokens = self.pairs.src_lengths[indices].astype(np.int64) - 2
         return np.maximum(1, (rate * tokens + 0.5).astype(np.int64))
 
@@ -47,8 +47,8 @@ class MaskedText(PreparedText):
 class MaskedBatches:
     """Batches of texts in which random words are masked, chosen anew in each epoch (Devlin et al., 2019, section 3.1).
 
-    A fraction `rate` of the tokens of each text is predicted. Of these, 80% are replaced by `<unk>`, which never
-    occurs in text made of byte-level subwords, 10% are replaced by a random token, and 10% are unchanged. The choice
+    A fraction `rate` of the tokens of each text is predicted. Of these, 80% are replaced by `<unk>`, 10% are replaced
+    by a random token, and 10% remain unchanged. `<unk>` never occurs in text encoded as byte-level subwords. The choice
     depends only on (seed, epoch, text). All tokens of a word are chosen together (BERT's whole-word masking), except
     that the last word may be cut off so that the number of predictions is known in advance.
     """

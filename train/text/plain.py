@@ -1,7 +1,7 @@
 """Plain text for language models: a lossless tokenizer, and a text as one sequence of tokens.
 
-Whitespace is preserved: `decode(encode(text))` is the text. Lines are read as in lines.py (a carriage return before
-the line feed and a byte order mark are dropped) and each is encoded with its line feed, so the tokens do not depend on
+Whitespace is preserved: `decode(encode(text))` is the text. Lines are read as in lines.py, which drops a byte order
+mark, and a carriage return before a line feed. Each line is encoded with its line feed, so the tokens do not depend on
 how the text is divided into chunks.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 from tokenizers import Regex, decoders, pre_tokenizers
 
-from train.errors import UserError, plural
+from train.errors import UserError, check_choice, plural
 from train.text.batches import shuffled
 from train.text.corpus import IntArray
 from train.text.lines import decoded_chunks, line_pieces
@@ -26,14 +26,13 @@ from train.text.tokenizer import (
     SPECIALS,
     Tokenizer,
     byte_pretokenizer,
-    check_choice,
     tokenizer_spec,
     train_bpe,
 )
 
 KINDS = ("characters", "bpe")
 FORMAT, TOKENS = 2, "text.tokens"  # version and name of the prepared file
-# Words with the space before them, digits, symbols, line feeds, other whitespace; no subword spans two of these.
+# Matches words with the preceding space, digits, symbols, line feeds, other whitespace; no subword spans two matches.
 WORDS = r" ?[\p{L}\p{M}]{1,100}| ?\p{N}{1,100}| ?[^\s\p{L}\p{M}\p{N}]{1,100}|\n|[^\S\n]{1,100}|[\s\S]"
 
 
@@ -42,7 +41,7 @@ class PlainTokenizer(Tokenizer):
 
     @classmethod
     def from_files(cls, paths: Sequence[str | PathLike[str]], kind: str, vocab_size: int) -> Self:
-        """Train on text files: every character that occurs, or at most `vocab_size` subwords by byte-pair encoding.
+        """Train on text files. The tokens are all characters that occur, or at most `vocab_size` byte-pair subwords.
 
         Raises UserError for an unknown kind, an unreadable file and for more characters than `vocab_size`.
         """
@@ -71,7 +70,7 @@ class PlainTokenizer(Tokenizer):
 
 
 def read_plain(path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None) -> Iterator[list[str]]:
-    """Yield chunks of the lines of a text file, each with its line feed; a long line comes in pieces."""
+    """Yield the lines of a text file in chunks, each line with its line feed; divide long lines into pieces."""
     last: list[str] = []
     for chunk in decoded_chunks(path, line_pieces, on_bytes=on_bytes):
         if last:
@@ -144,7 +143,7 @@ class PlainText:
 
     @property
     def n_target_tokens(self) -> int:
-        """Number of predictions: every token but the first."""
+        """Number of predictions: one for every token except the first."""
         return len(self.tokens) - 1
 
     def describe(self) -> str:
@@ -155,7 +154,7 @@ class PlainText:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """A batch of windows of equal length; the token after each position is the one to predict."""
+    """A batch of windows of equal length. At each position, the model predicts the next token."""
 
     ids: IntArray  # (B, T + 1)
 

@@ -23,10 +23,10 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
 def write_prepared(
     out_dir: Path, names: Sequence[str], write_files: Callable[[Sequence[Any]], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Write the files `names` and meta.json, whose content `write_files` returns after writing the open files.
+    """Write the files `names` and meta.json. `write_files` fills the open files and returns the content of meta.json.
 
-    meta.json is written first, without content, to mark the folder. It is written again last and holds the checksums of
-    the other files, so an interrupted or mixed-up preparation is never mistaken for a complete one. Raises UserError if
+    meta.json is first written without content, to mark the folder. At the end it is written again, with the checksums
+    of the other files, so incomplete or inconsistent files are never mistaken for complete ones. Raises UserError if
     the folder is a link or cannot be written, and on ranks other than 0.
     """
     if npx.distributed.world().rank:
@@ -48,9 +48,9 @@ def write_prepared(
 def read_prepared(
     out_dir: Path, names: Sequence[str], sources: Mapping[str, str | PathLike[str]], **expected: Any
 ) -> dict[str, Any] | None:
-    """Return the content of meta.json, or None unless it and the files `names` are intact and were made from `sources`.
+    """Return the content of meta.json; None if it or a file in `names` is damaged or was not made from `sources`.
 
-    `expected` holds values that must be in it.
+    `expected` are values that meta.json must contain.
     """
     meta = read_sealed(out_dir / "meta.json")
     if meta is None:

@@ -1,7 +1,7 @@
 """Tokenizers of other programs that segment text with SentencePiece and map pieces to ids with a separate vocabulary.
 
-The library `sentencepiece` (extra `formats`) segments the text. The models were trained with it, so its pieces are
-identical by construction, while conversions to `tokenizers` differ for some texts (docs/formats.md).
+The library `sentencepiece` (extra `formats`), with which the models were trained, segments the text. For some texts, a
+conversion to `tokenizers` would give different pieces (docs/formats.md).
 """
 
 import base64
@@ -16,7 +16,7 @@ from train.text.tokenizer import SPACE, SpecialIds, Tokenizer, check_surrogates
 TYPE = "SentencePiece"  # type of the "model" in tokenizer.json
 # Marks around the language code at the start of a multilingual model's source: ">>deu<< A dog runs.".
 CODE = ">>", "<<"
-BATCH = 1  # number of threads; a batch is too small to profit from more
+BATCH = 1  # number of threads; a batch is too small to benefit from more
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -76,7 +76,7 @@ class SentencePieceTokenizer(Tokenizer):
         }
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text, without special ids. A language code at its beginning is one token.
+        """Return the ids of each text, without special ids. A language code at the start of a text is one token.
 
         Raises UserError for a text with lone surrogates, which stand for invalid UTF-8 in Python.
         """

@@ -3,16 +3,16 @@ r"""Text to token ids and back: a joint subword vocabulary trained on the traini
 Each run of whitespace becomes one space. The text is split into words, each with the space before it; a word is
 spelled in UTF-8 bytes (one printable character per byte, "Ġ" for a space) and segmented into subwords:
 
-    bpe        byte-pair encoding: apply the earliest learned merge repeatedly                     (EN-DE in the paper)
+    bpe        byte-pair encoding: repeatedly apply the merge that was learned first               (EN-DE in the paper)
     wordpiece  greedy: take the longest subword that is a prefix of the remaining word, repeatedly
 
-All 256 bytes are in the vocabulary, so no text is unknown and `decode(encode(text))` is the normalized text. Both
+All 256 bytes are in the vocabulary, so any text can be encoded and `decode(encode(text))` is the normalized text. Both
 kinds are trained by the byte-pair trainer of Hugging Face `tokenizers`, and the result is a standard `tokenizer.json`.
-The file is written here in a fixed order, so the same text always gives the same bytes.
+The entries of the file have a fixed order, so the same text always gives the same bytes.
 
-For EN-FR the paper uses the word-pieces of Wu et al. (2016), which are chosen to maximize the likelihood of the text.
-`wordpiece` does not use that training algorithm: its segmentation is greedy, but its subwords come from byte-pair
-merges.
+For EN-FR, the paper uses the word-pieces of Wu et al. (2016), which are chosen to maximize the likelihood of the text.
+`wordpiece` segments text greedily, as they do, but does not use their training algorithm: its subwords come from
+byte-pair merges.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, Self
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
-from train.errors import UserError, one_line
+from train.errors import UserError, check_choice, one_line
 from train.files import write_text
 from train.json_files import read_json
 from train.text.lines import read_lines, read_parallel
@@ -52,7 +52,7 @@ MIN_VOCAB_SIZE = len(SPECIALS) + len(ALPHABET)
 # Unicode's White_Space, spelled out because Python's \s also matches U+001C to U+001F.
 SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 SPACE = "\u2581"  # the symbol for a space in a subword, as SentencePiece writes it
-SPECIAL_IDS = "special_ids"  # key in a tokenizer of another program, which has no tokens named as in SPECIALS
+SPECIAL_IDS = "special_ids"  # key in a tokenizer of another program, whose special tokens have other names
 REMEDY = "copying the file again, or training the tokenizer again"  # for a damaged file
 _SPACE_RUN = re.compile(f"[{SPACES}]+")
 
@@ -78,7 +78,7 @@ class Tokenizer:
     Attributes:
         special: the special ids, also available as `pad_id`, `bos_id` and `eos_id`.
         vocab_size: number of ids.
-        n_outputs: a decoder may produce the ids below this number.
+        n_outputs: a decoder predicts only ids below this number.
         digest: SHA-256 of the content, in hexadecimal.
     """
 
@@ -91,7 +91,7 @@ class Tokenizer:
             spec: the parsed JSON.
             name: name of the file in error messages.
 
-        Raises UserError if the library rejects it, if a special token is missing, or if the ids are not 0 to n - 1.
+        Raises UserError if the library rejects `spec`, if a special token is missing, or if the ids are not 0 to n - 1.
         """
         try:
             # Disable settings in files of other programs that would make encoding random or change its length.
@@ -145,7 +145,7 @@ class Tokenizer:
             vocab_size: maximum number of tokens, at least 260, including special tokens and bytes. A small text gives
                 fewer, because a pair of subwords that occurs only once is not merged.
             pretokenizer: "words", or "whitespace" for text that is already tokenized.
-            parallel: the files are translations of each other and must have equal numbers of lines.
+            parallel: whether the files are translations of each other and must have equal numbers of lines.
 
         Raises UserError for an invalid argument, an unreadable file or unequal numbers of lines.
         """
@@ -170,7 +170,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
-        """Read a `tokenizer.json`; raise UserError if it is missing, damaged or without the special tokens."""
+        """Read a `tokenizer.json`; raise UserError if it is missing or damaged, or lacks the special tokens."""
         return cls.from_content(read_json(path, "a Hugging Face tokenizer.json", REMEDY), path)
 
     @classmethod
@@ -178,7 +178,7 @@ class Tokenizer:
         """Wrap the parsed JSON of the file at `path`; raise UserError if it is not a tokenizer."""
         if not isinstance(spec, dict) or not isinstance(spec.get("model"), dict):
             raise UserError(
-                f"{path}: expected a Hugging Face tokenizer.json; got JSON without 'model'; try that of a run"
+                f"{path}: expected a Hugging Face tokenizer.json; got JSON without 'model'; try tokenizer.json of a run"
             )
         return cls(spec, str(path))
 
@@ -187,7 +187,7 @@ class Tokenizer:
         write_text(path, json.dumps(self.spec, ensure_ascii=False, indent=1) + "\n")
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text, without special ids, in parallel on several cores.
+        """Return the ids of each text, without special ids. The texts are encoded in parallel on several cores.
 
         Raises UserError for a text with lone surrogates, which stand for invalid UTF-8 in Python.
         """
@@ -205,7 +205,7 @@ class Tokenizer:
 
     @property
     def source(self) -> Self:
-        """The tokenizer of the source, which is this one: one vocabulary serves both sides."""
+        """The tokenizer of the source: this one, because both sides share one vocabulary."""
         return self
 
     target = source
@@ -236,7 +236,7 @@ class Tokenizer:
     def spelling(self, token_id: int) -> str:
         """Return one token as the vocabulary spells it.
 
-        A space is a visible symbol, and bytes that are not text are written as in <0xC3>.
+        A space is shown as a visible symbol, and bytes that are not valid text are shown as in <0xC3>.
         """
         token = self._engine.id_to_token(int(token_id)) or ""
         data = bytes(BYTES[x] for x in token) if BYTES.keys() >= {*token} else token.encode()
@@ -265,7 +265,7 @@ def check_surrogates(texts: Iterable[str]) -> None:
 
 
 def normalize(text: str) -> str:
-    """Return the text as decoding would: each run of whitespace becomes one space, with none at the ends."""
+    """Return the text as decoding restores it: each run of whitespace becomes one space, with none at the ends."""
     return _SPACE_RUN.sub(" ", text).strip(" ")
 
 
@@ -305,8 +305,8 @@ def train_bpe(lines: Iterable[list[str]], vocab_size: int, normalizer: Any, pret
 def _train_merges(spec: dict[str, Any], settings: dict[str, Any], lines: Iterable[list[str]]) -> list[Any]:
     """Train byte-pair encoding in a separate process (bpe_process.py) and return the merges.
 
-    The native trainer runs for minutes, ignores Ctrl-C, and is killed when memory runs out; in a separate process none
-    of this affects the caller, and the memory (1.6 KB per distinct word) is released at the end.
+    The native trainer runs for minutes, ignores Ctrl-C, and is killed when memory runs out. A separate process protects
+    the caller from this, and releases the memory (1.6 KB per distinct word) at the end.
     """
     program, pipe = [sys.executable, "-I", str(Path(__file__).with_name("bpe_process.py"))], subprocess.PIPE
     with subprocess.Popen(
@@ -314,7 +314,7 @@ def _train_merges(spec: dict[str, Any], settings: dict[str, Any], lines: Iterabl
     ) as process:
         assert process.stdin and process.stdout and process.stderr
         try:
-            with suppress(BrokenPipeError):  # the process has died; there will be no answer
+            with suppress(BrokenPipeError):  # the process has died, so it sends no answer
                 for message in chain((spec, settings), lines, (None,)):
                     process.stdin.write(json.dumps(message) + "\n")
                 process.stdin.flush()
@@ -326,14 +326,14 @@ def _train_merges(spec: dict[str, Any], settings: dict[str, Any], lines: Iterabl
             error = process.stderr.read()
         except BaseException:
             process.kill()
-            with suppress(BrokenPipeError):  # otherwise closing it below would replace this exception
+            with suppress(BrokenPipeError):  # otherwise `Popen.__exit__` would close it and replace this exception
                 process.stdin.close()
             raise
     # the second and third patterns match messages of the dynamic linker
     if process.returncode > 0 and not re.search("MemoryError|annot (map|allocate)|failed to map", error):
         raise RuntimeError(f"bpe_process.py: {error}")
     raise UserError(
-        "vocabulary: not enough memory to train it (about 1.6 KB per distinct word); the trainer ended with "
+        "not enough memory to train the vocabulary (about 1.6 KB per distinct word); the trainer ended with "
         f"'{one_line(error)[:99] or 'Killed'}'; try fewer lines (data own --learn-from N), or more memory"
     )
 
@@ -352,9 +352,3 @@ def tokenizer_spec(model: dict[str, Any], normalizer: Any, pretokenizer: Any, de
         "decoder": json.loads(decoder.__getstate__()),
         "model": model,
     }
-
-
-def check_choice(key: str, value: str, choices: Iterable[str]) -> None:
-    """Raise UserError unless `value` is one of the choices of `key`."""
-    if value not in choices:
-        raise UserError(f"{key}: expected one of {', '.join(choices)}; got '{value}'")

@@ -1,7 +1,7 @@
-"""Draw a beam search: one column per step, with every kept, finished or dropped hypothesis, and the reason why the
-search ended.
+"""Draw a beam search: one column per step, with every kept, finished or dropped hypothesis, and why the search ended.
 
-A long search wraps into bands of at most MAX_WIDTH inches; each begins with the live hypotheses of the band above.
+A long search is divided into bands of at most MAX_WIDTH inches. Each band begins with the live hypotheses of the band
+above.
 """
 
 from collections.abc import Sequence

@@ -47,7 +47,7 @@ def show_overview(trace: Trace) -> dict[str, Any]:
 
 
 def describe_loss_targets(trace: Trace) -> str:
-    """Return a sentence that says what the loss compares the predictions with."""
+    """Return a sentence on the targets with which the loss compares the predictions."""
     if trace.model.examples == "labels":
         return OWN_LABELS
     return NEXT_TOKEN if trace.ids["encoder"] is None else OWN_OUTPUT
@@ -68,7 +68,7 @@ def matrix(
     """Return a matrix with headers, its values and its gradient (None if it has no gradient) as base64-encoded float32.
 
     Args:
-        columns: labels, or the name of the dimension, whose indices are then the labels.
+        columns: labels, or the name of the dimension; in that case, the labels are indices.
     """
     return {
         "title": title, "shape": list(values.shape), "rows": list(rows),
@@ -91,8 +91,8 @@ def encoded_mask(mask: Any) -> str | None:
 def show_block(trace: Trace, name: str, head: int, tokenizer: Any) -> dict[str, Any]:
     """Return the contents of an open block: text, matrices, parameters, and incoming and outgoing gradients.
 
-    A row of the decoder is named after the token that the decoder reads at its position, except in the output block,
-    whose rows are named after their targets.
+    A row of the decoder is named after the token that the decoder reads there. In the output block, rows are named
+    after their targets.
 
     Args:
         head: index of the head of an attention block (`has_head`); ignored for other blocks.
@@ -149,7 +149,7 @@ def show_norm(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) 
 
 
 def show_embedding(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
-    """The scaled rows of the table, what is added to them, and the sum."""
+    """Show the scaled rows of the table, the vectors added to them, and the sum."""
     y, g = trace.output(block.name)
     model, config, ids = trace.model, trace.model.config, trace.ids[block.stack]
     table = trace.parameters[block.parameters[0]]
@@ -175,7 +175,7 @@ def show_embedding(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
         "P is 0: these positions act within attention."
         if isinstance(positions, AttentionPositions) and not types
         else "",
-        "P includes the vectors of the token types, which tell two texts apart." if types else "",
+        "P includes the vectors of the token types, which distinguish two texts." if types else "",
         "The sum passes through a norm, whose output is y." if normed else "",
     ]
     added = y - scaled - vector
@@ -200,7 +200,7 @@ def show_embedding(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
 
 
 def show_feed_forward(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
-    """The input, the hidden values after the activation, and the output."""
+    """Show the input, the hidden values after the activation, and the output."""
     outer = trace.find(block.name, "linear")
     assert outer is not None
     hidden = trace.operations[cast(int, outer.inputs[0])]
@@ -218,7 +218,7 @@ def show_feed_forward(trace: Trace, block: Block, rows: Any, tokenizer: Any, hea
 
 
 def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
-    """Both inputs, their sum, the mean and deviation of each row, and the output."""
+    """Show both inputs, their sum, the mean and deviation of each row, and the output."""
     residual = module_of(trace.model, block.name)
     inputs = trace.inputs(block.name)
     left = trace.leaving(block.name)
@@ -256,7 +256,7 @@ def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: i
 
 
 def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
-    """One head from its queries, keys and values to its output, recomputed with elementary operations."""
+    """Show one head from its queries, keys and values to its output, recomputed with elementary operations."""
     attention = module_of(trace.model, block.name)
     operation = trace.find(block.name, "attention")
     parts = head_inputs(trace, operation, attention, head) if operation else None
@@ -281,7 +281,7 @@ def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
     ablated = "This head is ablated: its rows of W^O are 0. " if head in ablated_heads else ""
     row, column = (AXES | TEXT_AXES)[kind]
     if block.stack == "decoder":
-        row = "token that the decoder reads (Translate names it after the token generated there)"
+        row = "token that the decoder reads (in Translate: token that it generates there)"
     turned = (
         "Queries and keys are rotated by their positions before the scores are computed. "
         if attention.rotary_base is not None
@@ -330,12 +330,12 @@ def has_head(model: Any, block: Block, head: int) -> bool:
 
 
 def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
-    """Logits, probabilities and p - y of the targets and of the tokens that are among the most probable at some
-    position."""
+    """Show the logits, probabilities and p - y of the targets and of the tokens that are among the most probable ones
+    at some position."""
     logits = on_host(trace.model.logits(Tensor(npx.asarray(trace.states[trace.rows]))).data)
     log_p = log_softmax(logits)  # (T, V)
     order = np.argsort(-log_p, axis=1, kind="stable")
-    has_target = np.arange(len(log_p)) < len(log_p) - (trace.model.examples == "text")  # the end of a text has none
+    has_target = np.arange(len(log_p)) < len(log_p) - (trace.model.examples == "text")  # a text's last token has none
     targets = trace.targets[has_target]
     wanted = dict.fromkeys(targets.tolist())
     for rank in range(log_p.shape[1]):
@@ -362,7 +362,7 @@ def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int
         kind, read = "output.labels", rows
         note = (
             f"The loss on this text is {trace.loss:.4f} nats per label. Of {log_p.shape[1]:,} entries, {len(ids)} are "
-            "shown, special tokens included, which are never labels."
+            "shown. These include special tokens, which are never labels."
         )
         if len(trace.rows) > 1:
             predicted = [f"{rows['rows'][i]}/{name}" for i, name in zip(trace.rows, predicted, strict=True)]

@@ -15,7 +15,7 @@ from train.text.corpus import Corpus
 from train.text.plain import read_plain
 from train.viewer.inspection import is_parser
 
-N_EXAMPLES, SEARCHED = 3, 300  # number of examples; number of sentences at the start to search for them
+N_EXAMPLES, SEARCHED = 3, 300  # number of examples; number of sentences from which they are chosen
 LENGTHS = range(4, 16)  # number of words: enough to show a structure, few enough for a projector
 FEW = range(2, 7)  # number of tokens of the first example: the matrices of all blocks fit the window
 LINE = range(20, 50)  # number of characters of an example for a language model
@@ -30,7 +30,7 @@ def validation_sentences(run: Path, tokenizer: Any, config: Any) -> list[str]:
 
 
 def short_sentences(run: Path, part: str, tokenizer: Any, config: Any) -> list[str]:
-    """Return the first short, distinct sentences; pairs come from the prepared text, others from their files."""
+    """Return the first short, distinct sentences. Pairs are read from the prepared text, other texts from the files."""
     if is_parser(tokenizer):
         trees = read_clean_trees(getattr(config.data, f"{part}_trees"))
         sentences = [" ".join(tree.words()) for tree in islice(trees, SEARCHED)]

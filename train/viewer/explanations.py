@@ -56,33 +56,33 @@ HEADS_BACKWARD = (
 )
 ATTENTION_BACKWARD = (
     "The gradient passes through W^O and is split by head. In each head, it reaches the values through the weights A, "
-    "and the weights through the values; the Jacobian of the softmax turns the gradient of the weights into that of "
-    "the scaled scores s, "
+    "and the weights through the values. The Jacobian of the softmax turns the gradient of the weights into that of "
+    "the scaled scores s. "
 )
 SELF_BACKWARD = (
     *HEADS_BACKWARD,
     "∂x = Σ_heads ∂q W^Qᵀ + ∂k W^Kᵀ + ∂v W^Vᵀ",
     "∂W^Q = xᵀ ∂q,  ∂W^K = xᵀ ∂k,  ∂W^V = xᵀ ∂v",
 )
-SELF_TEXT = "Each token compares its query with the keys of {whom}. The softmax of these scores weights their values."
+SELF_TEXT = "Each token compares its query with the keys of {whom}. The softmax of these scores weights the values."
 NORM_BACKWARD = (
-    "The norm removes the components of each row's gradient that only shift or scale the row, because its output is "
-    "the same for a shifted or scaled row. "
+    "Scaling a row (with layer norm, also shifting it) does not change the output of the norm, so the norm removes "
+    "these components from the row's gradient. "
 )
 
 BLOCKS = {
     "self-attention": Explanation(
         SELF_TEXT,
         ("q = x W^Q{bias},  k = x W^K{bias},  v = x W^V{bias}", *HEADS),
-        f"{ATTENTION_BACKWARD}and x receives the sum of three paths: as query, as key and as value.",
+        f"{ATTENTION_BACKWARD}The gradient of x is a sum over three paths: queries, keys and values.",
         SELF_BACKWARD,
     ),
     "cross-attention": Explanation(
-        "Each output token reads the source: its query comes from the decoder, keys and values from m, the output of "
-        "the encoder.",
+        "Each output token reads the source: its query comes from the decoder; the keys and values come from m, the "
+        "output of the encoder.",
         ("q = x W^Q{bias},  k = m W^K{bias},  v = m W^V{bias}", *HEADS),
-        f"{ATTENTION_BACKWARD}from which the decoder's x receives the path of the queries, and the encoder's output m "
-        "those of the keys and values.",
+        f"{ATTENTION_BACKWARD}The gradient of the decoder's x comes from the queries, and that of the encoder's output "
+        "m from the keys and values.",
         (
             *HEADS_BACKWARD,
             "∂x = Σ_heads ∂q W^Qᵀ,  ∂m = Σ_heads ∂k W^Kᵀ + ∂v W^Vᵀ",
@@ -90,9 +90,9 @@ BLOCKS = {
         ),
     ),
     "feed-forward": Explanation(
-        "Each token is processed separately: a wider hidden layer, an activation, and back to the width of the model.",
+        "Each token passes separately through a wider hidden layer with an activation and back to the model's width.",
         ("y = h W_2 + b_2,  h = {activation}(a),  a = x W_1 + b_1",),
-        "Each product y = x W passes back ∂x = ∂y Wᵀ and adds ∂W = xᵀ ∂y; the activation scales the gradient by its "
+        "Each matmul y = x W passes back ∂x = ∂y Wᵀ and adds ∂W = xᵀ ∂y. The activation scales the gradient by its "
         "derivative.",
         (
             "∂W_2 = hᵀ ∂y,  ∂b_2 = Σ_rows ∂y,  ∂h = ∂y W_2ᵀ",
@@ -101,10 +101,10 @@ BLOCKS = {
         ),
     ),
     "feed-forward.swiglu": Explanation(
-        "Each token is processed separately: a wider hidden layer, gated by a second one, and back to the width of the "
-        "model.",
+        "Each token passes separately through a wider hidden layer, gated by a second one, and back to the model's "
+        "width.",
         ("y = h W_2 + b_2,  h = silu(a) ⊙ c", "a = x W + b,  c = x V + b_c"),
-        "Each product y = x W passes back ∂x = ∂y Wᵀ and adds ∂W = xᵀ ∂y; the gate passes the gradient to both of its "
+        "Each matmul y = x W passes back ∂x = ∂y Wᵀ and adds ∂W = xᵀ ∂y. The gate passes a gradient to both of its "
         "factors.",
         (
             "∂W_2 = hᵀ ∂y,  ∂b_2 = Σ_rows ∂y,  ∂h = ∂y W_2ᵀ",
@@ -113,11 +113,11 @@ BLOCKS = {
         ),
     ),
     "residual.post": Explanation(
-        "The output of the sub-layer is added to its input, so each sub-layer needs to learn only a change; each row "
+        "The output of the sub-layer is added to its input, so each sub-layer needs to learn only a change. Each row "
         "is then scaled to a common size.",
         ("y = norm(s),  s = {x} + f(x){alpha}",),
         f"{NORM_BACKWARD}The sum then passes its gradient to both inputs: through the sub-layer, and around it.",
-        ("∂f(x) = ∂s,  ∂x = {factor}∂s + what returns through f",),
+        ("∂f(x) = ∂s,  ∂x = {factor}∂s + the gradient through f",),
     ),
     "residual.pre": Explanation(
         "Each row is scaled to a common size before the sub-layer, whose output is added to the unscaled input, so "
@@ -128,7 +128,7 @@ BLOCKS = {
         ("∂f = ∂y,  ∂x = ∂y + ∂s,  s = x",),
     ),
     "residual.sandwich": Explanation(
-        "Each row is scaled to a common size before the sub-layer and again after it; the result is added to the "
+        "Each row is scaled to a common size before the sub-layer and again after it. The result is added to the "
         "unscaled input, so that each sub-layer needs to learn only a change.",
         ("y = x + norm′(f(norm(x)))",),
         "The sum passes its gradient to both inputs: unchanged around the sub-layer, and through its two norms. "
@@ -149,17 +149,17 @@ BLOCKS = {
         ("∂E[t] = {root}Σ ∂y over the positions of token t",),
     ),
     "output": Explanation(
-        "Each row is compared with every token of the vocabulary; the softmax gives the next token's probabilities.",
+        "Each row is compared with every token of the vocabulary; a softmax gives the next token's probabilities.",
         ("logits = h Eᵀ{bias},  p = softmax(logits)", "loss = −mean(log p[target])"),
-        "{loss} The gradient of the logits is the probability p minus 1 at the target, over the number T of targets: "
-        "an update raises the target's logit and lowers all others.",
+        "{loss} The gradient of the logits is the probability p, minus 1 at the target, divided by the number T of "
+        "targets: an update raises the target's logit and lowers all others.",
         ("∂logits = (p − onehot(target)) / T", "∂h = ∂logits E,  ∂E = ∂logitsᵀ h"),
     ),
     "output.labels": Explanation(
-        "The vector of {whom} is compared with every label; the softmax gives the probabilities of the labels.",
+        "The vector of {whom} is compared with every label; a softmax gives the probabilities of the labels.",
         ("logits = h Wᵀ{bias},  p = softmax(logits)", "loss = −mean(log p[label])"),
-        "{loss} The gradient of the logits is the probability p minus 1 at the label, over the number T of labels: an "
-        "update raises the label's logit and lowers all others. Tokens without a label receive no gradient here.",
+        "{loss} The gradient of the logits is the probability p, minus 1 at the label, divided by the number T of "
+        "labels: an update raises the label's logit and lowers all others. Only tokens with a label get a gradient.",
         ("∂logits = (p − onehot(label)) / T", "∂h = ∂logits W,  ∂W = ∂logitsᵀ h"),
     ),
 }  # fmt: skip
@@ -167,21 +167,21 @@ BLOCKS = {
 ALL_TOKENS, EARLIER_TOKENS = "every token", "itself and the tokens before it; those after it are masked"
 FIXED = "fixed, no gradient"
 
-# What the loss compares the predictions with, for a model that translates or parses, and for a language model.
+# The targets of the loss for a model that translates or parses, one that predicts labels, and a language model.
 OWN_OUTPUT = (
-    "The loss compares each prediction with the model's own output, because no reference translation is available: it "
-    "is the mean of −log p of the output's tokens, and small if the model is sure."
+    "The loss compares each prediction with the model's own output, because no reference is available. It is the mean "
+    "of −log p over the tokens of the output, and small if the model is confident."
 )
 OWN_LABELS = (
-    "The loss compares each prediction with the model's own label, because no gold label is available: it is the mean "
-    "of −log p of the predicted labels, and small if the model is sure."
+    "The loss compares each prediction with the model's own label, because no gold label is available. It is the mean "
+    "of −log p over the predicted labels, and small if the model is confident."
 )
 NEXT_TOKEN = (
-    "The loss compares each prediction with the next token of the text: it is the mean of −log p of these tokens."
+    "The loss compares each prediction with the next token of the text. It is the mean of −log p over these tokens."
 )
 
 # Descriptions of tokens and of their notation.
-SUBWORDS = "A token is a subword: a frequent word is one token, and a rare one is made of several. "
+SUBWORDS = "A token is a subword: a frequent word is one token, and a rare one consists of several. "
 SHARED = "Source and target share one vocabulary of {size:,} tokens."
 SEPARATE = "Source and target have separate vocabularies; the target's has {size:,} tokens."
 LABELED = "The vocabulary of the text has {size:,} tokens."
@@ -248,7 +248,7 @@ def operation_formulas(name: str, inputs: Sequence[str], repeats: bool) -> list[
     """Return the lines for an operation, or [] if it is unknown.
 
     Args:
-        inputs: the names of its inputs, or constants, which have no gradient; they replace a and b.
+        inputs: the names of the inputs, or constants (which have no gradient); these replace a and b in the formulas.
         repeats: whether the shape of an input differs from that of the output.
     """
     named = dict(zip("ab", inputs, strict=False))

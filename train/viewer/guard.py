@@ -1,9 +1,9 @@
-"""Access control of the page's server: only the browser of the user who started it may talk to it.
+"""Access control of the page's server: only the browser of the user who started the server may use it.
 
-The server binds 127.0.0.1, which every local user and every open web page can reach. So a request needs an exact Host
-(against DNS rebinding), the token printed with the address or the cookie set in exchange for it (HttpOnly,
-SameSite=Strict), and, for a POST, a JSON body from our own Origin (against CSRF). A content security policy keeps the
-page from loading anything from elsewhere.
+The server binds 127.0.0.1, which every local user and every open web page can reach. A request therefore needs an exact
+Host header (against DNS rebinding) and the token printed with the address, or the cookie set in exchange for the token
+(HttpOnly, SameSite=Strict). A POST also needs a JSON body from our own Origin (against CSRF). A content security policy
+prevents the page from loading anything from elsewhere.
 """
 
 import asyncio
@@ -107,7 +107,7 @@ class Guard:
 
 
 async def refuse(send: Send, status: int, why: str) -> None:
-    """Answer with a status and a reason, and close the connection, so that each attempt needs a new one."""
+    """Answer with a status and a reason, and close the connection, so that each attempt needs a new connection."""
     body = f"{status}: {why}\n".encode()
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
     headers.append((b"connection", b"close"))

@@ -31,8 +31,6 @@ AXES = {  # maps a kind of attention to the meaning of its rows (queries) and co
     "cross": ("generated token", "attended source token"),
 }
 TEXT_AXES = {"text": ("token", "attended token")}  # the attention of a language model or an encoder
-
-
 BEGIN = "<s>"  # label of the position before the first token
 WHITESPACE = str.maketrans({" ": "\u2423", "\n": "\u23ce", "\t": "\u21e5"})
 
@@ -188,11 +186,8 @@ def mask_of(model: Any, kind: str, length: int) -> tuple[Any, str]:
     if kind == "cross" or (window is None and not causal):
         return None, ""
     mask = npx.to_host(window_mask(length, length, window or max(1, length), causal))
-    hidden = [
-        "later tokens" if causal else "",
-        f"tokens outside a window of {window}" if window else "",
-    ]
-    return mask, f"The mask hides {' and '.join(filter(None, hidden))}: their scores become −∞, their weights 0."
+    hidden = ["later tokens"] * causal + [f"tokens outside a window of {window}"] * bool(window)
+    return mask, f"The mask hides {' and '.join(hidden)}: their scores become −∞, their weights 0."
 
 
 def masks_of(model: Any, maps: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,7 +207,7 @@ def inspect(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int
 
 
 def predictions(layers: Sequence[Any]) -> tuple[Any, Any, Any]:
-    """Return the last log-probabilities (T, V) of `layers`, and the most probable token of each and its probability."""
+    """Return the last layer's log-probabilities (T, V), and each layer's most probable tokens with probabilities."""
     best = np.stack([layer.argmax(axis=1) for layer in layers])
     return layers[-1], best, np.stack([np.exp(layer.max(axis=1)) for layer in layers])
 
@@ -220,7 +215,7 @@ def predictions(layers: Sequence[Any]) -> tuple[Any, Any, Any]:
 def inspect_text(model: Any, tokenizer: Any, text: str) -> Inspection:
     """Run a language model once on a text; its attention is the kind "text". Raises UserError if the text is too long.
 
-    Position t of `target` and the predictions is the token after token t of the text, up to the last.
+    Position t of `target` and of the predictions is for the token after token t; the last token has no position.
     """
     ids = source_ids(model, tokenizer, text)[:-1]
     maps = {"text": np.stack([layer[0] for layer in model.attention_maps(np.array([ids]))])}

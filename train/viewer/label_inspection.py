@@ -31,7 +31,7 @@ class LabeledInspection(NamedTuple):
     label_ids: list[int]  # (T,)
 
     def targets(self, pad_id: int) -> list[int]:
-        """Return the labels as the loss takes them: one for the text, or one or padding for each token."""
+        """Return the labels as the loss takes them: one for the text, or a label or padding for each token."""
         if self.positions == [0]:
             return self.label_ids
         at = dict(zip(self.positions, self.label_ids, strict=True))
@@ -41,7 +41,7 @@ class LabeledInspection(NamedTuple):
 def read_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledInspection:
     """Run a classifier or a tagger once on a text. Raises UserError if the text is empty or too long.
 
-    The probabilities are those of the labels alone, as `classify` prints them.
+    Special tokens get probability 0, so the probabilities of the labels sum to 1, as in `classify`.
 
     Args:
         task: "classification", for a text or two texts separated by a tab, or "tagging", for words.

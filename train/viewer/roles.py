@@ -1,8 +1,8 @@
 """Measure the role of each attention head on a text: where its maximum weights fall, and the cost of its ablation.
 
-Weights alone do not prove a role: they show what a head attends to, not whether the output depends on it. So each head
-is ablated in turn, and the loss per token and the score of the run's validations, such as BLEU, are measured again
-(Michel et al., 2019; the types of heads follow Voita et al., 2019).
+Weights alone do not prove a role: they show what a head attends to, not whether the output depends on it. Each head is
+therefore ablated in turn, and the loss per token and the score of the run's validations, such as BLEU, are measured
+again (Michel et al., 2019; the types of heads follow Voita et al., 2019).
 """
 
 from collections.abc import Callable, Sequence
@@ -144,7 +144,7 @@ def draw_roles(
     axis.tick_params(length=0)
     for y, x in np.ndindex(*table.shape):
         ink = "black" if shades[y, x] > 0.6 else "white"
-        number = f"{round(float(table[y, x]), 3) + 0.0:.3f}"  # + 0.0: no -0.000
+        number = f"{round(float(table[y, x]), 3) + 0.0:.3f}"  # adding 0.0 turns -0.0 into 0.0
         axis.text(x, y, number, ha="center", va="center", fontsize=7, color=ink)
     for y, role in enumerate(roles):
         axis.text(len(columns) - 0.4, y, role.name, fontsize=7.5, va="center")

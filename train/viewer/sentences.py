@@ -1,7 +1,7 @@
 """Answers to the page's requests about sentences. Each takes {"text": ...} or the id of a recent sentence.
 
-translate     the output with its search, the alternatives, all heads and each layer's prediction; a language model
-              reads the text instead, and a classifier or tagger labels it. Sends {"so_far"} during the search.
+translate     the output and its search, alternatives, all heads and each layer's prediction; a language model reads
+              the text instead, and a classifier or tagger labels it; sends {"so_far"} during the search
 overview      values and gradients of every block, small
 block         one block in full precision, see blocks.py
 head_weights  one head in full precision

@@ -92,12 +92,8 @@ class Inference:
                 put({"error": one_line(error)})
             except Exception:
                 traceback.print_exc()
-                put(
-                    {
-                        "error": "internal error, not caused by your input; please report the traceback that "
-                        "the terminal shows"
-                    }
-                )
+                reason = "internal error, not caused by your input"
+                put({"error": f"{reason}; please report the traceback that the terminal shows"})
             put(None)
 
         self.thread.submit(work)
@@ -127,12 +123,10 @@ class Page:
         self.runs = {name: RunFolder(run) for name, run in runs.items()}
         self.model, self.tokenizer, self.config, self.source = model, tokenizer, config, source
         self.examples = list(examples)
-        self.blocks = []
         self.unavailable_reason = "" if model else "no run was given; start the server with npx-transformer serve RUN"
         self.inference = Inference()
         self.sentences = Sentences(model, tokenizer, config) if model else None
-        if model:
-            self.blocks = structure(model, config.data.task != "tagging")
+        self.blocks = structure(model, config.data.task != "tagging") if model else []
 
     def warm_up(self) -> None:
         """Analyze the first example in the inference thread, so it is ready when the page opens."""

@@ -28,7 +28,7 @@ MAX_CHARACTERS, MAX_NODES, MAX_SIZE, MAX_VALUES = 400, 60, 64, 64
 
 
 class StepRecorder(Recorder):
-    """A Recorder that also records sources of vjps and gradient sums before each visit, and rejects large graphs."""
+    """A Recorder that also records the source of each vjp and the gradient sums before it, and rejects large graphs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def source_of(vjp: Any) -> str:
 
 
 def steps(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Answer {"expression", "values"} or {"head": {"causal"}}; raise UserError for expressions that cannot be shown."""
+    """Answer a request, {"expression", "values"} or {"head": {"causal"}}; raise UserError if it cannot be shown."""
     leaves: dict[str, Tensor] = {}
     titles: dict[int, str] = {}  # titles of nodes, by number
     try:
@@ -157,7 +157,7 @@ def describe(recorder: StepRecorder, names: Mapping[int, str], titles: Mapping[i
     Args:
         names: names of leaves, by id.
         titles: titles of nodes, by number; other nodes are named after their operation, with a number if it occurs
-            several times. In formulas, a node has its name before a colon.
+            several times. In formulas, the part of a title after a colon is omitted.
     """
     steps = [step for _, step in sorted(recorder.steps.items())]
     key = {step.number: f"n{i}" for i, step in enumerate(steps)} | {n: f"leaf{-n}" for n in recorder.leaves}

@@ -43,7 +43,7 @@ def blocks(model: Any, one_label_per_text: bool = True) -> list[Block]:
     """Return the blocks of a model in the order in which they run.
 
     Args:
-        one_label_per_text: for an encoder, whether a text has one label; only then the pooler, if there is one, runs.
+        one_label_per_text: for an encoder, whether a text has one label; the pooler, if any, runs only in this case.
     """
     names = [name for name, _ in model.named_parameters()]
     result: list[Block] = []
@@ -204,7 +204,7 @@ class Trace:
         return members
 
     def owner(self, layer: str) -> str | None:
-        """Return the block that contains a module, or the one with the longest name if several do."""
+        """Return the block that contains a module; if several do, the one with the longest name."""
         names = [name for name in self.blocks if layer == name or layer.startswith(f"{name}.")]
         return max(names, key=len, default=None)
 

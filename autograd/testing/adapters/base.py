@@ -67,7 +67,7 @@ class ForeignOperation:
                 )
         requires_grad = [is_grad_enabled() and isinstance(a, Tensor) and a.requires_grad for a in parts]
         outputs, backward = self.evaluate(values, requires_grad, lambda values: rebuild((args, options), iter(values)))
-        y = outputs[0] if len(outputs) == 1 else concatenate_outputs(outputs)
+        y = outputs[0] if len(outputs) == 1 else npx.concatenate([npx.asarray(y).reshape(-1) for y in outputs])
         if backward is None:
             return record_node(self.__name__, y, reject_backward, tuple(parts), any(requires_grad))
 
@@ -82,7 +82,7 @@ class ForeignOperation:
         return record_node(self.__name__, y, vjp, tuple(parts), any(requires_grad))
 
     def cost(self, backward: Backward) -> tuple[int, int]:
-        """Return the number of operations, and how many values they save for `backward` or compute before it."""
+        """Return the number of operations of the forward pass, and the number of values that they compute or save."""
         return 1, sum(x.size for x in iterate_captured_arrays(backward) if isinstance(x, npx.ndarray))
 
     def split(self, g: Array, outputs: list[Array]) -> list[Array | None]:
@@ -168,11 +168,6 @@ def rebuild(x: Any, values: Iterator[Any]) -> Any:
     return type(x)(rebuild(item, values) for item in x) if type(x) in (list, tuple) else next(values)
 
 
-def concatenate_outputs(outputs: list[Array]) -> Array:
-    """Return all outputs in one vector."""
-    return npx.concatenate([npx.asarray(y).reshape(-1) for y in outputs])
-
-
 def reject_backward(g: Array) -> tuple[None, ...]:
     raise RuntimeError("expected an output that depends on the inputs; got one without a gradient")
 
@@ -189,10 +184,10 @@ def import_framework(name: str, adapter: str) -> Any:
 
 @contextmanager
 def convert_rejections() -> Iterator[None]:
-    """Convert the exceptions of a foreign function that rejects its arguments to ValueError.
+    """Raise ValueError in place of the exception with which a foreign function rejects its arguments.
 
-    PyTorch raises RuntimeError for shapes that do not fit; an `assert` raises AssertionError. Warnings are ignored:
-    derived inputs cause many.
+    PyTorch raises RuntimeError for shapes that do not fit; an `assert` raises AssertionError. Warnings are ignored,
+    because derived inputs cause many.
     """
     try:
         with warnings.catch_warnings():

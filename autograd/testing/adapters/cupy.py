@@ -13,8 +13,8 @@ from npx import Array
 def from_cupy(forward: Callable[..., Any], backward: Callable[..., Any]) -> "CupyOperation":
     """Return an operation from two functions on CuPy arrays, as `from_pair` does for NumPy.
 
-    The inputs are host arrays. They and the gradient that backward receives are copied to the GPU in their memory
-    layout: strided, in column-major order, or broadcast with strides of 0.
+    The inputs and the incoming gradient are host arrays. Their copies on the GPU have the same memory layout: strided,
+    in column-major order, or broadcast with strides of 0.
     """
     return CupyOperation(forward, backward)
 

@@ -111,7 +111,8 @@ def custom_gradients(module: ModuleType) -> Iterator[CustomGradient]:
     These are subclasses of `torch.autograd.Function`, functions with a custom_vjp or custom_jvp of JAX, pairs of
     functions whose names match `PAIRS`, and operations on Tensors.
     """
-    names = {name: value for name, value in vars(module).items() if is_defined_in(module, value)}
+    members = ((name, value) for name, value in vars(module).items() if callable(value))
+    names = {name: value for name, value in members if getattr(value, "__module__", None) == module.__name__}
     for name, value in names.items():
         backward = matching_backward(name, names)
         if name.startswith("_") and backward is None:
@@ -136,8 +137,3 @@ def matching_backward(name: str, names: dict[str, Any]) -> Any:
 def is_plain(value: Any) -> bool:
     """Return whether a value is a plain Python function."""
     return hasattr(value, "__code__")
-
-
-def is_defined_in(module: ModuleType, value: Any) -> bool:
-    """Return whether a module defines a function or class, rather than importing it."""
-    return callable(value) and getattr(value, "__module__", None) == module.__name__

@@ -16,9 +16,8 @@ def from_jax(function: Callable[..., Any], numpy: bool = True) -> "JaxOperation"
     Args:
         function: takes arrays and returns an array or a tuple, list or dict of arrays. Its gradient comes from
             `jax.vjp`, which runs its custom_vjp or custom_jvp.
-        numpy: whether to evaluate the traced function in NumPy, without compiling it. JAX, which compiles every
-            operation for every shape, takes ten times as long. A function that cannot be traced because it branches on
-            values is always evaluated by JAX.
+        numpy: whether to evaluate the traced function in NumPy. JAX takes ten times as long, because it compiles every
+            operation for every shape. JAX always evaluates a function that branches on values, which cannot be traced.
 
     64-bit floats are enabled if an input is float64, and disabled otherwise.
     """

@@ -1,4 +1,4 @@
-"""`from_pair`: wraps a forward and a backward function on NumPy arrays, as used in many courses, as one operation."""
+"""`from_pair`: wraps a forward and a backward function on NumPy arrays as one operation."""
 
 import copy
 import inspect

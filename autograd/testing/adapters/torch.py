@@ -98,7 +98,7 @@ class TorchOperation(ForeignOperation):
                 results = iter(torch.autograd.grad([y for y, _ in used], inputs, given, allow_unused=True))
             for (_, array), g, old in zip(used, given, before, strict=True):
                 if not tensors_equal(g, old):
-                    array[...] = self.array(g)  # shows the write to the checker, which protects its arrays
+                    array[...] = self.array(g)  # raises an error, because the checker's array is read-only
             return [self.gradient(next(results)) if is_needed else None for is_needed in requires_grad]
 
         run_backward.graph = [y.grad_fn for y in differentiable]  # type: ignore[attr-defined]
@@ -155,10 +155,10 @@ class TorchOperation(ForeignOperation):
     def reject_silent_writes(
         self, values: list[Any], arguments: list[Any], origins: list[Any], requires_grad: list[bool]
     ) -> None:
-        """Update an argument's array that changed without autograd's knowledge; record other modifications.
+        """Write to the checker's array if an argument changed without autograd's knowledge; note other changes.
 
-        An in-place operation changes the `grad_fn` of its argument, and so does `ctx.mark_dirty`. The checker protects
-        its arrays, so it reports the write.
+        The checker's arrays are read-only, so it reports the write. Autograd knows of a change that replaces the
+        `grad_fn` of the argument: an in-place operation, or one declared with `ctx.mark_dirty`.
         """
         for i, (x, argument, origin) in enumerate(zip(values, arguments, origins, strict=True)):
             if not is_array(x) or arrays_equal(self.array(argument), x):

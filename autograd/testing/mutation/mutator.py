@@ -42,7 +42,7 @@ class Mutant:
         function: the operation, helper or layer that is mutated.
         operations: the operations that it belongs to.
         before, after: the line (or joined lines) before and after the change.
-        old, new: the changed part of it before and after the change.
+        old, new: the changed part of that line before and after the change.
         gradient: the index of the changed gradient, if the expression returns several.
         over: the name of the overwritten array.
         statement: whether a statement is replaced.
@@ -85,7 +85,7 @@ def instrumented(text: str, mutants: list[Mutant]) -> str:
     places: dict[tuple[int, int, bool], list[int]] = {}
     for number, mutant in enumerate(mutants):
         places.setdefault((mutant.start, mutant.end, mutant.statement), []).append(number)
-    insertions: list[tuple[int, int, str]] = []  # position, order at this position, text; inner places nest
+    insertions: list[tuple[int, int, str]] = []  # position, order (keeps nested places nested), text
     for (start, end, statement), numbers in places.items():
         arguments = ", ".join(f"({i}, {mutants[i].gradient}, {mutants[i].over})" for i in numbers)
         if statement:

@@ -38,8 +38,8 @@ ON_A_GRADIENT = [
     ("rounded", "planted.rounded(gx, 'float16')"),
     ("gradient overwritten", "planted.overwritten(g, gx)"),
 ]
-# Calls without numbers in their arguments, and calls with numbers only in the first argument; the other arguments are
-# shapes.
+# Functions none of whose arguments are mutated, and functions of which only the first argument is: the others are
+# shapes, axes or dtypes, not values.
 WITHOUT_NUMBERS = {"arange", "empty", "empty_like", "full", "getattr", "hasattr", "isinstance", "len", "ones"}
 WITHOUT_NUMBERS |= {"ones_like", "range", "type", "zeros", "zeros_like", "zip"}
 NUMBERS_FIRST = {"astype", "broadcast_to", "expand_dims", "moveaxis", "repeat", "reshape", "roll", "sorted", "split"}

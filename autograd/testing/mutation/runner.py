@@ -125,9 +125,8 @@ class Runner:
         """Run pytest with `text` as the source of the module.
 
         Returns the exit status, the result of planted.py and the last line of output. The status is None if the run
-        exceeds `limit` seconds of CPU time, which does not depend on the load of the machine, or ten times as many
-        seconds of wall time. The caches of pytest, hypothesis and coverage are written to a temporary folder, so runs
-        do not influence each other.
+        exceeds `limit` seconds of CPU time or, on a busy machine, ten times as many seconds of wall time. The caches of
+        pytest, hypothesis and coverage are written to a temporary folder, so runs do not influence each other.
         """
         with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
             task, result, output = (Path(folder) / name for name in ("task", "result", "output"))

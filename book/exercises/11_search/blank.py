@@ -8,6 +8,7 @@ def beam_search(next_log_p, beam, max_length, alpha):
 
     next_log_p(prefix) takes a tuple of tokens and returns a list with the log-probability of each next token. Token END
     finishes a sentence. Of each length, only the `beam` most probable unfinished prefixes are extended. A sentence has
-    n tokens, END included, and at most `max_length`. Its score is its log-probability over ((5 + n) / 6) ** alpha.
+    n tokens, END included, and n is at most `max_length`. Its score is its log-probability divided by
+    ((5 + n) / 6) ** alpha.
     """
     ...  # yours

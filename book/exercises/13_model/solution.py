@@ -11,7 +11,7 @@ def decoder_block(x, memory, w, n_heads):
     cross_k, cross_v, cross_o those of the cross-attention. w1 (D, F), b1, w2 (F, D) and b2 belong to the feed-forward
     network, and gamma1, beta1 to gamma3, beta3 to the three norms, in order. q is used as x @ w["q"].
 
-    Given are attention(q, k, v, AttentionSpec(causal=...)), whose arguments and output are (B, T, H, D / H),
+    You can use attention(q, k, v, AttentionSpec(causal=...)), whose arguments and output are (B, T, H, D / H),
     layer_norm(x, gamma, beta), and linear(x, w, b, "relu") or, without an activation, linear(x, w, b).
     """
 

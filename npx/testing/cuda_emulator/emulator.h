@@ -5,10 +5,10 @@
 // within a block, one fiber after another, in a selectable order, each until it returns or has to wait. `__syncthreads`
 // lets the other fibers run until all have arrived. Warp operations exchange values through a table per warp.
 //
-// The compiler (-fsanitize=thread) inserts a call before every load and store, which checks that
+// The compiler (-fsanitize=thread) inserts a call before every load and store. The call checks that
 //   - the address is in an array of the launch, in shared memory or on a stack;
-//   - if two threads of a block access the same byte and one of them writes, there is a barrier between them, and that two
-//     blocks never access the same byte if one of them writes. Atomic operations are exempt.
+//   - a barrier separates two accesses to a byte by different threads of a block, unless both are reads;
+//   - no block accesses a byte that another block writes. Atomic operations are exempt.
 // Undefined behavior (-fsanitize=undefined: an index past a local array, a misaligned vector load, an overflow) is
 // reported here too. Every error ends the launch with a message that names the block, the thread and the problem.
 #pragma once

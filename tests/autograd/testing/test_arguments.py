@@ -273,7 +273,7 @@ def test_wide_gradients_are_listed_by_entry():
 
 def test_an_option_with_the_name_of_a_setting_is_passed_by_position():
     x = np.array([[1.0, -2.0, 3.0]])
-    with pytest.raises(TypeError, match="astype needs the option 'dtype', which check_operation has too"):
+    with pytest.raises(TypeError, match="astype needs the option 'dtype', which is also an option of check_operation"):
         check_operation(ops.astype, x, dtype="float32")
     assert check_operation(ops.astype, x, "float32", dtype="float32").compared
     bound = partial(ops.astype, dtype="float32")
@@ -291,5 +291,5 @@ def test_a_layer_whose_option_has_the_name_of_a_setting_names_it():
         def forward(self, x, seed):
             return x * seed
 
-    with pytest.raises(TypeError, match="needs the option 'seed', which check_layer has too"):
+    with pytest.raises(TypeError, match="needs the option 'seed', which is also an option of check_layer"):
         check_layer(Scaled(), np.ones((2, 3)), seed=1)

@@ -196,7 +196,7 @@ def test_wrong_version_breaks_its_rule(product, part, rule, version, seed):
 
 
 def test_arguments_that_the_reference_writes_are_results(monkeypatch):
-    """They are compared by the rule of the call; the other arguments must not be modified."""
+    """The check compares them like results; the other arguments must not be modified."""
     monkeypatch.setattr("npx.dispatch.KERNELS", Registry("kernel"))
 
     @kernel

@@ -23,7 +23,7 @@ FAMILIES = {
     ],
 )
 def test_every_mutant_is_detected(mutant):
-    """The hand-picked edges detect it; they are the first example with any seed."""
+    """The hand-picked edges, which are the first example with any seed, detect the mutant."""
     detection = find(mutant, 0)
     assert detection, f"{mutant.name}: {mutant.entry} passed every example"
     assert re.match("GradientError|CheckError|KernelMismatch", detection.report)

@@ -92,7 +92,7 @@ def test_a_layer_that_ignores_its_mode_is_not_compared_entry_by_entry_twice():
 
 
 def running_sum(stack, x):
-    """Return the sums of the first rows of x, with an operation for each row."""
+    """Return the running sums of the rows of x, with one operation per row."""
     rows = [x[0]]
     for i in range(1, len(x)):
         rows.append(rows[-1] + x[i])

@@ -90,8 +90,7 @@ def test_modes_may_come_in_any_order():
 
 
 def test_domain_and_reference_do_not_cover_empty_masks_and_negative_indices():
-    """The mean of no entries is NaN where a reference may return 0; a function may reject what its reference
-    accepts."""
+    """A reference may return 0 where the function gives NaN, and accept inputs that the function rejects."""
 
     @differentiable
     def mean_where(x, mask):

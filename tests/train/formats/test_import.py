@@ -1,4 +1,4 @@
-"""`import`: MarianMT folders are imported as run folders with the same model, or rejected with an error of one line."""
+"""`import`: MarianMT folders are imported as run folders with the same model, or rejected with a one-line error."""
 
 import json
 import pickle

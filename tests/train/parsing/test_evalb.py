@@ -133,7 +133,7 @@ def test_roots_of_gold_trees_only_are_counted_and_reported(tmp_path, capsys, roo
         assert main(["score-trees", "--gold", gold, "--hyp", other, "--json"]) == 0
         out, err = capsys.readouterr()
         assert json.loads(out)["recall"] == (50 if words else 100)
-        assert ("that is missing in the scored tree: 1; EVALB counts it" in err) == words and err.count("\n") == words
+        assert ("that is missing in the scored tree: 1; EVALB counts each" in err) == words and err.count("\n") == words
 
 
 def test_invalid_files_are_reported_on_one_line(tmp_path, capsys):

@@ -149,7 +149,7 @@ def test_a_token_can_be_forced_and_a_head_ablated(tab, address, page):
     tab.click("[data-head='cross.0.1']")
     until(tab, "document.querySelector('#head h3')?.textContent === 'Head cross.0.1'")
     assert tab.inner_text("#head .effect") == ""  # it is the effect of another head
-    assert "Ablate it to find out" in tab.inner_text("#head")
+    assert "Ablate the head to find out" in tab.inner_text("#head")
     assert ", was " in tab.inner_text("button.token >> nth=0")
     assert all((before[name] == array).all() for name, array in model.state_dict().items())
     turn_to(tab, "model")

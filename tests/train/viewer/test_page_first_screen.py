@@ -82,7 +82,7 @@ def test_a_phone_scrolls_to_the_block_of_the_address(tab, address):
 
 
 def test_a_phone_scrolls_to_the_block_that_opens(tab, address, page):
-    """By a click, by the keys and by the buttons of the walk, in both directions."""
+    """A click, the keys and the buttons of the walk open a block, in both directions."""
     model_view(tab, address, 390, 844)
     names = [block["name"] for block in structure(page.model)]
 
@@ -117,7 +117,7 @@ def complete_tree(tab, address):
 
 
 def test_the_path_to_a_hypothesis_is_traced(tab, address, page):
-    """By the pointer and by the focus; the panel explains the hypothesis that is selected."""
+    """Pointer and focus trace the path; the panel explains the selected hypothesis."""
     tab.set_viewport_size({"width": 1280, "height": 800})
     complete_tree(tab, address)
     nodes = next(one for one in page.sentences.answers.values() if one["sentence"] == SENTENCE)["beam"]["nodes"]

@@ -157,7 +157,7 @@ def test_a_masked_language_model_has_no_model_view(run, monkeypatch):
 
 
 def test_words_of_a_vocabulary_of_affixes_begin_without_a_dot():
-    """Its words and endings are tokens of the same model as labels, which have other names."""
+    """The tokenizer has tokens for words, for endings ("~") and for labels; all have different names."""
     sentences = [text.split() for text in ("the cat sees the dog", "the dog hears the cat")] * 2
     source = AffixTokenizer(affix_spec(sentences, SPECIALS, 150))
     tokenizer = PairTokenizer(source, make_label_tokenizer("labels", ["DT", "NN"]))

@@ -63,7 +63,7 @@ def test_each_layers_prediction_is_that_of_its_output(reader):
 
 
 def test_every_block_reads_all_tokens_of_a_text(reader):
-    """The last one too: it has no target, but a prediction, which is that of `next_token`."""
+    """The last token is read too: it has no target, but its prediction is that of `next_token`."""
     answer = ask(reader, "translate", text="to be or not")
     query = {"translation": answer["translation"]}
     n, flow = len(answer["source"]), ask(reader, "overview", **query)
@@ -82,7 +82,7 @@ def test_every_block_reads_all_tokens_of_a_text(reader):
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.5}, {"temperature": 0.5, "top_k": 4, "top_p": 0.9}])
 def test_the_next_token_is_distributed_as_generate_samples_it(reader, options):
-    """An independent computation of temperature, top-k and top-p; `generate` draws from the same probabilities."""
+    """Compare with an independent computation of temperature, top-k and top-p."""
     answer = ask(reader, "next_token", text="to be", **options)
     shown = [token["p"] for token in answer["tokens"]]
     p = np.sort(np.array(shown))[::-1] ** (1 / options.get("temperature", 1))

@@ -5,7 +5,7 @@ import pytest
 
 from tests.helpers.pages import RECORD_CANVAS, until, view
 
-# Draws one matrix of a row of values, 40 letters wide per value, and returns its numbers.
+# Draws a matrix with one row of values, 700 pixels wide; `drawn` records the texts on its canvas.
 SHOW = """async ([values, most]) => {
     const { matrix } = await import("/matrix.js"), place = document.createElement("div");
     place.id = "shown";
@@ -43,7 +43,7 @@ def test_the_numbers_in_the_cells(tab, address, values, most, shown):
 
 
 def test_the_digits_have_the_contrast_of_text_on_every_color(tab, address):
-    """At least 4.5, as WCAG 2 requires; black or white always reaches 4.58."""
+    """The contrast is at least 4.5, as WCAG 2 requires; black or white always reaches 4.58."""
     tab.add_init_script("""
         window.inks = [];
         const { fillText } = CanvasRenderingContext2D.prototype;
@@ -79,7 +79,7 @@ def test_a_probability_in_one_digit_is_not_rounded_to_1(tab, address):
 
 
 def test_masked_weights_of_the_grid_are_hatched(tab, address):
-    """In the resolution of the screen: one pixel per weight would look like data."""
+    """The hatching has the resolution of the screen, because one pixel per weight would look like data."""
     view(tab, address, "step")
     tab.evaluate("""async () => {
         const { grids } = await import("/heads.js"), rows = ["a", "b", "c", "d"], columns = rows;

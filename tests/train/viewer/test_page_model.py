@@ -148,7 +148,7 @@ def test_an_opened_block_labels_and_masks_attention_as_the_translate_view(page):
         block, grid = page.sentences.block(query, lambda item: None), answer["heads"][kind]
         weights = next(one for one in block["matrices"] if one["title"].startswith("weights"))
         assert all(weights[key] == grid[key] for key in ("columns", "masked"))
-        # Translate names a row of the decoder after the generated token, a block after the token read there
+        # Rows of the decoder: the Translate view names the generated token, a block the token that it reads.
         assert weights["rows"] == (grid["rows"] if kind == "encoder" else answer["decoder_input"])
         if kind != "cross":
             labeled = {one["title"].split()[0]: one["rows"] for one in block["matrices"]}

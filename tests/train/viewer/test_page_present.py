@@ -154,7 +154,7 @@ def test_a_presenters_remote_begins_the_walk(tab, address, key):
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (1920, 1080), (3840, 2160)])
 def test_the_weights_of_a_short_sentence_are_large(tab, address, width, height):
-    """Large enough for the last row of a lecture hall, with the formulas next to them."""
+    """The weights are readable from the last row of a lecture hall, with the formulas next to them."""
     tab.set_viewport_size({"width": width, "height": height})
     view(tab, address, "model")
     tab.fill("#text", "one two")

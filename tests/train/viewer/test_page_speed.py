@@ -1,4 +1,4 @@
-"""Work that the page saves, so that it reacts within 50 ms (benchmarks/page.py measures it); see conftest.py."""
+"""Tests that the page repeats no work, so that it responds within 50 ms (see benchmarks/page.py and conftest.py)."""
 
 from tests.helpers.pages import SENTENCE, model_view, translate, turn_to, until
 
@@ -8,7 +8,7 @@ window.drawings = 0;
 const count = (changes) => (drawings += changes.filter(({ addedNodes }) => addedNodes.length).length);
 new MutationObserver(count).observe(document.querySelector("#beam .drawing"), { childList: true });
 """
-# Makes every canvas note in its `painted` that it has been painted.
+# Makes every canvas record in `painted` that it has been painted.
 NOTE_PAINTING = """for (const canvas of document.querySelectorAll("canvas")) {
   const { redraw } = canvas;
   if (redraw) canvas.redraw = () => { canvas.painted = true; redraw(); };
@@ -18,7 +18,7 @@ NOTE_PAINTING = """for (const canvas of document.querySelectorAll("canvas")) {
 def test_the_search_tree_is_drawn_once_for_each_change(tab, address):
     translate(tab, address)
     tab.evaluate(COUNT_DRAWINGS)
-    tab.evaluate("document.documentElement.requestFullscreen = undefined")  # which changes the size of the window
+    tab.evaluate("document.documentElement.requestFullscreen = undefined")  # it changes the size of the window
 
     def drawings():
         tab.wait_for_timeout(300)

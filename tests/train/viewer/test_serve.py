@@ -153,7 +153,7 @@ def post_or_get(address, path, question=None):
 
 
 def test_each_page_opens_the_heads_of_its_own_translation(address):
-    """Two tabs have separate translations; an expired one gives an error."""
+    """Two tabs have separate translations; an expired translation gives an error."""
     one, two = (post_or_get(address, "/api/translate", {"text": text}) for text in ("one", "two three"))
     of = {"kind": "encoder", "layer": 0, "head": 1}
     for answer in (one, two):
@@ -170,7 +170,7 @@ def test_each_page_opens_the_heads_of_its_own_translation(address):
 
 
 def test_two_tabs_translate_at_the_same_time(address):
-    """Each gets its translation; a client that leaves does not keep the server busy."""
+    """Each tab gets its translation; a client that leaves does not keep the server busy."""
     _, guard, port = address
     long = json.dumps({"text": "one " * 60, "beam": 8})
     request = (

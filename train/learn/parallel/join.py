@@ -10,18 +10,21 @@ from train.files import digest, text_digest
 from train.run.config import RunConfig, format_value
 
 
-def join_ranks() -> npx.distributed.World:
-    """Return the world of all ranks started with this process. Raises UserError if they do not connect."""
+def join_ranks(command: str) -> npx.distributed.World:
+    """Return the world of all ranks started with this process. Raises UserError if they do not connect, or run
+    different commands."""
     try:
-        return npx.distributed.join()
+        world = npx.distributed.join()
     except RuntimeError as error:
         raise UserError(str(error)) from None
+    check_equal(lambda: {"command": command})
+    return world
 
 
 def check_equal_inputs(config: RunConfig, texts: Iterable[str], **options: Any) -> None:
     """Raise UserError on every rank, naming a rank and a difference, unless all ranks have equal inputs.
 
-    These are the configuration and `options`, with the content of the files `texts` instead of their paths.
+    The inputs are the configuration and `options`, with the content of the files `texts` instead of their paths.
     """
 
     def collect() -> dict[str, Any]:

@@ -22,7 +22,7 @@ class WorkShare(NamedTuple):
     n_targets: int  # target tokens of the complete update
 
     def split(self, parts: Sequence[int]) -> "WorkShare":
-        """Return the share with each micro-batch i split into `parts` parts, numbered i, i + n_micro_batches, ..."""
+        """Return the share with each micro-batch i split into parts i, i + n_micro_batches, ...; `parts` are counts."""
         pairs = zip(self.indices, parts, strict=True)
         return self._replace(indices=[i + part * self.n_micro_batches for i, n in pairs for part in range(n)])
 

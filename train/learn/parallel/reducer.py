@@ -1,8 +1,8 @@
 """The gradient of a model, for one process or several ranks: summation over ranks, its norm, and sharding.
 
-Ranks sum their gradients in buckets from the end of the flat buffer to its start, roughly the order in which backward
-finishes them. A bucket is sent as soon as the last micro-batch has completed all of its parameters, while backward
-continues. All ranks send the same buckets in the same order.
+Ranks sum their gradients in buckets, from the end of the flat buffer to its start, which is roughly the order in which
+backward finishes them. In the last micro-batch, a bucket is sent as soon as all its gradients are complete, while
+backward continues. All ranks send the same buckets in the same order.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Synchronization of the ranks after each update: measured times, log lines and stop requests.
+"""Synchronization of the ranks after each update: timing, log lines and stop requests.
 
 A rank waits for slower ranks and for the network, but the slowest rank waits only for the network. The smallest waiting
 time of all ranks is therefore the time in which no rank computed.
@@ -12,7 +12,7 @@ from train.run.report import RunReport
 
 
 class UpdateSync:
-    """Times updates, each between `begin` and `end`, and synchronizes the ranks after each."""
+    """Measures the time of each update, from `begin` to `end`, and then synchronizes the ranks."""
 
     def __init__(self, world: World, signals: Signals, report: RunReport) -> None:
         self.world, self.signals, self.report = world, signals, report

@@ -58,5 +58,5 @@ def score_warnings(report: Report) -> Iterator[str]:
     if report.extra_roots:
         yield (
             "gold trees with a root ((S ...)), (ROOT ...) or (S1 ...) that is missing in the scored tree: "
-            f"{report.extra_roots:,}; EVALB counts it as a missed bracket, parse --gold does not"
+            f"{report.extra_roots:,}; EVALB counts each root as a missed bracket, parse --gold does not"
         )

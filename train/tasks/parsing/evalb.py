@@ -1,9 +1,9 @@
 """Scores of labeled brackets against gold trees, computed as in EVALB (Sekine and Collins, 1997).
 
 A bracket is a label over a span of words. Words with a deleted tag (punctuation, traces) do not count, nor do brackets
-with a deleted label or without words. Recall is the fraction of gold brackets that are predicted, precision the
-fraction of predicted brackets that are in the gold tree, both over all sentences. A sentence whose words differ from
-the gold tree's is an error sentence: it is counted and not scored.
+with a deleted label or without words. Over all sentences, recall is the fraction of gold brackets that are predicted,
+and precision is the fraction of predicted brackets that are in the gold tree. A sentence whose words differ from those
+of the gold tree is an error sentence, which is counted but not scored.
 """
 
 from collections import defaultdict
@@ -141,7 +141,7 @@ class SentenceScore:
 
 
 class _Brackets:
-    """A sentence's `leaves` that are not deleted, and its `spans` [start, end, label] in the order of opening."""
+    """The `leaves` of a sentence that are not deleted, and the `spans` [start, end, label] in the order of opening."""
 
     def __init__(self, parts: Parts, parameters: Parameters) -> None:
         self.leaves: list[Leaf] = []
@@ -163,7 +163,7 @@ class _Brackets:
                 spans[stack.pop()][1] = len(self.leaves)
 
     def restore_quote(self, quote: int) -> None:
-        """Count a deleted quotation mark as a word and shift the spans after it by one."""
+        """Count a deleted quotation mark as a word, and shift the spans after it by one word."""
         leaf, index, n_spans, enclosing = self.quotes[quote]
         self.leaves.insert(index, leaf)
         for span in self.spans[n_spans:]:

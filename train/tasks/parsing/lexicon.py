@@ -5,10 +5,10 @@ tag,
 
     P(tag | word) = (c + P(tag | shape, ending)) / (n + 1)
 
-P(tag | shape, ending) is smoothed in the same way with P(tag | shape), and P(tag | shape) with P(tag). These three are
-estimated from words with at most RARE occurrences, which most resemble new words. A frequent word thus has the tags
-that it was seen with, except likely annotation errors; a rare word also has the tags of similar words; a new word has
-only the tags of similar words.
+P(tag | shape, ending) is smoothed in the same way with P(tag | shape), and P(tag | shape) with P(tag). These three
+probabilities are estimated from words that occur at most RARE times, because these resemble new words most. As a
+result, a frequent word has the tags with which it occurs, except likely annotation errors; a rare word also has the
+tags of similar words; a new word has only the tags of similar words.
 """
 
 from collections import Counter, defaultdict

@@ -2,8 +2,8 @@
 
     (TOP (S (NP (PRP It)) (VP (VBD rained)) (. .)))    (S (NP XX )NP (VP XX )VP XX )S
 
-The order is depth first. A bracket and its label are one token, and a word is the token XX (section 6.3 of the paper
-follows this). If there are few training trees, the tag can be written instead of XX. `TOP` is not written.
+The order is depth first. A bracket and its label are one token, and a word is the token XX, as in section 6.3 of the
+paper. For a small set of training trees, a word can be written as its tag instead of XX. `TOP` is not written.
 """
 
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ def linearize(tree: Tree, tags: bool = False) -> list[str]:
 def tree_from_tokens(tokens: Sequence[str], words: Sequence[str]) -> tuple[Tree, bool]:
     """Return the tree over exactly `words` described by `tokens`, and whether it was repaired. Never fails.
 
-    Repairs: a closing bracket also closes the constituents inside its match, or is dropped if it has no match; surplus
-    leaves and empty constituents are dropped; missing words are added to the outermost open (or the last) constituent;
-    open constituents are closed at the end. Punctuation gets the tag that `punctuation` returns; any other word gets
-    the predicted tag unless that is a punctuation tag.
+    Repairs: a closing bracket also closes the constituents inside the one that it matches; without a match, it is
+    dropped. Surplus leaves and empty constituents are dropped. Missing words are added to the outermost open
+    constituent, or to the last one if none is open. Open constituents are closed at the end. Punctuation gets the tag
+    that `punctuation` returns; any other word gets the predicted tag, unless that is a punctuation tag.
     """
     marks, stack, n_used, is_repaired = punctuation(words), [Tree(TOP)], 0, False
 

@@ -35,8 +35,8 @@ class ParsingKeys:
     valid_trees: str = file_key("Validation trees of a parser; empty: none. Option: --valid-trees.")
     leaves: str = key(
         "XX",
-        "Output token for a word in a parser's trees: XX, as in the paper, or its tag, which helps a parser that is"
-        " trained on few trees. Option: --leaves.",
+        "Output token for a word in a parser's trees: XX, as in the paper, or the word's tag, which is better for a"
+        " small set of training trees. Option: --leaves.",
         choices=("XX", "tags"),
     )
 
@@ -101,7 +101,7 @@ def encode_pairs(trees: Sequence[Tree], tokenizer: TreeTokenizer) -> tuple[list[
 
 
 class GreedyF1:
-    """EVALB's labeled F1 of greedy search, over the trees of the corpus (those within `data.max_length`)."""
+    """EVALB's labeled F1 of greedy search, over the trees that are not longer than `data.max_length`."""
 
     def __init__(self, tokenizer: TreeTokenizer, path: str, max_length: int, max_extra: int) -> None:
         self.tokenizer, self.max_extra = tokenizer, max_extra
@@ -152,7 +152,7 @@ def parse_stream(
 
     Args:
         model: a parser, in eval mode.
-        tokenizer: its tokenizer.
+        tokenizer: the model's tokenizer.
         lines: sentences; None marks a pause in the input.
         free: whether to search without constraints, as in the paper, and repair outputs that are not trees. By default
             the search is constrained to trees over the words, with the tags of the lexicon.

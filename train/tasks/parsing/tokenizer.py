@@ -11,13 +11,13 @@ translation (`bpe`, `wordpiece`), or as two tokens each (`affixes`, text/affixes
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from train.errors import UserError, one_line
+from train.errors import UserError, check_choice, one_line
 from train.tasks.parsing.lexicon import Lexicon
 from train.tasks.parsing.linearize import linearize
 from train.tasks.parsing.trees import UNTAGGED, Tree
 from train.text.affixes import KIND, AffixTokenizer, affix_spec
 from train.text.tokenizer import KINDS as SUBWORDS
-from train.text.tokenizer import SPECIALS, Tokenizer, check_choice
+from train.text.tokenizer import SPECIALS, Tokenizer
 
 KINDS = (*SUBWORDS, KIND)
 LEXICON = "tags"  # key in the model of a tokenizer.json, for counts by tag and word

@@ -19,7 +19,7 @@ TRACE = "-NONE-"
 UNTAGGED = "XX"
 TOPS = ("", TOP, "ROOT", "S1")  # labels of roots in treebanks
 COMMENTS = ("#", "%", ";", "*")  # first characters of comment lines between trees
-# Whitespace as in C's isspace, like EVALB: U+00A0 is part of a word.
+# ASCII whitespace, as in EVALB, which uses C's isspace: U+00A0 is part of a word.
 _TOKENS = re.compile(r"\(([^ \t\n\v\f\r()]*)|(\))|([^ \t\n\v\f\r()]+)")
 _FUNCTION = re.compile(r"(?<=.)[-=].*")
 
@@ -70,7 +70,7 @@ class Tree:
 
 
 def walk(tree: Tree) -> Iterator[Tree | Leaf | str]:
-    """Yield the tree's parts in written order: each constituent, its contents, then its label as the closing mark."""
+    """Yield the parts of a tree in written order: each constituent, its parts, and then its label as a closing mark."""
     stack: list[Tree | Leaf | str] = [tree]
     while stack:
         part = stack.pop()
@@ -103,7 +103,7 @@ class _Reader:
         self.size = 0  # number of characters in the lines of the open tree
 
     def read_line(self, number: int, text: str) -> Iterator[Tree | Leaf]:
-        """Yield the trees that end on a line; a top-level leaf is accepted too."""
+        """Yield the trees, and top-level leaves, that end on a line."""
         if not self.open and text.lstrip().startswith(COMMENTS):
             return
         self.size = len(text) + 1 + (self.size if self.open else 0)  # with its line feed
@@ -133,14 +133,18 @@ class _Reader:
                 else:
                     yield part
 
-    def end(self) -> None:
-        """Raise UserError if a tree is not closed."""
+    def end(self, n_lines: int, is_empty: bool) -> None:
+        """Raise UserError if a tree is not closed, or if the file has no tree."""
         if self.open:
             number, tree, _ = self.open[0]
             raise UserError(
                 f"{self.path}, line {number}: expected the tree that begins here to be closed; "
                 f"got the end of the file with {len(self.open)} of its brackets open, the first '({tree.label}'; "
                 "try adding ')'"
+            )
+        if is_empty:
+            raise UserError(
+                f"{self.path}: expected at least one tree; got {n_lines} lines without any; try (S (NN word))"
             )
 
     def error(self, number: int, expected: str, got: str) -> UserError:
@@ -153,19 +157,17 @@ class _Reader:
 def read_trees(
     path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None
 ) -> Iterator[tuple[int, Tree]]:
-    """Yield (number of its last line, tree) for each tree of a file, which may have any line layout.
+    """Yield (number of the last line, tree) for each tree of a file. Trees may be divided into lines in any way.
 
-    A top-level leaf becomes a child of a `TOP`. `on_bytes` is called with all bytes. Raises UserError, with the line,
-    for invalid or unclosed brackets, and for a file without a tree.
+    A top-level leaf becomes a child of a `TOP`. `on_bytes` receives all bytes. Raises UserError for a file without a
+    tree and, with the line number, for invalid or unclosed brackets.
     """
     reader, number, is_empty = _Reader(str(path)), 0, True
     for number, line in numbered_lines(path, on_bytes):
         for tree in reader.read_line(number, line):
             is_empty = False
             yield number, Tree(TOP, [tree]) if isinstance(tree, Leaf) else tree
-    reader.end()
-    if is_empty:
-        raise UserError(f"{path}: expected at least one tree; got {number} lines without any; try (S (NN word))")
+    reader.end(number, is_empty)
 
 
 def read_sentences(path: str | PathLike[str]) -> list[tuple[int, list[Tree | Leaf]]]:
@@ -181,11 +183,7 @@ def read_sentences(path: str | PathLike[str]) -> list[tuple[int, list[Tree | Lea
         trees = list(reader.read_line(number, line))
         if trees or one_per_line and not is_comment:
             sentences.append((number, trees))
-    reader.end()
-    if not any(trees for _, trees in sentences):
-        raise UserError(
-            f"{path}: expected at least one tree; got {len(sentences)} lines without any; try (S (NN word))"
-        )
+    reader.end(len(sentences), not any(trees for _, trees in sentences))
     return sentences if one_per_line else [(number, [tree]) for number, trees in sentences for tree in trees]
 
 
@@ -216,14 +214,14 @@ def clean(tree: Tree) -> Tree:
 
 
 def escape_brackets(sentence: str) -> str:
-    """Replace the round brackets in a sentence with the Penn Treebank's words for them."""
+    """Replace the round brackets in a sentence with -LRB- and -RRB-, as in the Penn Treebank."""
     return sentence.replace("(", "-LRB-").replace(")", "-RRB-")
 
 
 def punctuation(words: Sequence[str]) -> list[str]:
     """Return the tag of each word that is punctuation, and "" for the other words.
 
-    A single quote ' closes a preceding `; without one, it marks a possessive.
+    A single quote ' is the closing quotation mark if a ` precedes it, and otherwise a possessive.
     """
     tags, n_open = [], 0
     for word in words:

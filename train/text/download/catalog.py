@@ -2,7 +2,7 @@
 
 The SHA-256 hashes of the WMT archives are published by TensorFlow Datasets, and the hashes of Multi30k by torchtext.
 The test sets and their MD5 hashes come from sacreBLEU. IWSLT14 has no published hash, so the manifest only records the
-actual one.
+hash of the downloaded file.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from functools import cache
 
 @dataclass(frozen=True)
 class Archive:
-    """A file to download; `size` (bytes) and hashes are 0 and "" if they are not published."""
+    """A file to download. An unpublished `size` (bytes) is 0, and an unpublished hash is ""."""
 
     name: str
     url: str
@@ -50,7 +50,7 @@ class Dataset:
     test: tuple[Pair, ...] = ()
     tokenizer: str = "bpe"
     vocab_size: int = 37_000
-    held_out: int = 0  # every n-th training pair is used for validation; 0: `valid` has its own texts
+    held_out: int = 0  # n: every n-th training pair is used for validation; 0: `valid` has separate texts
 
     @property
     def parts(self) -> dict[str, tuple[Pair, ...]]:
@@ -126,7 +126,7 @@ def wmt14(
     archives: tuple[Archive, ...] = (),
     pairs: tuple[Pair, ...] = (),
 ) -> Dataset:
-    """Return WMT 2014 from English: training text, newstest2013 for validation, the full newstest2014 for testing."""
+    """Return the WMT 2014 corpus from English to `language`; newstest2013 for validation, full newstest2014 as test."""
     (valid_archive, valid), (test_archive, test) = (newstest(name, language) for name in ("wmt13", "wmt14/full"))
     texts = tuple(Pair(archive.name, f"{stem}.en", f"{stem}.{language}") for archive, stem in stems.items())
     files = (*stems, *archives, valid_archive, test_archive)

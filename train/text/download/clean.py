@@ -30,7 +30,7 @@ class Rules:
     """The rules by which pairs are removed; 0 disables a limit."""
 
     max_words: int = 250  # words per side, separated by whitespace
-    max_ratio: float = 3.0  # longer side / shorter side in characters, each plus 20 because names may differ in length
+    max_ratio: float = 3.0  # (longer + 20) / (shorter + 20) in characters; 20, because short names may differ in length
     scripts: bool = True  # whether to remove pairs with a side whose letters are mostly not Latin
     duplicates: bool = True  # whether to remove repeated pairs
 
@@ -38,15 +38,6 @@ class Rules:
 def describe_removed(counts: Mapping[str, int]) -> str:
     """Return the numbers of removed pairs by reason as text."""
     return ", ".join(f"{counts[reason]:,} {words}" for reason, words in REASONS.items())
-
-
-def nothing_left_error(counts: Mapping[str, int]) -> UserError:
-    """Return the error for a text of which no pair is left; it names the option that keeps the most pairs."""
-    remedy = REMEDIES.get(max(REASONS, key=lambda reason: counts[reason]), "other files")
-    return UserError(
-        f"train: expected at least one pair; got 0 of {counts['read']:,} after cleaning, which removed "
-        f"{describe_removed(counts)}; try {remedy}"
-    )
 
 
 class Cleaner:
@@ -91,6 +82,18 @@ class Cleaner:
         return "script" if rules.scripts and (is_non_latin(src) or is_non_latin(tgt)) else ""
 
 
+def clean_pairs(cleaner: Cleaner, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the pairs that a cleaner keeps; if there are none, raise UserError with the option that keeps the most."""
+    yield from cleaner.filter(pairs)
+    counts = cleaner.counts
+    if not counts["kept"]:
+        remedy = REMEDIES.get(max(REASONS, key=lambda reason: counts[reason]), "other files")
+        raise UserError(
+            f"train: expected at least one pair; got 0 of {counts['read']:,} after cleaning, which removed "
+            f"{describe_removed(counts)}; try {remedy}"
+        )
+
+
 def is_non_latin(text: str) -> bool:
     """Return whether more than half of the letters of a text are not Latin."""
     if text.isascii():
@@ -107,7 +110,7 @@ class HashSet:
         self.size = 0
 
     def add(self, hashes: list[bytes]) -> NDArray[Any]:
-        """Add hashes and return which of them are new (bool); of equal hashes, only the first is new."""
+        """Add hashes; return a bool array that is True for new hashes (of equal ones, only for the first)."""
         values = np.frombuffer(b"".join(hashes), np.uint64) | np.uint64(1)
         distinct, first = np.unique(values, return_index=True)
         while 2 * (self.size + len(distinct)) > len(self.table):
@@ -121,7 +124,7 @@ class HashSet:
         return is_new
 
     def _insert(self, values: NDArray[np.uint64]) -> NDArray[Any]:
-        """Insert distinct values and return which of them were absent (bool)."""
+        """Insert distinct values; return a bool array that is True for values that were absent."""
         table, inserted = self.table, np.zeros(len(values), bool)
         mask = np.uint64(len(table) - 1)
         pending = np.arange(len(values))

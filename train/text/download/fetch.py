@@ -22,8 +22,8 @@ from train.text.download.catalog import Archive
 
 BLOCK = 1 << 20  # bytes
 MAX_SIZE = 1 << 28  # bytes of an archive whose size is not published
-TIMEOUT = 30.0  # seconds without data after which a connection counts as broken
-# A connection ends unless it delivers the headers and, after that, MIN_BYTES of content in PERIOD seconds.
+TIMEOUT = 30.0  # seconds without data after which a connection is considered broken
+# A connection is closed if the headers, or later any MIN_BYTES of content, take more than PERIOD seconds.
 PERIOD, MIN_BYTES = 60.0, 1 << 14
 MAX_FAILURES = 5  # maximum number of consecutive connections with fewer than MIN_BYTES
 SILENT = Display(enabled=False)
@@ -32,7 +32,7 @@ SILENT = Display(enabled=False)
 class SafeRedirects(urllib.request.HTTPRedirectHandler):
     """Follows redirects to HTTP and HTTPS only.
 
-    A redirect from HTTPS to HTTP is rejected, because others could then change the data.
+    A redirect from HTTPS to HTTP is rejected, because data sent over HTTP can be changed in transit.
     """
 
     def redirect_request(self, request: Any, *args: Any) -> Any:
@@ -43,7 +43,7 @@ class SafeRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class Connections(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
-    """Opens the connections of a download, each of which ends PERIOD seconds after the last call to `watch`."""
+    """Opens the connections of a download, and closes each one PERIOD seconds after the last call to `watch`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,14 +59,14 @@ class Connections(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
         return super().do_open(watched, req, **http_conn_args)
 
     def watch(self) -> None:
-        """End the connection PERIOD seconds from now."""
+        """Close the connection in PERIOD seconds, unless `watch` is called again."""
         self.timer.cancel()
         self.timer = threading.Timer(PERIOD, self.end)
         self.timer.daemon = True
         self.timer.start()
 
     def end(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self.is_too_slow = True
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
@@ -86,8 +86,8 @@ def fetch_all(
 
     Args:
         archives: the files to download.
-        folder: where to store them. A file that the user has put there is accepted if its hash matches.
-        mirror: a folder or URL to take the files from, instead of their published URLs.
+        folder: where to store the archives. A file that the user has put there is accepted if its hash matches.
+        mirror: a folder or URL that replaces the published URLs.
         display: shows the progress of each download.
 
     Raises UserError for a wrong hash, too little disk space or a failed download. If a download fails, the message
@@ -115,8 +115,8 @@ def fetch_all(
                 absent = "; ".join(f"{a.name} ({a.hash})" for a in archives if not (folder / a.name).is_file())
                 reason = one_line(getattr(error, "reason", error) or type(error).__name__)
                 raise UserError(
-                    f"{archive.name}: expected a complete download; got '{reason}'; try the same command again, which "
-                    f"resumes the download, or put these files into {folder}: {absent}"
+                    f"{archive.name}: expected a complete download; got '{reason}'; try the same command again to "
+                    f"resume the download, or copying these files to {folder}: {absent}"
                 ) from None
     return entries
 
@@ -124,8 +124,8 @@ def fetch_all(
 def fetch(archive: Archive, file: Path, url: str, work: Work) -> dict[str, Any]:
     """Download a URL, or copy a path, to `file` and return its manifest entry.
 
-    Partial data is kept in `file`.part and resumed; a broken connection is retried. Raises OSError if the file cannot
-    be downloaded and UserError if its hash is wrong.
+    A broken connection is retried. `file`.part keeps partial data, from which a later call resumes. Raises OSError if
+    the file cannot be downloaded and UserError if its hash is wrong.
     """
     part = file.with_name(f"{file.name}.part")
     if not re.match("[A-Za-z]+:/", url):
@@ -167,7 +167,7 @@ def fetch(archive: Archive, file: Path, url: str, work: Work) -> dict[str, Any]:
 
 
 def download(archive: Archive, part: Path, url: str, work: Work) -> None:
-    """Append the rest of a URL's content to `part`. Raises ConnectionError if it is incomplete."""
+    """Append the rest of a URL's content to `part`. Raises ConnectionError if the content remains incomplete."""
     size = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={size}-"} if size else {})
     with (

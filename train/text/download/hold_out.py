@@ -1,7 +1,7 @@
 """The validation text that `data own --hold-out N` takes out of the training text: pairs with N distinct sources.
 
-The sources are those with the smallest hashes, so the choice is the same for the same text in any order, and a source
-stays chosen if the text grows, unless a smaller hash replaces it.
+The sources with the smallest hashes are chosen, so the order of the text does not matter. If the text grows, a source
+remains chosen unless a new source with a smaller hash replaces it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ def source_hash(pair: tuple[str, str]) -> int:
 
 
 def choose_sources(pairs: Pairs, count: int) -> set[int]:
-    """Return the `count` smallest hashes of sources; raise UserError unless more than `count` sources are distinct."""
+    """Return the `count` smallest hashes of sources; raise UserError unless there are more distinct sources."""
     smallest, pairs = np.zeros(0, np.uint64), iter(pairs)
     while chunk := list(islice(pairs, CHUNK)):
         hashes = np.array([source_hash(pair) for pair in chunk], np.uint64)

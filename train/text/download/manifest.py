@@ -17,10 +17,10 @@ SCHEMA: Schema = {
 
 
 def data_keys(folder: Path) -> dict[str, Any]:
-    """Return the keys for texts, tokenizer, token arrays and maximum length; valid_* only if there is a validation
-    text.
+    """Return the keys for texts, tokenizer, token arrays and maximum length.
 
-    Raises UserError, naming the file, if `data` has not written the folder or a file has changed since.
+    The valid_* keys are included only if there is a validation text. Raises UserError, naming the file, if `data` has
+    not written the folder or if a file has changed since then.
     """
     file = folder / "manifest.json"
     again = f"npx-transformer data own --train-src F --train-tgt F --out {folder}"
@@ -56,7 +56,7 @@ def data_keys(folder: Path) -> dict[str, Any]:
 
 
 def check_unchanged(file: Path, sha256: str, expected: str) -> None:
-    """Raise UserError unless a file has the content with which `data` wrote it."""
+    """Raise UserError unless a file still has the content that `data` wrote."""
     if not file.is_file() or text_digest(file) != sha256:
         got = "a changed file" if file.is_file() else describe_path(file)
         raise UserError(f"{file}: expected {expected}; got {got}; try the `data` command again")

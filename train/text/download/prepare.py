@@ -28,22 +28,22 @@ from train.json_files import Schema, open_own_folder, read_json, read_sealed, re
 from train.lock import lock_folder
 from train.progress import Display, Work
 from train.text.corpus import ARRAYS, prepare
-from train.text.download.catalog import Dataset, Pair
-from train.text.download.clean import REASONS, Cleaner, Rules, nothing_left_error
+from train.text.download.catalog import Dataset
+from train.text.download.clean import REASONS, Cleaner, Rules, clean_pairs
 from train.text.download.fetch import fetch_all
 from train.text.download.hold_out import choose_sources, hold_out
 from train.text.download.unpack import read_pairs
 from train.text.lines import check_parallel, count_shared_lines, read_lines, read_parallel
-from train.text.tokenizer import Tokenizer
+from train.text.tokenizer import MIN_VOCAB_SIZE, Tokenizer
 
 BEGUN, TEXTS, IGNORED = "begun.json", "texts.json", ("downloads", "lock")
-# Maps a rule to its option of `data`; the other options have the names of their rules.
+# The options of `data` for two rules; the option for any other rule has the name of the rule.
 OPTIONS = {"scripts": "--keep-scripts", "duplicates": "--keep-duplicates"}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Cleaning rules, vocabulary (None: the dataset's) and maximum length of a side in tokens."""
+    """Cleaning rules, tokenizer (None: as in the dataset), maximum length of a side in tokens, and hold-out."""
 
     rules: Rules = Rules()
     tokenizer: str | None = None
@@ -70,9 +70,9 @@ def prepare_dataset(
         out: folder to write: a new one, the folder of an interrupted preparation, or one with the same texts and
             settings.
         settings: cleaning rules, tokenizer and maximum length.
-        mirror: folder or URL to download the archives from, instead of their published URLs.
+        mirror: a folder or URL that replaces the published URLs of the archives.
         command: command line, recorded in the manifest.
-        progress: report progress on stderr.
+        progress: whether to report progress on stderr.
 
     Raises UserError for any invalid input or failed download.
     """
@@ -87,7 +87,7 @@ def prepare_dataset(
         vocab_size=settings.vocab_size or dataset.vocab_size,
     )
     for files in zip(user_paths[::2], user_paths[1::2], strict=True):
-        if not any(file.lower().endswith(".gz") for file in files):  # those are counted while they are read
+        if not any(file.lower().endswith(".gz") for file in files):  # compressed lines are counted while they are read
             check_parallel(*files)
     missing = [folder for folder in (out / "downloads", out, *out.parents) if not os.path.lexists(folder)]
     make_folder(out)
@@ -96,13 +96,13 @@ def prepare_dataset(
         if marker is None and not dataset.archives:
             stack.enter_context(remove_if_refused(out, dataset, missing))
         reject_links(out / "downloads", out / "prepared")
-        check_same_inputs(out, dataset, settings, user_paths)
+        own = [{"file": os.path.abspath(p), "bytes": Path(p).stat().st_size, "sha256": digest(p)} for p in user_paths]
+        check_same_inputs(out, settings, [{"file": archive.name} for archive in dataset.archives] or own)
         make_folder(out / "downloads")
         if marker is None:
             write_json(out / BEGUN, {"of": "npx-transformer data"})
         display = stack.enter_context(Display(progress))
-        sources = fetch_all(dataset.archives, out / "downloads", mirror, display)
-        sources += [{"file": path, "bytes": Path(path).stat().st_size, "sha256": digest(path)} for path in user_paths]
+        sources = fetch_all(dataset.archives, out / "downloads", mirror, display) + own
         texts = write_texts(dataset, out, settings, sources, display)
         train = [out / f"train.{language}" for language in (dataset.src, dataset.tgt)]
         tokenizer = train_tokenizer(train, out / "tokenizer.json", settings, display)
@@ -129,59 +129,51 @@ def prepare_dataset(
 
 @contextmanager
 def remove_if_refused(out: Path, dataset: Dataset, missing: list[Path]) -> Iterator[None]:
-    """Remove the output of a new folder, and the folders that were `missing`, if the block raises UserError, unless the
-    disk is the reason.
+    """If the block raises UserError, but not WriteError, remove what it wrote and the folders that were `missing`.
 
-    Files with other names remain, such as those that the user has put into `downloads`.
+    Other files remain, such as those that the user has put into `downloads`.
     """
-    arrays = [out / "prepared" / part for part in ("train", "valid")]
-    files = [folder / name for folder in arrays for name in (*ARRAYS, "meta.json")]
-    files += [out / f"{folder.name}.{language}" for folder in arrays for language in (dataset.src, dataset.tgt)]
-    files += [out / name for name in ("tokenizer.json", "tokenizer.made.json", TEXTS, BEGUN, "lock")]
     try:
         yield
-    except UserError as error:
-        if not isinstance(error, WriteError):
-            for file in files:
-                with suppress(OSError):
-                    file.unlink()
-            for folder in (*arrays, out / "prepared", *missing):
-                with suppress(OSError):  # the folder is not empty, so it stays
-                    folder.rmdir()
+    except WriteError:
+        raise
+    except UserError:
+        texts = [f"{part}.{language}" for part in ("train", "valid") for language in (dataset.src, dataset.tgt)]
+        arrays = [f"prepared/{part}/{name}" for part in ("train", "valid") for name in (*ARRAYS, "meta.json")]
+        for name in (*texts, *arrays, "tokenizer.json", "tokenizer.made.json", TEXTS, BEGUN, "lock"):
+            with suppress(OSError):
+                (out / name).unlink()
+        for folder in (*out.glob("prepared/*"), out / "prepared", *missing):
+            with suppress(OSError):  # the folder is not empty, so it stays
+                folder.rmdir()
         raise
 
 
-def check_same_inputs(out: Path, dataset: Dataset, settings: Settings, user_paths: list[str]) -> None:
-    """Raise UserError if `out` is complete and has different texts or settings, because runs may train on it.
+def check_same_inputs(out: Path, settings: Settings, sources: list[dict[str, Any]]) -> None:
+    """Raise UserError if `out` is complete and has different sources or settings, because runs may train on it.
 
-    The user's own texts may have changed or moved, and a validation text may have been added.
+    The user's texts may have moved or changed, and a validation text may have been added.
     """
-    record, file = read_record(out, dataset), out / "manifest.json"
+    file = out / "manifest.json"
     if not os.path.lexists(file):
         return
     try:
         manifest = read_json(file, "the manifest of `data`", "deleting it")
     except UserError as error:
-        if record is None and file.is_file() and not isinstance(error, ReadError):
+        if read_sealed(out / TEXTS) is None and file.is_file() and not isinstance(error, ReadError):
             return  # no settings are known, and no run can use the folder
         raise
     if problem := schema_error(manifest, {"settings": {"rules": dict}, "sources": list}):
         raise UserError(f"{file}: expected the manifest of `data`; got '{problem}'; try deleting it")
     stored, new = ({**values.pop("rules"), **values} for values in (manifest["settings"], asdict(settings)))
-    earlier = new | {"hold_out": 0}  # the settings that earlier versions did not record
-    differing = [name for name in new if new[name] != stored.get(name, earlier[name])]
+    stored = new | {"hold_out": 0} | stored  # earlier versions did not record every setting
+    differing = [name for name in new if new[name] != stored[name]]
     changes = [OPTIONS.get(name, f"--{name.replace('_', '-')}") for name in differing]
-    if record:
-        texts, hashes = record["how"][:2]
-        new_texts = describe_texts(dataset)
-        others = [part for part, pairs in texts.items() if pairs != new_texts.get(part, [])]
-        if others and hashes != [digest(path) for path in user_paths[: len(hashes)]]:
-            changes.append(f"{others[0]} text")
-    else:  # without texts.json, the manifest identifies archives by name and the user's own texts by hash
-        key, sources = "file" if dataset.archives else "sha256", manifest["sources"]
-        given = [archive.name for archive in dataset.archives] or [digest(path) for path in user_paths]
-        if [source.get(key) for source in sources if isinstance(source, dict)] != given[: len(sources)]:
-            changes.append("text")
+    earlier = [source for source in manifest["sources"] if isinstance(source, dict)]
+    for source, given in zip(earlier, sources + [{}] * len(earlier), strict=False):
+        if all(source.get(key) != given.get(key) for key in ("file", "sha256")):
+            changes.append(f"text ({source.get('file')})")
+            break
     if changes:
         raise UserError(
             f"{out} was prepared with a different {' and a different '.join(changes)}, and runs may use it; "
@@ -189,33 +181,21 @@ def check_same_inputs(out: Path, dataset: Dataset, settings: Settings, user_path
         )
 
 
-def describe_texts(dataset: Dataset) -> dict[str, list[dict[str, str]]]:
-    """Return the texts of each part, with absolute paths of the user's own files."""
-
-    def describe(pair: Pair) -> dict[str, str]:
-        paths = {} if pair.archive else {"src": os.path.abspath(pair.src), "tgt": os.path.abspath(pair.tgt)}
-        return asdict(pair) | paths
-
-    return {part: [*map(describe, pairs)] for part, pairs in dataset.parts.items()}
-
-
 def read_record(out: Path, dataset: Dataset, *parts: str) -> Any:
-    """Return the content of texts.json, or None if it is missing, damaged or without one of `parts`."""
+    """Return the content of texts.json, or None if the file is missing or damaged, or lacks one of `parts`."""
     counts = dict.fromkeys(("read", "kept", *REASONS), int)
     languages = dataset.src, dataset.tgt
     text: Schema = {"lines": int, "bytes": dict.fromkeys(languages, int), "sha256": dict.fromkeys(languages, str)}
     schema: Schema = {"how": list, "parts": dict.fromkeys(parts, text) | {"train": {**text, "counts": counts}}}
     record = read_sealed(out / TEXTS)
-    if record is None or schema_error(record, schema):
-        return None
-    return record if [*map(type, record["how"][:2])] == [dict, list] else None
+    return None if record is None or schema_error(record, schema) else record
 
 
 def count_outcomes(text: Mapping[str, Any], array: Mapping[str, Any]) -> dict[str, int]:
     """Count the training pairs by outcome; the counts sum to `read`.
 
-    A pair is removed for one of the REASONS, held out for validation, left out of the token arrays (`too_long` or, if a
-    side has no tokens, `no_tokens`), or `kept` for training.
+    A pair is removed for one of the REASONS, held out for validation, skipped when the text is encoded (`too_long`, or
+    `no_tokens` on a side), or `kept` for training.
     """
     counts = text["counts"]
     removed = {reason: counts[reason] for reason in REASONS}
@@ -229,15 +209,13 @@ def write_texts(
 ) -> dict[str, Any]:
     """Write the text of each part, unless it is up to date; return the counts and hashes of each part."""
     languages = dataset.src, dataset.tgt
-    texts = describe_texts(dataset)
+    # The user's own files, which have no archive, are identified by their hashes, because they may move.
+    texts = {part: [asdict(pair) if pair.archive else {} for pair in pairs] for part, pairs in dataset.parts.items()}
     input_hashes = [source["sha256"] for source in sources]
     recipe = json.loads(json.dumps([texts, input_hashes, asdict(settings.rules), dataset.held_out]))
     recipe += [settings.hold_out] * bool(settings.hold_out)
-    record_file = out / TEXTS
     record = read_record(out, dataset, *texts)
-    # The user's own files, which have no archives, may have moved; the recipe includes their hashes.
-    has_moved = bool(record and not dataset.archives and record["how"][0].keys() == texts.keys())
-    if record and record["how"] == [record["how"][0] if has_moved else texts, *recipe[1:]]:
+    if record and record["how"] == recipe:
         hashes = {out / f"{part}.{language}": text["sha256"][language]
                   for part, text in record["parts"].items() for language in languages}  # fmt: skip
         if all(file.is_file() and digest(file) == sha256 for file, sha256 in hashes.items()):
@@ -257,11 +235,10 @@ def write_texts(
     labeled: Iterable[tuple[str, tuple[str, str]]]
     if settings.hold_out:
         with display.work("choosing the held-out sources", "pairs") as work:
-            chosen = choose_sources(
-                require_pairs(Cleaner(settings.rules), count_pairs(read("train"), work)), settings.hold_out
-            )
+            pairs_left = clean_pairs(Cleaner(settings.rules), count_pairs(read("train"), work))
+            chosen = choose_sources(pairs_left, settings.hold_out)
     with display.work("cleaning train", "pairs") as work:
-        clean = require_pairs(cleaner, count_pairs(streams.pop("train"), work))
+        clean = clean_pairs(cleaner, count_pairs(streams.pop("train"), work))
         if settings.hold_out:
             labeled = hold_out(clean, chosen)
         else:
@@ -274,8 +251,8 @@ def write_texts(
         parts |= write_pairs(out, {part: languages}, zip(repeat(part), filter(any, stream), strict=False))
     for path, sha256 in zip(user_files(dataset), input_hashes[len(dataset.archives) :], strict=True):
         if digest(path) != sha256:
-            raise UserError(f"{path}: the text was changed while it was read; try the same command again")
-    write_json(record_file, {"how": recipe, "parts": parts})
+            raise UserError(f"{path}: the text changed while it was being read; try the same command again")
+    write_json(out / TEXTS, {"how": recipe, "parts": parts})
     return parts
 
 
@@ -288,15 +265,8 @@ def user_files(dataset: Dataset) -> list[str]:
     return paths
 
 
-def require_pairs(cleaner: Cleaner, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield the pairs that a cleaner keeps. Raises UserError if there are none."""
-    yield from cleaner.filter(pairs)
-    if not cleaner.counts["kept"]:
-        raise nothing_left_error(cleaner.counts)
-
-
 def count_pairs(pairs: Iterable[Any], work: Work) -> Iterator[Any]:
-    """Yield the pairs and advance `work` for each."""
+    """Yield the pairs, and count each one in `work`."""
     for pair in pairs:
         work.advance()
         yield pair
@@ -305,7 +275,7 @@ def count_pairs(pairs: Iterable[Any], work: Work) -> Iterator[Any]:
 def write_pairs(
     out: Path, parts: Mapping[str, tuple[str, str]], pairs: Iterable[tuple[str, tuple[str, str]]]
 ) -> dict[str, Any]:
-    """Write (part, pair) to the files of the part, atomically; raise UserError if a part has no pair."""
+    """Write (part, pair) items to the files of the parts, atomically; raise UserError if a part has no pair."""
     files = {part: [out / f"{part}.{language}" for language in languages] for part, languages in parts.items()}
     n_lines = dict.fromkeys(parts, 0)
     with ExitStack() as stack:
@@ -335,8 +305,7 @@ def train_tokenizer(train: list[Path], file: Path, settings: Settings, display: 
     kind, size, n_lines = settings.tokenizer or "bpe", settings.vocab_size or 37_000, settings.learn_from
     recipe = {"kind": kind, "vocab_size": size, "learn_from": n_lines, "sha256": [digest(path) for path in train]}
     record_file = file.with_name("tokenizer.made.json")
-    # Earlier versions did not record the hash of the tokenizer itself.
-    if file.is_file() and read_sealed(record_file) in (recipe, recipe | {"tokenizer_sha256": digest(file)}):
+    if file.is_file() and read_sealed(record_file) == recipe | {"tokenizer_sha256": digest(file)}:
         return Tokenizer.load(file)
     display.write(f"training a {kind} vocabulary of {size:,} tokens")
     with display.work("training the vocabulary") as work:
@@ -345,13 +314,12 @@ def train_tokenizer(train: list[Path], file: Path, settings: Settings, display: 
         tokenizer = Tokenizer(Tokenizer.train_spec(sample, kind, size, "words"))
     display.write(f"trained the vocabulary in {work.seconds:.1f} s")
     if tokenizer.vocab_size < size:
-        fewer = min(8000, tokenizer.vocab_size // 2)
+        fewer = max(MIN_VOCAB_SIZE, min(8000, tokenizer.vocab_size // 2))
         raise UserError(
             f"vocabulary: expected enough text for {size:,} tokens; got enough for {tokenizer.vocab_size:,} in "
             f"{train[0]} and {train[1]}; try --vocab-size {fewer}, because with close to {tokenizer.vocab_size:,} "
             "tokens nearly every word is a single token"
         )
-    record_file.unlink(missing_ok=True)
     tokenizer.save(file)
     write_json(record_file, recipe | {"tokenizer_sha256": digest(file)})
     return tokenizer

@@ -25,9 +25,9 @@ TEXT_TAG = re.compile(r"</?(title|description)>")
 
 
 class BoundedHeader(tarfile.TarInfo):
-    """A header of an archive, of limited size.
+    """A header of a tar archive. Headers that are too large raise ReadError.
 
-    Without the limit, tarfile reads names, attributes and sparse-file maps of any size into memory.
+    Without a limit, tarfile reads names, attributes and sparse-file maps of any size into memory.
     """
 
     @classmethod
@@ -39,7 +39,7 @@ class BoundedHeader(tarfile.TarInfo):
 
 
 def sgml_segments(lines: Iterator[str]) -> Iterator[str]:
-    """Yield the sentences of a WMT or IWSLT test set from its SGML or XML, line by line as sacreBLEU does."""
+    """Yield the sentences of a WMT or IWSLT test set in SGML or XML, parsed line by line as in sacreBLEU."""
     return (" ".join(SEGMENT.sub(r"\1", line).split()) for line in lines if line.lstrip().startswith("<seg "))
 
 
@@ -86,7 +86,7 @@ def open_member(archive: Path | None, member: str) -> Iterator[IO[bytes]]:
             yield gunzip(file, member)
         return
     try:
-        # Only gzip: 10 KB of bzip2 can decompress to gigabytes in one step.
+        # Only gzip is accepted, because 10 KB of bzip2 can decompress to gigabytes in one step.
         with tarfile.open(archive, "r|" if archive.suffix == ".tar" else "r|gz", tarinfo=BoundedHeader) as tar:
             for n_entries, entry in enumerate(tar):
                 if n_entries == MAX_ENTRIES:
@@ -94,14 +94,12 @@ def open_member(archive: Path | None, member: str) -> Iterator[IO[bytes]]:
                 if entry.isfile() and entry.name.removeprefix("./") == member:
                     yield gunzip(cast(IO[bytes], tar.extractfile(entry)), member)
                     return
+            raise tarfile.ReadError("no such member")
     except DAMAGE_ERRORS as error:
         raise UserError(
             f"{archive}: expected an archive with {member}; got '{one_line(error)}'; "
             "try deleting it to download it again"
         ) from None
-    raise UserError(
-        f"{archive}: expected it to contain {member}; got no such file; try deleting it to download it again"
-    )
 
 
 def gunzip(file: IO[bytes], name: str) -> IO[bytes]:

@@ -1,13 +1,13 @@
 // Search tree: all hypotheses of the latest search, one row for each step, and why the search ended.
 import { el, fixed, isPresenting, minus, number, table, collapsible, typeset, unit } from "./parts.js";
 
-const ROW = 84, // from one step to the next, if the window has room for all steps
-  GAP = 18, // between the boxes of two steps, if there is room
-  MARGIN = 62, // to the left of the boxes, for the names of the steps
-  LETTERS = [16, 15, 14, 13], // the largest with which every step fits the window, or the smallest
+const ROW = 84, // distance between two steps, if all steps fit the window
+  GAP = 18, // distance between the boxes of two steps, if there is space
+  MARGIN = 62, // width of the names of the steps, to the left of the boxes
+  LETTERS = [16, 15, 14, 13], // font sizes: the largest with which every step fits the window, otherwise the smallest
   WIDEST = 200; // maximum width of a box; a longer token is cut
 const ruler = document.createElement("canvas").getContext("2d");
-const lengths = new Map(); // of the texts of the latest search, because each is measured several times in a drawing
+const lengths = new Map(); // widths of the texts in the latest search; a drawing measures each text several times
 const lengthOf = (text, size) => {
   const key = `${size} ${text}`;
   if (!lengths.has(key)) {
@@ -17,7 +17,7 @@ const lengthOf = (text, size) => {
   return lengths.get(key);
 };
 
-// What the colors, lines and marks mean, and the number in a box.
+// The key: the meaning of the colors, lines and marks, and of the number in a box.
 const MARKS = { finished: "✓", dropped: "✗", "cut off": "…" };
 const markOf = ({ fate }) => (MARKS[fate] ? `${MARKS[fate]} ` : "");
 const besideLabel = (node) => lengthOf(markOf(node) + fixed(node.score, 3), 13) + 8; // the width of a score next to a token
@@ -72,7 +72,7 @@ export function start(section) {
     end = 0, // the step at which the best hypothesis ended
     selected = -1,
     traced = -1,
-    drawnFor = "", // the room when it was drawn
+    drawnFor = "", // the space for which the tree was drawn
     isPresented = false;
 
   document.addEventListener("translated", ({ detail }) => {
@@ -102,17 +102,17 @@ export function start(section) {
   const nodeOf = (element) => Number(element?.closest?.("[data-node]")?.dataset.node ?? -1);
   const path = (i) => (i < 0 ? [] : [...path(search.nodes[i].parent), i]);
 
-  // The room for the drawing, in units of `px` CSS pixels.
+  // Returns the space for the drawing, in units of `px` CSS pixels.
   function room() {
     const px = unit(),
       high = innerHeight - place.getBoundingClientRect().top - scrollY;
     return { px, available: Math.max(place.clientWidth / px, 240) - MARGIN, high: high / px - 40 };
   }
 
-  // Draws the tree if it is visible and has not been drawn for this room yet.
+  // Draws the tree if it is visible and has not been drawn for this space yet.
   function follow() {
     if (!search || section.hidden) return;
-    if (isPresented !== isPresenting()) place.replaceChildren(); // because room() would lay it out in vain
+    if (isPresented !== isPresenting()) place.replaceChildren(); // so that room() does not lay out the old tree
     if (drawnFor !== JSON.stringify(room())) draw();
   }
 
@@ -122,32 +122,32 @@ export function start(section) {
       if (node.fate === "dropped" && !dropped.checked) return;
       if (node.length <= end || late.checked) (rows[node.length] ??= []).push(i);
     });
-    // dropped hypotheses after the others, in the order of their parents, so that few edges cross
+    // place dropped hypotheses after the others, in the order of their parents, so that few edges cross
     const order = new Map(rows.flatMap((row) => row.map((i, k) => [i, k])));
     for (const row of rows.filter(Boolean)) {
       const rank = (i) => (search.nodes[i].fate === "dropped" ? 1e6 + (order.get(search.nodes[i].parent) ?? 0) : 0);
       row.sort((a, b) => rank(a) - rank(b)).forEach((i, k) => order.set(i, k));
     }
-    // boxes as wide as the longest token; a tree without room scrolls
+    // All boxes are as wide as the longest token. A tree that is wider than the window scrolls.
     const shown = rows.flat(),
       count = rows.length - 1,
       largest = Math.max(...rows.filter(Boolean).map((row) => row.length));
     const longest = (size, isFlat) =>
       Math.max(...shown.map((i) => lengthOf(search.nodes[i].label, size) + (isFlat ? besideLabel(search.nodes[i]) : 0)));
     const narrowest = (size, isFlat) => Math.min(WIDEST, Math.max(56, longest(size, isFlat) + 12)) + (isFlat ? 14 : 10);
-    // so high that all steps fit the window; in a low box, the score is next to the token
+    // All steps fit the height of the window, if possible. In a low box, the score is next to the token.
     const { px, available, high } = room(),
       fitting = (isFlat) => LETTERS.find((size) => largest * narrowest(size, isFlat) <= available),
       isFlat = high / count < 64 && Boolean(fitting(true)),
       size = fitting(isFlat) ?? LETTERS.at(-1),
-      [lowestStep, lowest] = isFlat ? [34, 24] : [56, 38], // of a step, and of its boxes
+      [lowestStep, lowest] = isFlat ? [34, 24] : [56, 38], // minimum heights of a step and of its boxes
       perStep = Math.min(ROW, Math.max(lowestStep, high / count)),
       pitch = Math.max(Math.min(360, available / largest), narrowest(size, isFlat)),
       width = MARGIN + Math.max(available, largest * pitch),
       height = 24 + count * perStep,
-      H = Math.min(50, Math.max(lowest, perStep - GAP)), // of a box
+      H = Math.min(50, Math.max(lowest, perStep - GAP)), // height of a box
       w = pitch - 10;
-    const middle = (step) => 24 + (step - 0.5) * perStep, // of the boxes of a step
+    const middle = (step) => 24 + (step - 0.5) * perStep, // the middle of the boxes of a step
       at = new Map([[-1, [MARGIN + (rows[1].length * pitch) / 2, 12 - H / 2]]]);
     rows.forEach((row, step) => row.forEach((i, k) => at.set(i, [MARGIN + (k + 0.5) * pitch, middle(step)])));
     const svg = el("svg", {
@@ -262,7 +262,7 @@ export function start(section) {
     first?.before(...above.chosen, ...above.lit);
   }
 
-  // Traces the path to the node that the pointer has entered, or to that with the focus.
+  // Highlights the path to the node that the pointer has entered, or to the node with the focus.
   function followPath({ type, target, relatedTarget }) {
     const entered = nodeOf(type === "pointerout" || type === "focusout" ? relatedTarget : target);
     trace(entered < 0 && type === "pointerout" ? nodeOf(place.querySelector("[data-node]:focus")) : entered);
@@ -288,7 +288,7 @@ export function start(section) {
     if (focus) place.querySelector(`[data-node="${i}"]`)?.focus({ preventScroll: false });
   }
 
-  // The hypothesis that ends at the selected node, and how its score is computed.
+  // Shows the hypothesis that ends at the selected node, and how its score is computed.
   function explain() {
     if (selected < 0) return chosen.replaceChildren();
     const nodes = path(selected).map((i) => search.nodes[i]),

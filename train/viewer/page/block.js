@@ -15,13 +15,13 @@ export function openBlock(titleOf, block, backward, actions, steps) {
     };
   });
   const aligned = [...new Set(decoded.flatMap(({ rows }) => rows))];
-  // in the order in which they are computed, but weights or probabilities first
+  // the matrices are in the order of computation, except that weights or probabilities come first
   const [first, ...others] = backward
     ? decoded.flatMap((one) => showGradient(one, aligned)).reverse()
     : decoded.toSorted((a, b) => Boolean(b.unit) - Boolean(a.unit)).map((one) => showValues(one, decoded, aligned));
   const small = (x) => number(Number(x.toPrecision(3)));
   const [text, lines] = backward ? [block.backward, block.gradients] : [block.text, block.formulas];
-  // the first matrix is seen without scrolling; what explains it follows
+  // the first matrix comes before its explanation, so that it is visible without scrolling
   return [
     el("div", { class: "heading" }, el("h3", {}, titleOf(block.block)), ...steps),
     ...(text ? [el("p", { class: "about" }, ...typeset(text))] : []),
@@ -47,7 +47,7 @@ export function openBlock(titleOf, block, backward, actions, steps) {
   ];
 }
 
-// The norms of the gradients that arrive at a block and leave it.
+// Returns a text with the norms of the gradients that arrive at a block and leave it.
 function flowOfGradients({ block, arriving, leaving }, titleOf, small) {
   const start =
     block === "output"
@@ -65,7 +65,7 @@ function showValues(one, all, aligned) {
   return matrix({ ...labels(one), aligned, title, caption, values, most: unit ? 1 : undefined, about });
 }
 
-// The gradient of a matrix, the reason why it has none, or nothing.
+// Returns the gradient of a matrix, or the reason why it has none, or nothing.
 function showGradient(one, aligned) {
   const { title, gradient, without_gradient: reason } = one,
     named = `∂ ${title}`;
@@ -110,7 +110,7 @@ function heads({ heads: count, head, ablated_heads: off }, { choose, ablate, has
   return el("div", { class: "row" }, group, ...(recorded ? [] : [button]));
 }
 
-// The ten most probable tokens at a position that can be chosen.
+// Returns a list of the ten most probable tokens at a position that the user selects.
 function distribution({ bars, targets }) {
   const list = el("ul", { class: "share" });
   const choice = el("select", {}, ...targets.map((target, t) => el("option", { value: t }, `${t + 1}: ${target}`)));

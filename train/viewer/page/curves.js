@@ -14,7 +14,7 @@ export function start(section, about) {
   );
   section.append(
     state,
-    el("p", { class: "soft" }, "Drag across a chart to zoom all charts; double-click to see everything again."),
+    el("p", { class: "soft" }, "Drag across a chart to zoom all charts; double-click to reset the zoom."),
     grid,
   );
   const shown = new Map(); // panel -> {figure, show}
@@ -76,11 +76,11 @@ function upTo(panels) {
   return last ? `update ${last.toLocaleString("en")}` : "no metrics yet";
 }
 
-// One panel; `show` redraws its lines and keeps its table open and its zoom.
+// Returns one panel. Its function `show` redraws the lines, and preserves the zoom and an open table.
 function panel(name, { title, axis, log }) {
   let lines = [],
     plot = null,
-    drawnAt = "", // the size of its text
+    drawnAt = "", // size of the text when it was drawn
     key = "";
   const place = el("div", { class: "plot", role: "img" });
   const numbers = collapsible("As a table", () =>
@@ -90,7 +90,7 @@ function panel(name, { title, axis, log }) {
   const figure = el("figure", { "data-name": name }, el("figcaption", {}, el("b", {}, heading)), place, numbers);
   place.redraw = () => {
     const style = place.measured;
-    if (plot && drawnAt !== style.letter) draw(style); // setSize would keep the size of the text
+    if (plot && drawnAt !== style.letter) draw(style); // setSize does not change the size of the text
     else plot?.setSize({ width: style.width, height: height() });
   };
   sizes.observe(place);
@@ -134,15 +134,15 @@ const styleOf = (place) => {
   const { fontSize, fontFamily } = getComputedStyle(place);
   return { letter: fontSize, font: `${fontSize} ${fontFamily}`, width: place.clientWidth || 320 };
 };
-// The styles of all charts are read before one is drawn, so that the browser lays the page out once.
+// The styles of all charts are read before one is drawn, so that the browser lays out the page only once.
 const sizes = new ResizeObserver((entries) => {
   const places = entries.map(({ target }) => target);
   places.forEach((place) => (place.measured = styleOf(place)));
   repaint(places);
 });
 
-// A function that returns the color of a variable of the sheet in the current theme.
-const computed = new Map(); // because each reading makes the browser update all styles
+// Returns a function that returns the color of a variable of the style sheet in the current theme.
+const computed = new Map(); // saves readings, each of which makes the browser update all styles
 const color = (variable) => () => {
   const key = `${theme()} ${variable}`;
   if (!computed.has(key)) {
@@ -167,7 +167,7 @@ function options(name, yLabel, log, lines, { letter, font, width }) {
     labelSize: 1.6 * size,
   };
   const short = (value) => (value == null ? "" : number(Number(value.toPrecision(3))));
-  // The legend shows the values at the pointer, or the last ones; for a line without a point there, the one before.
+  // The legend shows the values at the pointer, or the last ones. A line without a point there shows its previous point.
   const latest = (plot, series, at) =>
     plot.data[series].slice(0, at == null ? undefined : at + 1).findLast((x) => x != null);
   const inEnglish = (value) => value.toLocaleString("en");

@@ -3,7 +3,7 @@
 import { el, number, rounded, unit } from "./parts.js";
 import { thumbnail } from "./matrix.js";
 
-// The block of a head such as "cross.0.3", whose kind is the name of a stack or "cross".
+// Returns the block of a head such as "cross.0.3". The kind of a head is the name of a stack, or "cross".
 export function blockOf(head) {
   const [kind, layer] = head.split("."),
     stack = { cross: "decoder", text: "layers" }[kind] ?? kind;
@@ -14,8 +14,8 @@ const STACKS = { encoder: "Encoder", decoder: "Decoder", text: "Decoder only" };
 const isEncoder = (task) => task === "classification" || task === "tagging";
 export const stackName = (stack, task) => (stack === "text" && isEncoder(task) ? "Encoder only" : STACKS[stack]);
 
-// Returns {figure, draw, connect}. `draw` takes {answer, flow, layer, backward}, `answer` and `flow` null if unknown;
-// `select` is called with the name of the block that is clicked.
+// Returns {figure, draw, connect}. `draw` takes {answer, flow, layer, backward}; `answer` and `flow` may be null.
+// `select` is called with the name of the block that the user clicks.
 export function modelFigure({ blocks, layers, task, vocabulary }, select) {
   const figure = el("div", { class: "figure" });
   let answer, flow, layer, backward;
@@ -33,11 +33,11 @@ export function modelFigure({ blocks, layers, task, vocabulary }, select) {
     connect();
   }
 
-  // As in the paper, the connections around the sub-layers of a decoder with an encoder are on its right, so that the
-  // arrow from the encoder crosses none.
+  // As in the paper, a decoder with an encoder has its residual connections on the right, so that the arrow from the
+  // encoder does not cross them.
   const isOnTheRight = (name) => name === "decoder" && blocks.some((one) => one.stack === "encoder");
 
-  // The height of the visible blocks of a stack, in units of one block; sums and norms take only one line.
+  // Returns the height of the visible blocks of a stack, in blocks; sums and norms take only one line.
   function height(name) {
     const shown = blocks.filter((one) => one.stack === name && (one.layer === null || one.layer === layer));
     return shown.reduce((sum, { kind }) => sum + (kind === "residual" || kind === "norm" ? 0.6 : 1), 0);
@@ -69,7 +69,7 @@ export function modelFigure({ blocks, layers, task, vocabulary }, select) {
     );
   }
 
-  // The layers `from` to `to`, which are not shown and which the arrows pass through.
+  // Returns a box for the layers `from` to `to`, which are hidden; the arrows pass through this box.
   function others(from, to) {
     if (to < from) return [];
     return [el("p", { class: "others" }, from === to ? `layer ${from}` : `layers ${from} to ${to}`)];
@@ -107,7 +107,7 @@ export function modelFigure({ blocks, layers, task, vocabulary }, select) {
     );
   }
 
-  // The ablated heads of a block, or its number of parameters.
+  // Returns the ablated heads of a block, or its number of parameters.
   function ablated({ name, parameters }) {
     const off = (answer?.ablated_heads ?? []).filter((head) => blockOf(head) === name).map((head) => head.split(".")[2]);
     if (!off.length) return [el("span", { class: "size count" }, `${rounded(parameters)}${flow ? " · " : ""}`)];
@@ -128,7 +128,7 @@ export function modelFigure({ blocks, layers, task, vocabulary }, select) {
     ];
   }
 
-  // Arrows between the visible blocks, from their positions on the page.
+  // Draws arrows between the visible blocks, from their positions on the page.
   function connect() {
     const svg = figure.querySelector(".arrows");
     if (!svg || !figure.clientWidth) return;
@@ -186,7 +186,7 @@ export function modelFigure({ blocks, layers, task, vocabulary }, select) {
 
   const line = (...points) => `M${points.map(([x, y]) => `${x} ${y}`).join(" L")}`;
 
-  // The tip of an arrow along a path of straight lines: at its end, or at its start for the backward pass.
+  // Returns the tip of an arrow along a path of straight lines: at the end, or in the backward pass at the start.
   function tip(d, atStart) {
     const points = [...d.matchAll(/[ML]([\d.-]+) ([\d.-]+)/g)].map(([, x, y]) => [Number(x), Number(y)]);
     if (atStart) points.reverse();

@@ -24,10 +24,10 @@ const pixel = (...rgba) => new Uint32Array(Uint8Array.from(rgba).buffer)[0];
 const shades = (alpha) =>
   Uint32Array.from({ length: 256 }, (_, i) => pixel(...scale()[127 + Math.round(i * (127 / 255))], alpha));
 
-// The heads of an answer: one block per kind of attention, and a function that highlights token i of a side ("source",
-// "target") in all of them (null: none). `open` is called with the name of the selected head, such as "cross.0.3".
+// Returns the heads of an answer: one block per kind of attention, and a function that highlights token i (null: none) of
+// the side "source" or "target" in all blocks. `open` is called with the name of a selected head, such as "cross.0.3".
 export function grids(heads, kinds, off, open) {
-  const shown = Object.entries(heads).sort(([a], [b]) => (b === "cross") - (a === "cross")); // what is looked for first
+  const shown = Object.entries(heads).sort(([a], [b]) => (b === "cross") - (a === "cross")); // cross-attention first
   const grids = shown.map(([kind, grid]) => ({ kind, ...block(kind, grid, kinds[kind], off, open) }));
   return {
     blocks: grids.map(({ place }) => place),
@@ -37,7 +37,7 @@ export function grids(heads, kinds, off, open) {
 }
 
 function crossing(kind, side, i) {
-  // the row and column of this kind that belong to token i of a side
+  // returns the row and column of this kind that belong to token i of a side
   if (kind === "text") return side === "source" ? [i, i] : [i, null];
   if (kind === "cross") return side === "source" ? [null, i] : [i, null];
   if ((kind === "encoder") !== (side === "source")) return [null, null];
@@ -137,13 +137,13 @@ function block(kind, grid, [row, column], off, open) {
   };
 }
 
-// Names the rows and columns of the heads after their tokens, if a cell then still has the height of a letter. The first
-// kind takes a row of its own if its tokens can be named only then. The widths are those of .heads and .grid in page.css.
+// Labels the rows and columns of the heads with their tokens, if a cell is then still as high as a letter. The first kind
+// gets a separate row if there is otherwise no room for these labels. The widths are those of .heads and .grid in page.css.
 function nameTokens(place, heads, rows, columns) {
   const kind = place.parentElement,
     all = kind.parentElement,
     rem = 16 * unit(),
-    [names, least, most] = [6.5, 4, 12].map((width) => width * rem), // of the names, and of one head
+    [names, least, most] = [6.5, 4, 12].map((width) => width * rem), // width of the names; minimum and maximum width of a head
     gap = 2 * rem;
   const letter = parseFloat(getComputedStyle(place.querySelector(".names")).fontSize),
     hasRoom = (width) => (Math.min(width - names, most * heads) / heads / (columns.length + GAP)) >= 1.3 * letter;
@@ -153,7 +153,7 @@ function nameTokens(place, heads, rows, columns) {
     isWide = !fits && kind === all.firstElementChild && hasRoom(all.clientWidth),
     isNamed = fits || isWide;
   kind.classList.toggle("wide", isWide);
-  // a row that is lower than the upright name of its layer gets a short name
+  // if a row is too low for the upright name of its layer, it gets a short name
   const isFlat = place.querySelector(".side").clientHeight < 4 * letter;
   place.classList.toggle("flat", isFlat);
   place.querySelectorAll(".layer-name").forEach((one, l) => (one.textContent = isFlat ? `L${l}` : `layer ${l}`));
@@ -164,7 +164,7 @@ function nameTokens(place, heads, rows, columns) {
       tokens.replaceChildren(...(isNamed ? labels.map((label) => el("span", {}, label)) : []));
 }
 
-// A canvas behind the weights with hatched areas where they are masked, in the resolution of the screen.
+// Returns a canvas behind the weights, in the resolution of the screen, in which masked areas are hatched.
 function hatched({ layers, heads, rows, columns }, hidden) {
   const [tall, wide] = [rows.length, columns.length];
   const canvas = el("canvas", { class: "hatched", "aria-hidden": "true" });
@@ -191,8 +191,8 @@ function hatched({ layers, heads, rows, columns }, hidden) {
   return canvas;
 }
 
-// Draws all weights of a kind, plain and faint. {weight} returns one weight; {light} shows one row and column plain and
-// the rest faint.
+// Draws all weights of a kind twice, plain and faint. The function `weight` returns one weight; `light` shows one row and
+// column plain and the rest faint.
 function paint(canvas, kind, { bytes, layers, heads, rows, columns, masked }, off) {
   const levels = decode(bytes),
     hidden = masked ? decode(masked) : null;
@@ -247,15 +247,14 @@ function paint(canvas, kind, { bytes, layers, heads, rows, columns, masked }, of
   };
 }
 
-// The positions of two texts have no distance.
+// Between the positions of two different texts, there is no distance.
 function describe({ confidence, entropy, distance }, kind) {
   const [maximum, bits, far] = [confidence, entropy, distance].map((x) => x.toFixed(2));
   return `mean maximum weight ${maximum}, entropy ${bits} bits${kind === "cross" ? "" : `, distance ${far} tokens`}`;
 }
 
-// One head of an answer: its weights as a table, lines between tokens, and a button to ablate it, next to the effect of
-// all ablated heads if it is one of them.
-// `focus` selects what gets the focus.
+// Shows one head of an answer: its weights as a table, lines between tokens, and a button to ablate it. If the head is
+// ablated, the effect of all ablated heads is next to the button. `focus` selects the element that gets the focus.
 export async function openHead(place, answer, name, { toggle, effect }, focus = "h3") {
   const [kind, layer, head] = name.split(".");
   place.dataset.head = name;
@@ -282,7 +281,7 @@ export async function openHead(place, answer, name, { toggle, effect }, focus = 
       "p",
       { class: "soft" },
       "Weights show what a head attends to, not whether the output depends on it.",
-      isAblated || recorded ? "" : " Ablate it to find out.",
+      isAblated || recorded ? "" : " Ablate the head to find out.",
     ),
     el(
       "div",
@@ -299,7 +298,7 @@ export async function openHead(place, answer, name, { toggle, effect }, focus = 
     ),
   );
   place.querySelector(focus)?.focus({ preventScroll: true });
-  // once its matrix has a size
+  // after its matrix has got its size
   if (focus === "h3") requestAnimationFrame(() => setTimeout(() => place.scrollIntoView({ block: "nearest" })));
 }
 

@@ -6,13 +6,13 @@ const OUTPUT = { classification: "its label leaves", tagging: "the tags of its w
 
 const DONE = { translation: "translate", tree: "parse", text: "continue", classification: "classify", tagging: "tag" };
 
-// The language that the ending of a file names, such as German for train.de.
+// Returns the language to which the extension of a file refers, such as German for train.de.
 function languageOf(file) {
   const [, code] = file.match(/\.([a-z]{2})$/) ?? [];
   return code && new Intl.DisplayNames("en", { type: "language", fallback: "none" }).of(code);
 }
 
-// What the model was trained to do, and on which text.
+// Returns a text on the model's task and training text.
 function training({ task, trained_on: files, examples }) {
   const [source, target] = task === "translation" ? files.map(languageOf) : [];
   const what = source && target ? `${source} into ${target}, on text` : "text";
@@ -21,7 +21,7 @@ function training({ task, trained_on: files, examples }) {
   return `This model was trained to ${DONE[task]} ${what}${like}${from}. On other text, its output may be meaningless.`;
 }
 
-// `answer` and `flow` may be missing; `backward` is the direction shown; `walk` opens the first block.
+// Returns the elements. `answer` and `flow` may be missing; `backward` is the direction shown; `walk` opens the first block.
 export function introduction(model, answer, flow, backward, walk) {
   const { task, blocks, kinds, layers, heads, d_model, d_ff, d_k, vocabulary, parameters, norm, notation } = model;
   const count = (kind) => blocks.filter((one) => one.kind === kind).reduce((sum, one) => sum + one.parameters, 0);
@@ -40,9 +40,9 @@ export function introduction(model, answer, flow, backward, walk) {
       {},
       backward
         ? `${flow?.about_loss ?? ""} The gradient of the loss flows from the top to the bottom. The strip of each block shows the gradient ` +
-            "with respect to its output (at the top, its input h)"
+            "of the block's output (at the top, of its input h)"
         : `The ${searches(task) ? "sentence" : "text"} above enters at the bottom, and ${OUTPUT[task] ?? "the next tokens leave"} ` +
-            "at the top. Each box is a block of the network with the number of its parameters; its strip shows its " +
+            "at the top. Each box is a block of the network, with its number of parameters; the strip shows the block's " +
             "output (at the top, its input h)",
       ", one row per token: purple is negative, green positive. ",
       answer ? "Select a block to see inside." : "",
@@ -77,7 +77,7 @@ export function introduction(model, answer, flow, backward, walk) {
         `${heads} heads of width ${d_k}, ${vocabulary.toLocaleString("en")} tokens, ${norm}-norm. `,
       flow
         ? `The loss on this sentence is ${fixed(flow.loss)} nats per token. ${backward ? "" : flow.about_loss} ` +
-            "Its gradient flows back from the top."
+            "The gradient of the loss flows back from the top."
         : "",
     ),
   ];

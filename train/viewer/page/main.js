@@ -49,7 +49,7 @@ function remove(name) {
     .remove();
 }
 
-// Past the navigation and the sentence; following the link would leave the view, whose name the address has.
+// Moves the focus past the navigation and the sentence. The link itself would replace the view's name in the address.
 document.querySelector(".skip")?.addEventListener("click", (event) => {
   event.preventDefault();
   document.querySelector("main > section:not([hidden]) > h2").focus();

@@ -8,7 +8,7 @@ const NARROWEST = 2, // CSS pixels per column; wider matrices scroll
 
 const ruler = document.createElement("canvas").getContext("2d");
 
-// First all canvases get their sizes, so that the browser lays the page out once; then they are painted.
+// All canvases first get their sizes, so that the browser lays out the page only once. Then `repaint` draws them.
 const sizes = new ResizeObserver((entries) => {
   const attached = entries.filter(({ target }) => target.isConnected); // others have no style
   if (!attached.length) return;
@@ -21,11 +21,11 @@ const sizes = new ResizeObserver((entries) => {
 
 export const floats = (base64) => new Float32Array(bytes(base64).buffer);
 
-// A figure for {title, rows, columns, values}: `rows` and `columns` are labels, or `columns` is the name of a dimension
-// whose indices are the labels; `values` is a flat array. `masked`: base64-encoded bytes, 1 for a masked cell, which
-// is hatched. `caption`: the nodes of the title, if it is typeset. `most`: the value of the darkest
-// color. `about(i, j)`: more text for the readout of a cell. Small or large numbers are drawn in units of a power of
-// ten, so that they fit. `aligned`: row labels of all matrices whose columns begin at the same place.
+// Returns a figure for {title, rows, columns, values}. `rows` and `columns` are labels, or `columns` is the name of a
+// dimension and the labels are indices; `values` is a flat array. `masked`: base64-encoded bytes, 1 for a masked cell,
+// which is hatched. `caption`: the nodes of a typeset title. `most`: the value of the darkest color. `about(i, j)`: more
+// text for the readout of a cell. `aligned`: the row labels of all matrices whose columns begin at the same place. Small
+// and large numbers are drawn in units of a power of ten, so that they fit.
 export function matrix({
   title,
   caption = [title],
@@ -132,10 +132,10 @@ export function matrix({
     context.imageSmoothingEnabled = false;
     context.drawImage(pixels(pixelScale()), left, top, across * cellWidth, down * cellHeight);
     hatch(context);
-    // lifts a label that hangs below its line, as the symbol for a space does
+    // raises a label that extends below its line, such as the symbol for a space
     const lift = (label) => {
       const { actualBoundingBoxAscent: above, actualBoundingBoxDescent: below } = context.measureText(label);
-      return label === "␣" ? (below - above) / 2 : Math.max(0, below - 0.5 * size); // the sign alone: to the middle
+      return label === "␣" ? (below - above) / 2 : Math.max(0, below - 0.5 * size); // this symbol is moved to the middle
     };
     const everyRow = Math.ceil((size * 1.1) / cellHeight);
     context.fillStyle = ink;
@@ -262,7 +262,7 @@ export function matrix({
   return figure;
 }
 
-// A pattern of diagonal lines, repeated every n pixels.
+// Returns a pattern of diagonal lines that repeats every n pixels.
 export function hatching(context, n) {
   const tile = new OffscreenCanvas(n, n),
     lines = tile.getContext("2d");
@@ -277,7 +277,7 @@ export function hatching(context, n) {
   return context.createPattern(tile, "repeat");
 }
 
-// A number in few characters, for a cell of a matrix whose largest magnitude is `most`.
+// Returns a number in few characters, for a cell of a matrix whose largest magnitude is `most`.
 function compact(x, most, digits) {
   const size = Math.abs(x);
   if (!Number.isFinite(x)) return number(x);
@@ -300,7 +300,7 @@ function largest(values) {
 const powerOfTen = (exponent) =>
   `10${exponent < 0 ? "⁻" : ""}${[...String(Math.abs(exponent))].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("")}`;
 
-// The color scale from -most (or 0) to most, and what a hatched cell means, if there are any.
+// Returns the color scale from -most (or 0) to most, and the meaning of hatched cells, if there are any.
 export function legend(most, values, hatched = "") {
   const signed = !values || values.some((value) => value < 0 && Number.isFinite(value));
   const bar = el("span", { class: signed ? "bar signed" : "bar", "aria-hidden": "true" });
@@ -309,8 +309,8 @@ export function legend(most, values, hatched = "") {
   return el("span", { class: "legend" }, signed ? `−${number(most)} ` : "0 ", bar, ` ${number(most)} `, ...key);
 }
 
-// A matrix from nested lists, as the Step view has them: a vector or a matrix of two or three axes.
-// Nothing for a number.
+// Returns the matrix of nested lists, which the Step view has for vectors and for matrices of two or three axes.
+// Returns nothing for a number.
 export function fromNested(title, value) {
   if (!Array.isArray(value)) return "";
   const flat = [value].flat(Infinity).map((x) => ({ inf: Infinity, "-inf": -Infinity })[x] ?? Number(x));
@@ -321,7 +321,7 @@ export function fromNested(title, value) {
   return matrix({ title, rows: labels, columns, values: flat });
 }
 
-// A small picture of a matrix from signed bytes: one pixel per value.
+// Returns a small picture of a matrix from signed bytes: one pixel per value.
 export function thumbnail({ rows, columns, bytes: encoded }) {
   const canvas = el("canvas", { width: columns, height: rows, class: "thumbnail", "aria-hidden": "true" });
   const values = new Int8Array(bytes(encoded).buffer);

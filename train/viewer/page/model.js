@@ -1,9 +1,9 @@
 // Model: Figure 1 of the paper for the loaded run (figure.js). Every block shows its output for one sentence, or the
-// gradient of its output; a block opens to its matrices (block.js). ← and → walk through the forward and the backward
+// gradient of its output; an open block shows its matrices (block.js). ← and → walk through the forward and the backward
 // pass, ↑ and ↓ move between the blocks of a stack, Enter opens a block and Escape closes it. Without a sentence, no
-// block opens. Space, Page Down and Page Up, which a presenter's remote sends, scroll the open block and lead from its end
-// to the next one. Blocks are fetched while the browser is idle, so that they open without waiting for the server. The
-// address names the open block, as in #model/output/backward, so that it survives a reload, and Back closes it.
+// block opens. Space, Page Down and Page Up, which a presenter's remote sends, scroll the open block and then open the
+// next one. Blocks are fetched while the browser is idle, so that they open without waiting for the server. The address
+// names the open block, as in #model/output/backward: a reload opens the block again, and Back closes it.
 import { ask, el, isAnswerable, isPresenting, recorded, stepByKeys } from "./parts.js";
 import { introduction } from "./introduction.js";
 import { openBlock } from "./block.js";
@@ -98,7 +98,7 @@ export function start(section, about) {
   const isPressedBySpace = (element) => element.matches("button:not(.block[aria-pressed=true]), a, summary");
   addEventListener("resize", focusPanel);
 
-  // The presentation hides the figure, which had the focus.
+  // A presentation hides the figure, which had the focus.
   function focusPanel() {
     if (isPresenting() && at !== null && !section.hidden && document.activeElement.matches("body, .block, #present"))
       panel.focus({ preventScroll: true });
@@ -152,7 +152,7 @@ export function start(section, about) {
     else history.pushState({ opened: true }, "", now);
   }
 
-  // The name of the block above (`by` is -1) or below (1) another one or, without another one, of the first or last.
+  // Returns the name of the block above (`by` is -1) or below (1) another one; without another one, the first or last.
   function beside(other, by) {
     if (!other) return blocks.at(by === 1 ? -1 : 0).name;
     const all = [...other.closest(".stack").querySelectorAll(".block")];
@@ -247,7 +247,7 @@ export function start(section, about) {
   const titleOf = (name) => `${block(name).title}, ${whereOf(name)}`;
 
   // Opens the block at a place of the walk.
-  // `seen`: whether the window scrolls to it once it is drawn.
+  // `seen`: whether the window scrolls to the block after drawing it.
   function visit(place, seen = false) {
     at = place;
     const [name, back] = walk[at],
@@ -274,7 +274,7 @@ export function start(section, about) {
     if (name && answer) focusBlock(name);
   }
 
-  // Marks the open block, without drawing the figure again.
+  // Marks the open block without drawing the figure again.
   function mark() {
     for (const button of figure.querySelectorAll(".block")) {
       const isOpen = at !== null && walk[at][0] === button.dataset.block;
@@ -342,7 +342,7 @@ export function start(section, about) {
     panel.scrollIntoView({ block: "start" });
   }
 
-  // The buttons that lead on from the open block.
+  // Returns the buttons below the open block: to the next one, and to close it.
   function steps() {
     const next = walk[at + 1],
       isTurn = next && next[1] !== walk[at][1],

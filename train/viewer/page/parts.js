@@ -15,11 +15,11 @@ export function el(tag, attributes = {}, ...children) {
   return element;
 }
 
-// Whether a task searches its output token by token; other models read a text in one pass.
+// Returns whether a task searches its output token by token; other models read a text in one pass.
 export const searches = (task) => task === "translation" || task === "tree";
 
 export const isPresenting = () => "presenting" in document.documentElement.dataset; // present.js
-// The number of CSS pixels for one pixel of a window of usual width; drawings grow with it on large screens.
+// Returns the scale of drawings: the number of CSS pixels per pixel of a window of usual width; larger on large screens.
 export const unit = () => parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
 
 export function number(x) {
@@ -35,13 +35,13 @@ const NONFINITE = { inf: "∞", "-inf": "−∞" }; // as step.py writes them
 export const minus = (x) => String(x).replaceAll("-", "−"); // one minus sign everywhere
 export const fixed = (x, digits = 4) => minus(x.toFixed(digits));
 
-// The nodes of a text in which _x is a subscript and ^x a superscript, as in explanations.py.
+// Returns the nodes of a text in which _x is a subscript and ^x a superscript, as in explanations.py.
 export const typeset = (text) =>
   text.split(/([_^](?:\([^)]*\)|[A-Za-z0-9]+))/).map((part, i) => {
     if (i % 2 === 0) return part;
     return el(part[0] === "_" ? "sub" : "sup", {}, part.slice(1).replace(/^\((.*)\)$/, "$1"));
   });
-// Lines of equations that are separated by two spaces; if possible, a line breaks only between equations.
+// Returns lines of equations. Two spaces separate equations; if possible, a line breaks only between equations.
 export const formula = (lines) => {
   const equations = (line) => line.split("  ").flatMap((one) => [el("span", {}, ...typeset(one)), " "]);
   return el("div", { class: "formula" }, ...lines.map((line) => el("p", {}, ...equations(line))));
@@ -56,12 +56,12 @@ export function short(x, most = 24) {
 }
 
 // Values that survive a reload: the theme in localStorage, and the sentence in sessionStorage, which ends with the tab.
-// A browser may refuse any access to either.
+// A browser may refuse access to both.
 export function remember(storage, name, value) {
   try {
     storage().setItem(name, JSON.stringify(value));
   } catch {
-    // the page works without
+    // the page works without them
   }
 }
 
@@ -100,8 +100,8 @@ export function table(caption, head, rows, rowHeads = true) {
 }
 
 export function collapsible(name, build) {
-  // content built when it is opened, and rebuilt by `refresh` while it is open
-  const content = el("div"), // apart from the summary, which keeps the focus
+  // the content is built when it is opened; `refresh` builds it again while it is open
+  const content = el("div"), // separate from the summary, which keeps the focus
     details = el("details", {}, el("summary", {}, name), content);
   details.refresh = () => {
     if (details.open) content.replaceChildren(build());
@@ -127,7 +127,6 @@ const levels = (stops) => {
 const SCALES = { light: levels(LIGHT), dark: levels(DARK) };
 const pack = (colors) => Uint32Array.from(colors, (color) => new Uint32Array(Uint8Array.of(...color, 255).buffer)[0]);
 const PIXELS = { light: pack(SCALES.light), dark: pack(SCALES.dark) };
-// Canvases and charts have a method `redraw`. Those in the window are redrawn at once, the others when they come near it.
 const canvases = () => [...document.querySelectorAll("canvas")].filter(({ redraw }) => redraw);
 const later = new IntersectionObserver(
   (entries) =>
@@ -139,6 +138,8 @@ const later = new IntersectionObserver(
       }),
   { rootMargin: "50%" },
 );
+// Calls the method `redraw` of canvases or charts: at once for those in the window, and for the others when they come
+// near the window.
 export function repaint(all) {
   const inWindow = all.map((one) => {
     const { top, bottom } = one.getBoundingClientRect();
@@ -158,10 +159,10 @@ export const theme = () => current;
 export const scale = () => SCALES[theme()]; // 255 colors for -1 to 1
 export const pixelScale = () => PIXELS[theme()]; // the same as pixels of an ImageData
 // Masked cells have diagonal lines of the first color on the second, a blue that the scale does not have.
-// The lines are as faint in both themes, so that they do not stand out among the weights.
+// The lines are faint in both themes, so that they do not stand out among the weights.
 const MASKED = { light: ["c3cede", "e8edf5"], dark: ["2a3340", "151a22"] };
 export const maskedColors = () => MASKED[theme()].map((hex) => `#${hex}`);
-// Black or white, whichever has the larger contrast to a color (WCAG 2).
+// Returns black or white, whichever has more contrast with a color (WCAG 2).
 export const inkOn = (color) => {
   const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
   const [r, g, b] = color.map((c) => linear(c / 255));
@@ -187,6 +188,7 @@ prefersDark.addEventListener("change", () => {
   current = chosen();
   recolor();
 });
+// Printing also shows canvases outside the window.
 addEventListener("beforeprint", () => canvases().forEach((canvas) => canvas.redraw()));
 recolor();
 
@@ -197,8 +199,8 @@ export function bytes(base64) {
   return decoded;
 }
 
-// While a section is shown, calls `go` with -1, 1, -Infinity or Infinity for the arrow keys, Home and End, wherever the
-// focus is except in fields, matrices and areas that scroll.
+// While a section is shown, calls `go` with -1, 1, -Infinity or Infinity for the arrow keys, Home and End, unless the
+// focus is in a field, a matrix or an area that scrolls.
 export function stepByKeys(section, go) {
   document.addEventListener("keydown", (event) => {
     if (section.hidden || event.defaultPrevented || event.altKey || event.ctrlKey || event.metaKey) return;
@@ -210,8 +212,8 @@ export function stepByKeys(section, go) {
   });
 }
 
-// The arrow keys, Home and End move the focus between the buttons of a group, in rows of `across` buttons, but not out of
-// the group.
+// Makes the arrow keys, Home and End move the focus between the buttons of a group, which is arranged in rows of `across`
+// buttons. The focus does not leave the group.
 // Tab reaches only one of the buttons.
 export function moveByKeys(group, buttons, across) {
   group.addEventListener("keydown", (event) => {
@@ -232,20 +234,20 @@ export function moveByKeys(group, buttons, across) {
 // ---- the server
 
 const UNREACHABLE = "The server does not respond. This page resumes when the server is back.";
-const STOPPED = "The server stopped before it had answered.";
-const RESTARTED = "The server was restarted. Open the address it printed; this page then resumes.";
+const STOPPED = "The server stopped before it answered.";
+const RESTARTED = "The server was restarted. Open the address that it printed; this page then resumes.";
 const CHANGED = "The server now shows another run. Reload this page.";
 const banner = () => document.getElementById("banner");
 export const isInBanner = (text) => !banner().hidden && banner().textContent === text;
 let known = null,
   waiting = null;
 
-// Answers of the server by question; for sentences, only the latest. A saved page has them in #recorded instead of a
-// server (save.js).
+// The answers of the server by question; for sentences, only the latest ones. A saved page, which has no server, contains
+// them in #recorded (save.js).
 export const recording = new Map();
 const saved = document.getElementById("recorded");
 export const recorded = saved && JSON.parse(saved.textContent);
-const NOT_SAVED = "A saved page has no server, and this was not open when it was saved.";
+const NOT_SAVED = "A saved page has no server; it contains only what was open when it was saved.";
 
 export async function start() {
   // returns what the server shows, or null if it does not respond

@@ -16,14 +16,14 @@ export function start(button) {
   const toggle = () => {
     const on = !isPresenting();
     set(on);
-    if (on) root.requestFullscreen?.().catch(() => {}); // refused, for example in a frame: the window is filled
+    if (on) root.requestFullscreen?.().catch(() => {}); // if refused, as in a frame, the page fills the window
     else if (document.fullscreenElement) document.exitFullscreen();
   };
   button.addEventListener("click", toggle);
   document.addEventListener("fullscreenchange", () => document.fullscreenElement || set(false));
   document.addEventListener("keydown", ({ key, target, ctrlKey, metaKey, altKey }) => {
     if (key.toLowerCase() !== "f" || ctrlKey || metaKey || altKey || target.matches("input:not([type=checkbox]), select, textarea")) return;
-    if (isPresenting() || button.checkVisibility()) toggle(); // a phone has no room for it
+    if (isPresenting() || button.checkVisibility()) toggle(); // the button is hidden on a phone
   });
   set(false);
   button.title = "Full screen with large text; the key F starts and ends it";

@@ -46,7 +46,7 @@ document.addEventListener("translated", ({ detail: { answer, before } }) => {
   forgetOtherSentences();
 });
 
-// Deletes recorded answers about sentences other than the latest. Its own translation is in `sentence`.
+// Deletes recorded answers about sentences other than the latest one, whose translation is in `sentence`.
 function forgetOtherSentences() {
   for (const key of recording.keys()) {
     const translation = key.match(/"translation":"([^"]*)"/)?.[1];
@@ -114,7 +114,7 @@ function offer(name, blob) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-// A drawing with the styles that the sheet applies to it, and the page's background.
+// Returns a drawing with the styles from the style sheet and the background of the page.
 function selfContained(drawing) {
   const copy = drawing.cloneNode(true),
     parts = copy.querySelectorAll("*");

@@ -26,9 +26,10 @@ const WORDS = {
   tagging: { label: "Sentence", button: "Tag", hint: "Words separated by spaces", same: "The tags are the same" },
 };
 
-// Fills `place`. Each answer is announced as the event "translated" with {answer, before, rerun, toggle, effect}: `before` is
-// the answer without ablated heads, if known; `rerun(prefix, off)` asks again with forced first tokens and ablated heads;
-// `toggle(name)` ablates or restores a head and asks again; `effect` says what the ablation changes. After an error, the latest answer stays.
+// Fills `place`. For each answer, the event "translated" is sent with {answer, before, rerun, toggle, effect}. `before` is the
+// answer without ablated heads, if known. `rerun(prefix, off)` asks again with forced first tokens and ablated heads.
+// `toggle(name)` ablates or restores a head and asks again. `effect` describes the effect of the ablation. After an error, the
+// latest answer remains.
 export function start(place, about) {
   if (!about.model) return {};
   const { task, examples, beam: width, most_beam, alpha: exponent } = about.model,
@@ -72,7 +73,7 @@ export function start(place, about) {
   form.addEventListener("input", markEdited);
   text.addEventListener("input", () => (choice.value = ""));
 
-  const leave = () => document.querySelector("main > section:not([hidden]) > h2").focus(); // for the keys of the view
+  const leave = () => document.querySelector("main > section:not([hidden]) > h2").focus(); // so that the keys of the view work
   text.addEventListener("keydown", (event) => {
     if (event.key === "Escape") {
       event.preventDefault();
@@ -123,7 +124,7 @@ export function start(place, about) {
     submit();
   }
 
-  // Answers the sentence from before a reload, or the first example.
+  // Sends the sentence from before a reload, or the first example.
   function begin() {
     const last = recall(() => sessionStorage, key);
     if (last) [text.value, beam.value, alpha.value] = last;

@@ -10,7 +10,7 @@ const EXAMPLES = [
   ["one head, causal", ""],
 ];
 
-// The labels of edges, each at the place on its edge where it covers the fewest other edges and labels.
+// Returns the labels of edges, each at a place where it covers the fewest other edges and labels.
 function edgeLabels(edges, nodes) {
   const points = nodes.flatMap(({ edges = [] }) => edges.map((way) => [way, along(way, 80)])),
     placed = [];
@@ -36,15 +36,15 @@ function edgeLabels(edges, nodes) {
   });
 }
 
-// The sizes of nested lists, such as [2, 3]; none for a number.
+// Returns the sizes of nested lists, such as [2, 3]; [] for a number.
 const shapeOf = (x) => (Array.isArray(x) ? [x.length, ...shapeOf(x[0])] : []);
-// A value in at most so many letters: a list without room is described by its shape.
+// Returns a value as text of limited length; a list that is too long is replaced by its shape.
 const brief = (x, most) => {
   const isLong = Array.isArray(x) && number(x).length > most;
   return isLong ? shapeOf(x).join(" × ") : short(x, most);
 };
 
-// Points along a line of straight pieces, `n` on each.
+// Returns points along a line of straight pieces, `n` on each.
 const along = (way, n) =>
   way.slice(1).flatMap(([x, y], i) => {
     const [a, b] = way[i];
@@ -163,7 +163,7 @@ export function start(section) {
     draw();
   }
 
-  // The node that `step` visits: {node, back}
+  // Returns the node that `step` visits: {node, back}
   function nodeAt(step) {
     const steps = forward().length;
     return step <= steps
@@ -212,13 +212,13 @@ export function start(section) {
   }
 
   function known(one) {
-    // the value and gradient of a node known after the current step
+    // returns the value and the gradient of a node after the current step, if known
     const steps = forward().length,
       back = Math.max(0, at - steps);
     return {
       value: one.leaf || forward().indexOf(one) < at ? one.value : null,
       gradient: at >= steps ? (graph.sums[back][one.key] ?? null) : null,
-      // whether an operation that has not been visited yet adds to the gradient
+      // whether an operation that is visited later adds to the gradient
       isPartial: graph.backward_order.slice(back).some((key) => node(key).inputs.includes(one.key)),
     };
   }
@@ -275,8 +275,8 @@ export function start(section) {
     all.refresh();
   }
 
-  // Makes the graph as large as the window allows, with letters (of 14 units) of 0.8 to 2.4 rem; in a presentation, whose
-  // letters are larger, they may be smaller so that it fits.
+  // Makes the graph as large as the window allows. Its letters (14 units) are 0.8 to 2.4 rem high; in a presentation, whose
+  // rem is larger, they may be smaller so that the graph fits.
   function fit() {
     const svg = drawing.firstElementChild;
     if (!svg) return;
@@ -324,7 +324,7 @@ export function start(section) {
     ];
   }
 
-  // A sentence with the numbers of an operation; lists are shown as matrices.
+  // Returns a sentence with the numbers of an operation, or matrices for lists.
   function result(one) {
     const inputs = one.inputs.map((key) => `${node(key).name} = ${brief(node(key).value, 40)}`).join(", ");
     return el("p", {}, `${inputs} gives `, el("b", { class: "value" }, number(one.value)), ".");
@@ -333,7 +333,7 @@ export function start(section) {
   const returned = (g, key) =>
     el("li", {}, `to ${node(key).name}: `, el("b", { class: "returned" }, g === null ? "none" : number(g)));
 
-  // The sum of the gradients of an input that is used more than once: the chain rule adds them up.
+  // Returns the sum of the gradients of an input that is used more than once, as the chain rule requires.
   function sum(one, key) {
     const back = at - forward().length,
       terms = [graph.sums[back - 1][key], ...one.returned.filter((_, i) => one.inputs[i] === key)].filter((g) => g != null);
@@ -344,7 +344,7 @@ export function start(section) {
     return [el("p", { class: "sum" }, `${rule}: ${terms.map(number).join(" + ")} = `, el("b", {}, number(total)), ".")];
   }
 
-  // The source code of a step, collapsed at first; once opened, it stays open in later steps.
+  // Returns the source code of a step. It is collapsed at first; if it is opened, it stays open in later steps.
   function source(one) {
     const details = collapsible("In the engine: source code and memory", () => {
       const handling = one.accumulation.map((how, i) => `to ${node(one.inputs[i]).name}: ${how}`).join("; ");

@@ -4,7 +4,7 @@ import { grids, openHead } from "./heads.js";
 import { legend } from "./matrix.js";
 import { drawTree } from "./tree.js";
 
-const OUTPUTS = { text: "Predictions", classification: "Label", tagging: "Tags" }; // of what the model predicts
+const OUTPUTS = { text: "Predictions", classification: "Label", tagging: "Tags" }; // names of the predictions
 
 export function start(section, about) {
   const { task, kinds } = about.model;
@@ -20,7 +20,7 @@ export function start(section, about) {
       isIn = (place) => result.querySelector(place)?.contains(focused);
     const [wasInHead, wasInOthers] = [isIn("#head"), isIn("#others")];
     show(answer, before, rerun, toggle, effect);
-    // the focus stays where the question was asked
+    // the focus stays where the user asked the question
     if (opened) openHeadAgain(wasInHead ? "#switch" : null);
     if (wasInOthers) result.querySelectorAll("button.token")[answer.forced - 1]?.focus();
   });
@@ -116,7 +116,7 @@ export function start(section, about) {
       ),
     );
 
-    // `focus`: whether the first alternative gets the focus, for a reader who uses the keyboard.
+    // `focus`: whether the first alternative gets the focus, for a user of the keyboard.
     function alternatives(button, i, focus) {
       for (const other of result.querySelectorAll(".token[aria-expanded]"))
         other.setAttribute("aria-expanded", "false");

@@ -1,4 +1,4 @@
-// A constituency tree from its brackets, words at the bottom, laid out by d3-hierarchy.
+// Draws a constituency tree from its brackets, with the words at the bottom; d3-hierarchy computes the layout.
 import { el, unit } from "./parts.js";
 
 const STEP_Y = 58;
