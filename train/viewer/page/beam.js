@@ -297,7 +297,7 @@ export function start(section) {
     const lengthPenalty = Number.isFinite(penalty) ? fixed(penalty) : "1";
     const alpha = answer.settings.alpha;
     chosen.replaceChildren(
-      el("h3", {}, `Hypothesis of ${last.length} tokens, ${last.fate}`),
+      el("h3", {}, `Hypothesis of length ${last.length}, ${last.fate}`),
       el("p", { class: "hypothesis", dir: "auto" }, nodes.map(({ label }) => label).join(" ")),
       el(
         "p",
