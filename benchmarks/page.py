@@ -6,6 +6,7 @@
 `block`: a block of the model that has been fetched is opened, and a frame with its matrices is drawn. `grids`: 144
 heads of 30 x 30 are created, and a frame is drawn. `hover`: a row and a column are highlighted in all of these heads,
 and a frame is drawn. `first`, `sentence`: from the request to the first tokens, and to the translation with all heads.
+`dropped`, `present`, `theme`: in the search tree with all hypotheses, the control is clicked, and a frame is drawn.
 The targets are for 2 idle cores; `load` is the load average before the measurement. The browser is NPX_CHROMIUM or a
 Chromium on PATH (`pip install "npx-transformer[page,browser]"`).
 """
@@ -20,6 +21,7 @@ import sys
 from typing import Any
 
 AIMS = {"page": 1000, "flow": 1000, "block": 50, "grids": 150, "hover": 50, "first": 300, "sentence": 1000}
+AIMS |= (CONTROLS := dict.fromkeys(("dropped", "present", "theme"), 50))
 MADE = """async (times) => {
   const { grids } = await import("/heads.js"), [n, layers, heads] = [30, 6, 8];
   const pieces = Array.from({ length: n }, (_, i) => `piece ${i}`);
@@ -68,6 +70,19 @@ OPENED = """async (times) => {
   }
   return found;
 }"""
+CLICKED = """async ([control, times]) => {
+  const shown = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+  const found = [];
+  document.documentElement.requestFullscreen = undefined; // it requires a click by a user
+  for (let k = 0; k < times; k++) {
+    await shown();
+    const from = performance.now();
+    document.getElementById(control).click();
+    await shown();
+    found.push(performance.now() - from);
+  }
+  return found;
+}"""
 
 
 def chromium() -> str | None:
@@ -104,6 +119,11 @@ def measured(tab: Any, address: str, sentence: str, times: int) -> dict[str, lis
         tab.wait_for_selector("#ask[data-milliseconds]:not([data-milliseconds=''])", timeout=120_000)
         found["sentence"].append(float(tab.get_attribute("#ask", "data-milliseconds")))
         found["first"].append(float(tab.get_attribute("#ask", "data-first")))
+    tab.goto(f"{address}#beam")
+    tab.wait_for_selector("#beam svg[data-name]")
+    for name in CONTROLS:  # an even number of clicks leaves each control as it was
+        tab.check("#dropped")
+        found[name] = tab.evaluate(CLICKED, [name, 2 * times + 2])
     return {name: values[len(values) // (times + 1) :] for name, values in found.items()}
 
 

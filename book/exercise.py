@@ -28,6 +28,7 @@ class Stage(NamedTuple):
         right: `right(*case)` is the correct result.
         call: `call(*case)` is the Python expression that a learner can type.
         linear: whether the first item of a case is an incoming gradient, and the result is linear in it.
+        compared: `compared(module, *case)` is what is compared with known mistakes, if not `yours`.
         explain: `explain(yours, right, *case)` describes the error in a result that no hint recognizes.
     """
 
@@ -39,6 +40,7 @@ class Stage(NamedTuple):
     close: float = 1e-9
     linear: bool = False
     explain: Callable[..., str] | None = None
+    compared: Callable[..., Any] | None = None
 
 
 def draw(seed: int, *shape: int) -> Any:

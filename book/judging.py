@@ -5,17 +5,13 @@ that prints, crashes and endless loops do no harm.
 """
 
 import contextlib
-import copy
-import importlib.util
 import io
 import json
 import signal
 import sys
 import traceback
 import warnings
-from collections import Counter
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,7 +20,8 @@ import numpy as np
 
 from book.exercise import Rejected, Stage
 from book.files import Exercise, exercises, first_problem, shown
-from book.relations import Pair, relation
+from book.hints import find_hint
+from book.results import check_of, copied, load, outcome, same
 
 WIDTH = 110  # maximum characters of a reported line
 MAX_LINES = 18
@@ -44,20 +41,6 @@ class TimeUp(BaseException):
     """Raised when the time limit is reached."""
 
 
-@cache
-def load(path: Path) -> ModuleType:
-    """Import a file as a module under a unique name."""
-    spec = importlib.util.spec_from_file_location(f"answer_{abs(hash(path))}", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def check_of(exercise: Exercise) -> ModuleType:
-    return load(exercise.folder / "check.py")
-
-
 def judge(exercise: Exercise, path: Path, seeds: range = range(1), derive: bool = True) -> Verdict:
     """Judge an answer on the cases of some seeds; `derive` adds the inputs derived by the gradient checker."""
     refusal = first_problem(exercise, path)
@@ -71,8 +54,9 @@ def judge(exercise: Exercise, path: Path, seeds: range = range(1), derive: bool 
         except (Exception, SystemExit) as error:
             return Verdict(False, wrapped(f"The file cannot be imported. {describe_error(error, path)}"))
         for stage in check.STAGES:
+            done = set[str]()
             for seed in seeds:
-                failure = first_difference(exercise, stage, seed, module, path)
+                failure = first_difference(stage, seed, module, path, done)
                 if failure is not None:
                     return with_hint(exercise, stage, seed, module, *failure)
         if hasattr(check, "GRADIENT_CHECK"):
@@ -86,17 +70,15 @@ def judge(exercise: Exercise, path: Path, seeds: range = range(1), derive: bool 
     return Verdict(True, check.AFTER.splitlines())
 
 
-def outcome(stage: Stage, module: ModuleType, case: tuple[Any, ...]) -> Any:
-    """Return the answer's result on copies of the arguments, or the exception it raises."""
-    try:
-        return stage.yours(module, *copied(case))
-    except (Exception, SystemExit) as error:
-        return error
+def first_difference(stage: Stage, seed: int, module: ModuleType, path: Path, done: set[str]) -> Any:
+    """Return the verdict, outcome and case of the first wrong result, or None if all are right.
 
-
-def first_difference(exercise: Exercise, stage: Stage, seed: int, module: ModuleType, path: Path) -> Any:
-    """Return the verdict, outcome and case of the first wrong result, or None if all are right."""
+    Cases in `done`, which other seeds have in common, are skipped.
+    """
     for case in stage.cases(seed):
+        if repr(case) in done:
+            continue
+        done.add(repr(case))
         yours, right = outcome(stage, module, case), stage.right(*copied(case))
         if isinstance(yours, Exception | SystemExit) or not same(yours, right, stage.close):
             call = [line for text in stage.call(*case).splitlines() for line in folded(text)]
@@ -116,17 +98,6 @@ def first_difference(exercise: Exercise, stage: Stage, seed: int, module: Module
     return None
 
 
-@cache
-def known_wrong(exercise: Exercise) -> dict[str, tuple[str, ModuleType]]:
-    """Map the name of each known wrong answer of an exercise to its hint and module."""
-    known = {}
-    for name, hint, source in exercise.wrong_answers:
-        module = ModuleType(f"wrong_{exercise.name}_{name}")
-        exec(compile(source, f"<{name}>", "exec"), module.__dict__)
-        known[name] = hint, module
-    return known
-
-
 def with_hint(
     exercise: Exercise, stage: Stage, seed: int, module: ModuleType, verdict: Verdict, yours: Any, case: Any
 ) -> Verdict:
@@ -134,131 +105,11 @@ def with_hint(
     if not isinstance(yours, Rejected):  # its message is the hint
         try:
             verdict.hint, hint = find_hint(exercise, stage, seed, module, yours, case)
-        except Exception:  # a result may have any form, and the report must not fail
+        except (Exception, TimeUp):  # a result may have any form, and the report must not fail
             verdict.hint, hint = "", ""
         if hint:
             verdict.lines += ["", *wrapped("Hint: " + hint)]
     return verdict
-
-
-def find_hint(
-    exercise: Exercise, stage: Stage, seed: int, module: ModuleType, yours: Any, case: Any
-) -> tuple[str, str]:
-    """Return the name and text of a hint, or two empty strings.
-
-    The first choice is the hint of a known wrong answer that gives the learner's results, then a relation to the right
-    results, then the stage's explanation.
-    """
-    right = stage.right(*copied(case))
-    parts = wrong_parts(yours, right, stage.close)
-    for part in (None, *parts):
-        name, hint = recognized(exercise, stage, seed, module, case, part)
-        if hint:
-            return name, hint
-    name, hint = general_relation(stage, seed, module, parts[0] if parts else None)
-    if hint or not stage.explain or isinstance(yours, BaseException):
-        return name, hint
-    hint = stage.explain(yours, right, *copied(case))
-    return ("explanation" if hint else ""), hint
-
-
-def wrong_parts(yours: Any, right: Any, close: float) -> list[int]:
-    """Return the indices of the wrong parts of a result with several parts; an empty list if it has one part."""
-    if isinstance(yours, (tuple, list)) and isinstance(right, (tuple, list)) and len(yours) == len(right) > 1:
-        return [i for i, (a, b) in enumerate(zip(yours, right, strict=True)) if not same(a, b, close)]
-    return []
-
-
-def part_of(result: Any, part: int | None) -> Any:
-    return result[part] if part is not None and isinstance(result, (tuple, list)) and part < len(result) else result
-
-
-def recognized(
-    exercise: Exercise, stage: Stage, seed: int, module: ModuleType, case: Any, part: int | None
-) -> tuple[str, str]:
-    """Return the name and hint of the known wrong answer that gives the learner's results, or two empty strings.
-
-    Two errors may agree on one case by chance, and a wrong hint is worse than none. So the comparison covers all cases
-    of all stages that test the same function in the same way: a known answer must agree wherever the learner's result
-    is wrong, and on three quarters of all cases. If several do, the closest one is chosen, and it must pass the
-    stages that the learner's answer passes. With `part`, only that part of a result is compared, so each of two
-    independent errors can be recognized.
-    """
-    known = known_wrong(exercise)
-    yours = part_of(outcome(stage, module, case), part)
-    matching = [name for name, (_, m) in known.items() if agrees(part_of(outcome(stage, m, case), part), yours)]
-    agreed, cases = Counter[str](), 0  # number of agreeing cases per known answer, number of cases
-    similar_stages = [each for each in check_of(exercise).STAGES if each.yours.__code__ is stage.yours.__code__]
-    for each in similar_stages if matching else []:
-        for other in each.cases(seed):
-            result = part_of(outcome(each, module, other), part)
-            agreeing = [m for m in matching if agrees(part_of(outcome(each, known[m][1], other), part), result)]
-            agreed.update(agreeing)
-            cases += 1
-            right = part_of(each.right(*copied(other)), part)
-            if isinstance(result, BaseException) or not same(result, right, each.close):
-                matching = agreeing
-    if matching:
-        nearest = max(agreed[name] for name in matching)
-        matching = [name for name in matching if agreed[name] == nearest >= 0.75 * cases]
-    if len(matching) > 1:  # the learner's answer passes the earlier stages
-        stages = check_of(exercise).STAGES
-        earlier = stages[: stages.index(stage)]
-        matching = [name for name in matching if all(passes(each, seed, known[name][1]) for each in earlier)]
-    return (matching[0], known[matching[0]][0]) if len(matching) == 1 else ("", "")
-
-
-def passes(stage: Stage, seed: int, module: ModuleType) -> bool:
-    """Return whether an answer is right on every case of a stage."""
-    cases = ((outcome(stage, module, case), stage.right(*copied(case))) for case in stage.cases(seed))
-    return all(not isinstance(a, BaseException) and same(a, b, stage.close) for a, b in cases)
-
-
-def general_relation(stage: Stage, seed: int, module: ModuleType, part: int | None) -> tuple[str, str]:
-    """Return the name and text of a relation between the wrong results of a stage and the correct ones.
-
-    The first wrong result is the one that the report shows.
-    """
-    pairs = []
-    for case in stage.cases(seed):
-        yours, right = outcome(stage, module, case), stage.right(*copied(case))
-        if isinstance(yours, BaseException) or not same(part_of(yours, part), part_of(right, part), stage.close):
-            doubled = outcome(stage, module, (2 * case[0], *case[1:])) if stage.linear else None
-            pairs.append(Pair(part_of(yours, part), part_of(right, part), part_of(doubled, part), yours, right))
-    return relation(pairs, part)
-
-
-def agrees(a: Any, b: Any) -> bool:
-    """Return whether two outcomes are equal, exceptions included."""
-    if isinstance(a, BaseException) or isinstance(b, BaseException):
-        return type(a) is type(b) and str(a) == str(b)
-    return same(a, b, 1e-9)
-
-
-def same(a: Any, b: Any, close: float) -> bool:
-    """Return whether two results are equal, with floats compared to a relative tolerance of `close`."""
-    if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
-        return len(a) == len(b) and all(same(x, y, close) for x, y in zip(a, b, strict=True))
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(same(a[k], b[k], close) for k in a)
-    if type(a) is type(b) is float:
-        return a == b or abs(a - b) <= close * max(abs(a), abs(b), 1e-3) or a != a and b != b
-    if isinstance(a, (str, type(None))) or isinstance(b, (str, type(None))):
-        return type(a) is type(b) and bool(a == b)
-    try:
-        x, y = np.asarray(a), np.asarray(b)
-        if x.shape != y.shape or x.dtype.kind not in "biufc" or y.dtype.kind not in "biufc":
-            return False
-        if "b" in (x.dtype.kind, y.dtype.kind):
-            return x.dtype.kind == y.dtype.kind and bool((x == y).all())
-        scale = max(float(np.abs(np.where(np.isfinite(y), y, 0)).max(initial=0.0)), 1e-3)
-        return bool(np.allclose(x, y, rtol=close, atol=close * scale, equal_nan=True))
-    except (TypeError, ValueError):
-        return False
-
-
-def copied(case: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(copy.deepcopy(x) if isinstance(x, (np.ndarray, list, dict)) else x for x in case)
 
 
 def numbers(case: tuple[Any, ...]) -> int:

@@ -48,8 +48,7 @@ def relation(pairs: list[Pair], part: int | None) -> tuple[str, str]:
     if a.dtype.kind not in "biuf" or b.dtype.kind not in "biuf":
         return "", ""
     if a.shape != b.shape:
-        tip = "Keep the axis." if a.ndim < b.ndim else "Think about which axes are summed, and which are kept."
-        return "shape", f"{which} has the wrong shape: expected {b.shape}; got {a.shape}. {tip}"
+        return "shape", f"{which} has the wrong shape: expected {b.shape}; got {a.shape}."
     if is_bool(a) != is_bool(b):
         return "dtype", f"{which} has the wrong type: expected {b.dtype}; got {a.dtype}."
     if a.dtype.kind == "f" and np.isnan(a).any() and not np.isnan(b).any():
@@ -71,6 +70,11 @@ def exception_hint(error: BaseException) -> tuple[str, str]:
         return "reshape", "A reshape keeps the number of entries. Write the shape of each array next to its line."
     if isinstance(error, ValueError) and "unpack" in str(error):
         return "unpack", "The number of names differs from the number of values. How many axes does the input have?"
+    if isinstance(error, ValueError) and str(error).startswith("attention: expected"):
+        return (
+            "heads",
+            "attention takes q, k and v as (B, T, H, D / H), with the heads after the positions. Print the shapes.",
+        )
     if isinstance(error, TypeError) and "ufunc" not in str(error) and "NoneType" in str(error):
         return "None", "A value is None here: nothing was returned or assigned in this case."
     return "", ""
@@ -114,7 +118,7 @@ def factor(arrays: list[tuple[Any, Any]], which: str) -> tuple[str, str]:
             if identical(ratios, np.power(sizes, sign)):
                 return (
                     "size",
-                    f"{which} is {words} a factor that is the number of {name}: a sum and a mean are confused.",
+                    f"{which} is {words} a factor that is the number of {name}, as if a sum and a mean were exchanged.",
                 )
     if len(ratios) > 1:
         return "scale", f"{which} has the right direction, but its size is wrong by a factor that depends on the input."

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from book.files import ROOT
-from book.judging import same
 from book.pages import Page
+from book.results import same
 from tests.derivations import DERIVATIONS, DRAWN, basics
 
 PAGE = Page(ROOT / "docs" / "derivations.md")

@@ -152,7 +152,7 @@ def test_a_masked_model_refuses_a_tokenizer_that_does_not_show_where_words_begin
     monkeypatch.setattr(sentencepiece_tokenizer, "load_engine", lambda *arguments: None)
     vocabulary = {token: i for i, token in enumerate((*SPECIALS, "a"))}
     pieces = sentencepiece_tokenizer.SentencePieceTokenizer(b"", vocabulary, SpecialIds())
-    with pytest.raises(UserError, match="data.tokenizer: expected a Hugging Face .*; got a SentencePiece .*; try bpe or"):
+    with pytest.raises(UserError, match="expected a Hugging Face .*; got a SentencePiece .*; try bpe or"):
         TASKS["masking"].fit_tokenizer(PairTokenizer(pieces, pieces, shared=True), None, ())
 
 

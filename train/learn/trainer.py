@@ -253,7 +253,8 @@ class Trainer:
         if is_best or is_ranked:
             if self.checkpoints.newest is None:  # so that best weights without a checkpoint mean that one was lost
                 self.checkpoints.save(before, required=False)
-            self.checkpoints.save_best(s, *[folder.best] * is_best, *[folder.best_step(s.step)] * is_ranked)
+            targets = {folder.best: is_best, folder.best_step(s.step): is_ranked}
+            self.checkpoints.save_best(s, *(path for path, is_wanted in targets.items() if is_wanted))
 
     def _measure(self) -> dict[str, float] | None:
         """Return the result of a validation, or None after a signal. Raises UserError for a non-finite loss."""
@@ -385,9 +386,11 @@ class Trainer:
     def _continue_advice(self) -> str:
         """Return the options with which a run that has ended continues."""
         t, s = self.config.train, self.state
-        options = [f"--set train.max_steps=N with N > {s.step:,}"] * (s.step >= t.max_steps)
-        options += [f"--set train.patience=0 (or more than {s.worse:,})"] * (0 < t.patience <= s.worse)
-        return " and ".join(options)
+        options = {
+            f"--set train.max_steps=N with N > {s.step:,}": s.step >= t.max_steps,
+            f"--set train.patience=0 (or more than {s.worse:,})": 0 < t.patience <= s.worse,
+        }
+        return " and ".join(option for option, is_needed in options.items() if is_needed)
 
     def _summarize(self, reason: str, result: Mapping[str, float]) -> Summary:
         """Return the summary of a run that ends for `reason` with the validation `result`."""

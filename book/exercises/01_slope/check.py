@@ -54,8 +54,9 @@ STAGES = [
           lambda f, x, h: f"slope(lambda x: {f}, {x}, {h})", explain=explain),
     Stage("the slope is right, but with your step it loses too many digits", points, slope_with_step,
           lambda f, x: FUNCTIONS[f][1](x), lambda f, x: f"slope(lambda x: {f}, {x}, step({x}))", close=3e-9,
-          explain=suggest),
+          explain=suggest, compared=lambda m, f, x: m.step(x)),
 ]  # fmt: skip
+NAMES = {"size": "the size of x", "left": "the left point or slope", "right": "the right point or slope"}
 AFTER = """\
 How many digits? At x = 1 your slope of x^3 has a relative error of 1e-11: eleven of sixteen digits are right. The
 one-sided slope had eight.

@@ -24,6 +24,13 @@ def drawn(seed):
 
 STAGES = operation("divide", right, edges, drawn, differentiated=2)
 GRADIENT_CHECK = gradient_check("divide", draw(1, 2, 3), abs(draw(2, 3)) + 0.5)
+NAMES = {
+    "y": "a / b",
+    "to_a": "the gradient of a before its sum",
+    "to_b": "the gradient of b before its sum",
+    "r": "1 / b",
+    "sum_to": "a sum down to a shape",
+}
 AFTER = """\
 The real one (autograd/operations.py, `divide`) also handles an input that is a plain Python number: it needs no
 gradient, so none is computed. The decorator @differentiable turns the function into an operation on Tensors."""

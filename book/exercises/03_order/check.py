@@ -64,6 +64,7 @@ def by_hand(seed):
     yield ([[], [[0, 2.0]], [[1, 3.0]], [[2, 7.0], [1, 5.0]]],)  # catches answers that take the last parent first
     yield ([[], [[0, 2.0]], [[0, 3.0]], [[2, 1.0]]],)  # nothing uses x1
     yield ([[], [[0, 0.0]]],)  # a gradient of 0 belongs in the dict too
+    yield ([[], [[0, 3.0]], [[1, 1.0], [1, -1.0]]],)  # and so do the parents of a node whose gradient is 0
     yield [[]], 10.0
 
 
@@ -114,6 +115,15 @@ STAGES = [
         explain=explain,
     ),
 ]
+NAMES = {
+    "contribution": "what a vjp returns for one parent",
+    "nodes": "the set of all nodes",
+    "stack": "a list of nodes to look at",
+    "heap": "the nodes that wait",
+    "users": "how often each node is still to be used",
+    "ready": "the nodes that wait",
+    "seen": "the set of nodes found so far",
+}
 AFTER = """\
 The real one (autograd/engine.py, `backward`) does the same and frees each vjp as soon as it has run, so memory falls
 during the backward pass. The first gradient that arrives at a node is borrowed, not copied."""

@@ -41,6 +41,16 @@ def explain(yours, expected, *_):
 
 STAGES = operation("softmax", right, edges, drawn, explain=explain)
 GRADIENT_CHECK = gradient_check("softmax", draw(1, 2, 3))
+NAMES = {
+    "e": "the exponentials",
+    "y": "the output",
+    "mean": "the sum of g y",
+    "shifted": "the exponentials",
+    "jacobian": "dy_i/dx_j",
+    "g_log": "g y",
+    "log_y": "the logarithm of y",
+    "peak": "the row's maximum",
+}
 AFTER = """\
 The real one (npx/kernels/softmax.py, `softmax`) also takes a mask and returns zeros for a row that is masked
 completely. A second version works in place, on a block of rows at a time, while they are in the cache."""

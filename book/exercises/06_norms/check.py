@@ -29,13 +29,41 @@ def explain(yours, expected, g, x, gamma, beta, eps):
     to_x = np.asarray(yours[0])
     if close_to(to_x, expected[0]):
         return which_are_right(yours, expected)
+    wrong = which_are_right(yours, expected) or "None of the three gradients is right."
     if to_x.shape == x.shape and abs(to_x.sum(axis=-1)).max() > 1e-9:
-        return "A shift of a whole row leaves y unchanged, so each row's gradient of x must sum to 0. Yours does not."
-    return "The gradient of x sums to 0, so the mean's term is right. Look at the variance's term and at the divisor."
+        wrong += " A shift of a row leaves y unchanged, so each row of the first must sum to 0. Yours does not."
+    return wrong
 
 
 STAGES = operation("layer_norm", right, edges, drawn, differentiated=3, explain=explain)
 GRADIENT_CHECK = gradient_check("layer_norm", draw(1, 2, 3), draw(2, 3), draw(3, 3), eps=0.5)
+NAMES = {
+    "centered": "x - mean",
+    "rstd": "1 / sqrt(var + eps)",
+    "xhat": "(x - mean) / sqrt(var + eps)",
+    "y": "the output",
+    "h": "the gradient of xhat",
+    "along_ones": "the mean of h",
+    "along_xhat": "xhat times the mean of h xhat",
+    "rows": "the axes of the rows",
+    "center": "the matrix that subtracts the mean",
+    "z": "x - mean",
+    "r": "1 / sqrt(var + eps)",
+    "to_z": "the gradient of x - mean",
+    "d": "D",
+    "n": "D",
+    "flat": "the shape (-1, D)",
+    "mean": "the mean",
+    "std": "sqrt(var + eps)",
+    "root": "sqrt(var + eps)",
+    "total": "the sum of h",
+    "dot": "the sum of h xhat",
+    "var": "the variance",
+    "to_hat": "the gradient of xhat",
+    "to_var": "the gradient of var",
+    "to_mean": "the gradient of the mean",
+    "to_x": "the gradient of x",
+}
 AFTER = """\
 The real one (npx/kernels/layer_norm.py) computes the same three terms in place, and both sums over rows one block at
 a time. The blocks are added in a fixed order, so the result does not depend on the number of threads."""

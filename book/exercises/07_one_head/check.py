@@ -43,6 +43,24 @@ GRADIENT_CHECK = gradient_check(
     "attention", draw(1, 2, 3), draw(2, 4, 3), draw(3, 4, 2), np.tri(2, 4, 1) > 0,
     accepts=lambda q, k, v, allowed: bool(allowed.any(axis=-1).all()),
 )  # fmt: skip
+NAMES = {
+    "scale": "1 / sqrt(d)",
+    "p": "the weights",
+    "saved": "what softmax saved",
+    "to_p": "the gradient of the weights",
+    "to_scores": "the gradient of q k^T",
+    "y": "the output",
+    "root": "sqrt(d)",
+    "scores": "the scores",
+    "e": "the exponentials",
+    "weights": "the output of the softmax",
+    "gs": "the gradient of q k^T",
+    "gw": "the gradient of the weights",
+    "gv": "the gradient of v",
+    "scaled": "q / sqrt(d)",
+    "columns": "the transposed scores",
+    "back": "the gradient of the scores",
+}
 AFTER = """\
 The real one (npx/kernels/attention.py) takes all heads of a few sentences at a time, so that their scores stay in the
 cache between the two products. Masks come as a description (npx/kernels/attention_spec.py), never as an array."""

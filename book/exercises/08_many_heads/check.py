@@ -56,6 +56,14 @@ STAGES = [
     Stage("the mask is wrong", sizes, lambda m, t, s: m.causal(t, s), right_causal, lambda t, s: f"causal({t}, {s})",
           explain=first_wrong_entry),
 ]  # fmt: skip
+NAMES = {
+    "positions": "the position of each query",
+    "b": "B",
+    "t": "T",
+    "d": "the size of the last axis",
+    "h": "H",
+    "swapped": "y with two axes exchanged",
+}
 AFTER = """\
 The real ones move no data: `split_heads` (autograd/neural.py) returns views, and the kernel reads each head where it
 lies. The mask, your last function, is built only if an implementation of the kernel needs it as an array

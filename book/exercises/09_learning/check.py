@@ -16,12 +16,12 @@ def steps(seed):
 
 def updates(seed):
     one, zero = np.array([1.0]), np.array([0.0])
-    yield one, np.array([2.0]), zero, zero, 1, 0.1, 0.9, 0.98, 0.0
-    yield one, np.array([2.0]), np.array([0.5]), np.array([3.0]), 2, 0.1, 0.9, 0.98, 0.0
-    yield one, np.array([0.01]), zero, zero, 1, 0.1, 0.9, 0.98, 0.01
+    yield one, np.array([2.0]), zero, zero, 1, 0.2, 0.9, 0.98, 0.0
+    yield one, np.array([2.0]), np.array([0.5]), np.array([3.0]), 2, 0.2, 0.9, 0.98, 0.0
+    yield one, np.array([0.01]), zero, zero, 1, 0.2, 0.9, 0.98, 0.01
     for step in (1, 2, 7, 1000):
         p, g, m, v = draw(seed + step, 4, 2)
-        yield p, g, m, abs(v), step, 0.1, 0.9, 0.98, 0.001
+        yield p, g, m, abs(v), step, 0.2, 0.9, 0.98, 0.001
 
 
 def right_adam(p, g, m, v, step, lr, beta1, beta2, eps):
@@ -43,8 +43,8 @@ def explain_rate(yours, right, step, d_model, warmup):
 def explain_update(yours, right, *_):
     wrong = [name for name, a, b in zip("pmv", yours, right, strict=True) if not close_to(a, b)]
     if wrong == ["p"]:
-        return "The moments are right, but p is not. Look at the corrections, the root and the direction."
-    return f"{' and '.join(name for name in wrong if name != 'p')} is wrong before p is. Look at the moving average."
+        return "The moments m and v are right; only p is wrong."
+    return f"Of the moments, {' and '.join(name for name in wrong if name != 'p')} is wrong, and p depends on it."
 
 
 STAGES = [
@@ -56,6 +56,23 @@ STAGES = [
           overwriting, lambda *a: {"the function changes": []}, lambda *a: f"adam({', '.join(map(text, a))})",
           explain=who_overwrites),
 ]  # fmt: skip
+NAMES = {
+    "mhat": "the corrected m",
+    "vhat": "the corrected v",
+    "m_0": "m before the update",
+    "v_0": "v before the update",
+    "p_0": "p before the update",
+    "root": "sqrt(1 - beta2^step)",
+    "m_i": "an entry of m",
+    "v_i": "an entry of v",
+    "g_i": "an entry of g",
+    "p_i": "an entry of p",
+    "move": "the step of p",
+    "new_m": "the new m",
+    "new_v": "the new v",
+    "peak": "the highest rate",
+    "denominator": "the root of the corrected v, plus eps",
+}
 AFTER = """\
 The real one (npx/kernels/adam.py, `adam`) does write in place: all parameters of a model are one flat array, and an
 update is one pass over it. Both corrections become two numbers that are computed once per step."""

@@ -34,6 +34,7 @@ def by_hand(seed):
     yield [1, 1, 1], 2
     yield [2, 2, 1, 1], 4
     yield [], 4
+    yield [10, 9], 10
 
 
 def drawn(seed):
@@ -68,6 +69,15 @@ STAGES = [
           explain=explain)
     for cases in (by_hand, drawn)
 ]  # fmt: skip
+NAMES = {
+    "batch": "the current batch",
+    "result": "the list of batches",
+    "i": "the index of a sentence",
+    "order": "the indices from short to long",
+    "grown": "the batch with one more sentence",
+    "start": "a batch's first place in the order",
+    "end": "a batch's last place in the order, plus 1",
+}
 AFTER = """\
 The real one (train/text/batches.py) considers both sides of a sentence pair, and finds the end of a batch by
 bisection. For validation it uses your order. For training it shuffles the pairs, sorts them within pools, and shuffles

@@ -81,7 +81,7 @@ def narrow(seed):
 def score_within_beam(module, table, beam, max_length, alpha):
     tokens, score, log = answer(module, table, beam, max_length, alpha)
     widest = max((sum(len(p) == n for p in log) for n in range(max_length)), default=0)
-    return {"extends at most `beam` prefixes of each length": widest <= beam, "score": score}
+    return {"prefixes of one length": "at most `beam`" if widest <= beam else str(widest), "score": score}
 
 
 def right_score_within_beam(table, beam, max_length, alpha):
@@ -93,7 +93,7 @@ def right_score_within_beam(table, beam, max_length, alpha):
         top = max([top, *((log_p + row[0]) / ((5 + n) / 6) ** alpha for _, log_p, row in rows)])
         extended = [((*prefix, t), log_p + row[t]) for prefix, log_p, row in rows for t in range(1, len(row))]
         live = sorted(extended, key=lambda item: -item[1])[:beam]
-    return {"extends at most `beam` prefixes of each length": True, "score": top}
+    return {"prefixes of one length": "at most `beam`", "score": top}
 
 
 def call(table, beam, max_length, alpha):
@@ -114,7 +114,7 @@ def explain(yours, right, table, beam, max_length, alpha):
 
 
 def explain_beam(yours, right, *_):
-    if not yours["extends at most `beam` prefixes of each length"]:
+    if yours["prefixes of one length"] != right["prefixes of one length"]:
         return "next_log_p is called for too many prefixes of one length. Sort the extensions, and keep `beam` of them."
     return "The beam drops the prefix of a better sentence. Which prefixes does it compare, and by which number?"
 
@@ -126,6 +126,21 @@ STAGES = [
     Stage("a narrow beam must extend the most probable prefixes", narrow, score_within_beam, right_score_within_beam,
           call, explain=explain_beam),
 ]  # fmt: skip
+NAMES = {
+    "live": "the beam",
+    "extended": "the extensions of the beam",
+    "finished": "the finished sentences",
+    "n": "the length with the new token",
+    "log_p": "the log-probability of a prefix",
+    "token_log_p": "that of the new token",
+    "length": "the length without the new token",
+    "row": "the log-probabilities of the next token",
+    "candidates": "the extensions of the beam",
+    "best": "the best sentence so far",
+    "grid": "the log-probabilities of all extensions",
+    "totals": "those of the prefixes",
+    "ended": "the finished sentences",
+}
 AFTER = """\
 The real one (models/search/beam.py, `beam_search`) searches many sentences in one batch, and stops for a sentence as
 soon as no unfinished hypothesis can win any more, whatever its final length. There, a finished hypothesis does take a

@@ -40,6 +40,10 @@ def edges(seed):
     yield matrix([-np.inf]), matrix([1.0])
     yield matrix([1.0]), matrix([-np.inf])
     yield (matrix([-np.inf]),)
+    yield (matrix([1.0, -np.inf]),)
+    yield matrix([-np.inf]), matrix([-1000.0])
+    yield matrix([-np.inf], [2.0]), matrix([1.0], [3.0])
+    yield matrix([2.0], [-np.inf]), matrix([3.0], [1.0])
     yield matrix([-1.0], [5.0]), matrix([5.0], [-1.0])
     yield (matrix([1000.0], [0.0]),)
 
@@ -91,6 +95,17 @@ STAGES = [
     Stage("the sum is right, but the panels are stored", memory, with_memory, right_with_memory,
           lambda n, width: f"log_sum_exp(np.sin(np.arange({width}) + i)[None] for i in range({n}))"),
 ]  # fmt: skip
+NAMES = {
+    "peak": "the maximum so far",
+    "total": "the sum so far",
+    "new_peak": "the maximum with the new panel",
+    "shift": "the same, but 0 for -inf",
+    "column": "a column of a panel",
+    "number": "a number of a panel",
+    "peaks": "the maximum so far",
+    "sums": "the sum so far",
+    "row": "the index of a row",
+}
 AFTER = """\
 The real one (npx/kernels/cross_entropy.py) does this for all words of a vocabulary, with the panels spread over
-threads, and saves the exponentials for the backward pass: one factor per row and panel turns them into the softmax."""
+threads. It keeps the exponentials for the gradient: one factor per row and panel turns them into the softmax."""

@@ -114,6 +114,18 @@ STAGES = [
     Stage("the output is right, but not the gradients of x and memory", cases(tuple(OUTPUTS)),
           lambda m, *a: gradients(*run(m, *a)), lambda *a: gradients(*right_run(*a)), call, close=1e-6),
 ]  # fmt: skip
+NAMES = {
+    "x_0": "the block's input",
+    "x_1": "the output of the first norm",
+    "q_0": "q of the self-attention",
+    "k_0": "k of the self-attention",
+    "v_0": "v of the self-attention",
+    "attended": "the output of attention",
+    "attended_0": "that of the self-attention",
+    "inner": "the output of the first linear map",
+    "heads": "a reshape to heads",
+    "inner_0": "the first linear map before its relu",
+}
 AFTER = """\
 The real one (models/architectures/blocks.py, `DecoderLayer`) has the same three lines. Its projections to queries, keys
 and values are one matmul, and dropout, sum and norm are one operation. You have now written each part of the model."""

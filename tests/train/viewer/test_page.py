@@ -208,8 +208,9 @@ def test_curves_follow_trainings(tab, page, run, tmp_path):
         status = "document.querySelector('#curves [role=status]').textContent"
         assert f"run: update {step}; other: update {step}." in tab.evaluate(status)
         legend = ".u-legend >> nth=0"
-        colors = tab.locator(f"{legend} >> .u-marker").evaluate_all("all => all.map(m => m.style.borderColor)")
-        assert len({*colors} - {""}) == 4 and "" not in tab.locator(f"{legend} >> .u-value").all_inner_texts()
+        markers = "all => all.filter((one) => one.style.border).map((one) => getComputedStyle(one).borderTopColor)"
+        colors = tab.locator(f"{legend} >> .u-marker").evaluate_all(markers)
+        assert len({*colors}) == 4 and "" not in tab.locator(f"{legend} >> .u-value").all_inner_texts()
         tab.click("#curves figure summary >> nth=0")
         assert cells(tab, "#curves figure details")[0] == [
             "update", "run, training", "run, validation", "other, training", "other, validation",

@@ -61,6 +61,16 @@ def test_the_heads_are_on_the_first_screen(tab, address):
     assert len(tops) == 2 and tops[0] == tops[1]  # the input and the output are next to each other
 
 
+def test_a_phone_starts_with_what_the_page_shows_and_the_walk(tab, address):
+    model_view(tab, address, 390, 844)
+    tops = [tab.locator(f"#model {part}").bounding_box()["y"] for part in (".start", ".training", ".walk", ".figure")]
+    assert tops == sorted(tops) and tops[-1] < 844 / 2
+    assert tab.locator("#model .preview").bounding_box()["y"] > 844  # the rest follows the figure
+    tab.click("#model .walk button")
+    tab.wait_for_selector("#model .opened .heading h3")
+    until(tab, f"({SEEN})('#model .opened .heading h3')")
+
+
 def test_a_phone_scrolls_to_the_block_of_the_address(tab, address):
     tab.set_viewport_size({"width": 390, "height": 844})
     view(tab, address, "model/encoder.0.attention")

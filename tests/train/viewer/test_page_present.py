@@ -26,7 +26,7 @@ def test_presenting_enlarges_the_text_and_shows_the_figure_or_the_block(tab, add
     until(tab, "document.fullscreenElement")
     small = "parseFloat(getComputedStyle(document.querySelector('#model .what small')).fontSize)"
     assert tab.evaluate(small) >= 24  # readable from the last row
-    assert not tab.is_visible("#ask") and not tab.is_visible("nav") and not tab.is_visible("#model .opened")
+    assert not tab.is_visible("#save") and not tab.is_visible("#model .opened")
     tops = tab.locator("#model .controls button").evaluate_all(
         "all => all.map((one) => one.getBoundingClientRect().top)"
     )
@@ -53,6 +53,47 @@ def test_the_steps_of_the_search_tree_stay_readable(tab, address, width, height)
     ends = labels.evaluate_all("all => all.map((one) => one.getBoundingClientRect().right)")
     starts = boxes.evaluate_all("all => all.map((one) => one.getBoundingClientRect().left)")
     assert ends and max(ends) < min(starts)
+
+
+def test_the_sentence_and_the_view_change_in_a_presentation(tab, address):
+    tab.set_viewport_size({"width": 1280, "height": 800})
+    translate(tab, address)
+    tab.click("#present")
+    until(tab, "document.fullscreenElement")
+    turn_to(tab, "model")
+    inputs = "document.querySelector('#model [data-stack=encoder] ~ .chips').title"
+    before = tab.evaluate(inputs)
+    tab.fill("#text", "two one")
+    tab.press("#text", "Enter")
+    until(tab, f"{inputs} !== '{before}'")
+    assert tab.evaluate("document.activeElement.id") == "model-title"  # for the keys of the walk
+    tab.fill("#text", "")
+    tab.press("#text", "Enter")
+    tab.wait_for_selector("#status.error")
+    assert tab.is_visible("#status")
+    turn_to(tab, "step")
+    tab.fill("#expression", "a * b")
+    tab.press("#expression", "Enter")
+    until(tab, "document.querySelectorAll('#step svg .box').length === 3")
+    assert tab.evaluate("'presenting' in document.documentElement.dataset")
+
+
+@pytest.mark.parametrize("name", ["model", "translate", "beam", "step", "curves"])
+def test_the_first_line_of_a_presentation_covers_nothing(tab, address, name):
+    tab.set_viewport_size({"width": 1280, "height": 800})
+    translate(tab, address)
+    turn_to(tab, name)
+    tab.click("#present")
+    until(tab, "document.fullscreenElement")
+    tab.wait_for_timeout(300)
+    left, bottom = tab.evaluate(
+        "(({ left, bottom }) => [left, bottom])(document.querySelector('header').getBoundingClientRect())"
+    )
+    parts = "button, a, input, select, textarea, label, p, svg, canvas"
+    boxes = tab.locator(f"main :is({parts}):visible").evaluate_all(
+        "all => all.map((one) => [one.outerHTML.slice(0, 60), one.getBoundingClientRect()])"
+    )
+    assert [part for part, box in boxes if box["right"] > left and box["top"] < bottom and box["width"] > 1] == []
 
 
 def test_presenting_enlarges_the_text_of_the_curves(tab, address):

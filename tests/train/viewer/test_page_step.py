@@ -113,6 +113,19 @@ def test_step_quiz_accepts_right_and_rejects_wrong_answers(tab, address):
     assert "The answer is 9." in tab.inner_text("#node")
 
 
+def test_step_shows_the_inputs_before_the_first_operation(tab, address):
+    view(tab, address, "step")
+    tab.wait_for_selector("#step svg .box")
+    tab.select_option("#ready", "3")
+    until(tab, "document.querySelectorAll('#step svg .box').length === 8")
+    assert tab.locator("#node figcaption b").all_text_contents() == ["k", "q", "v"]
+    tab.focus("#node canvas >> nth=2")
+    tab.keyboard.press("ArrowRight")
+    head = steps({"head": {"causal": False}})
+    (value,) = [one["value"] for one in head["nodes"] if one["name"] == "v"]
+    assert plain(tab.inner_text("#node .read >> nth=2")) == f"0, 1: {value[0][1]:g}"
+
+
 def test_step_shows_an_attention_head_and_an_error(tab, address):
     view(tab, address, "step")
     tab.wait_for_selector("#step svg .box")

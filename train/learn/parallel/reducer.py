@@ -92,9 +92,9 @@ class GradientReducer(LocalGradients):
         for buckets in self.buckets_of.values():
             for i in buckets:
                 self.missing[i] += 1
-        # A rematerialized layer runs its own backward pass, which does not report finished leaves.
-        rematerializes = any(module.gradient_checkpointing for module in self.flat.module.modules())
-        self.ready = self._ready if self.overlaps and not rematerializes else None
+        # A checkpointed layer runs its own backward pass, which does not report finished leaves.
+        is_checkpointed = any(module.gradient_checkpointing for module in self.flat.module.modules())
+        self.ready = self._ready if self.overlaps and not is_checkpointed else None
 
     def _ready(self, leaf: Tensor) -> None:
         for i in self.buckets_of.get(leaf, ()):

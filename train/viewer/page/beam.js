@@ -1,11 +1,10 @@
 // Search tree: all hypotheses of the latest search, one row for each step, and why the search ended.
-import { el, fixed, minus, number, table, collapsible, typeset, unit } from "./parts.js";
+import { el, fixed, isPresenting, minus, number, table, collapsible, typeset, unit } from "./parts.js";
 
 const ROW = 84, // distance between two steps, if all steps fit the window
-  GAP = 18, // minimum distance between the boxes of two steps
-  NEXT = 8, // distance between the lines of a step
-  LETTERS = [16, 15, 14, 13], // font sizes: the largest with which every step takes one line, otherwise the smallest
-  PRESENTED = 1.4, // enlargement of letters in a presentation (page.css)
+  GAP = 18, // distance between the boxes of two steps, if there is space
+  MARGIN = 62, // width of the names of the steps, to the left of the boxes
+  LETTERS = [16, 15, 14, 13], // font sizes: the largest with which every step fits the window, otherwise the smallest
   WIDEST = 200; // maximum width of a box; a longer token is cut
 const ruler = document.createElement("canvas").getContext("2d");
 const lengths = new Map(); // widths of the texts in the latest search; a drawing measures each text several times
@@ -17,23 +16,6 @@ const lengthOf = (text, size) => {
   }
   return lengths.get(key);
 };
-
-// Returns the path of an edge. It leads from a parent at `from` down to `bottom`, the end of the parent's step, and from
-// `top`, the start of the next step, down to a child at `to`. It passes other lines of boxes through the gaps between the
-// boxes. A gap has a lane for the edges that leave the box on its left, and one for the edge to the box on its right.
-// `below` is the number of lines below the parent in its step, and `above` the number above the child in its step.
-function edge([px, from], [x, to], bottom, top, pitch, below, above) {
-  const lane = pitch / 2 - 2.5,
-    leave = below ? px + lane : px,
-    arrive = above ? x - lane : x;
-  const middle = (bottom + top) / 2;
-  return [
-    `M${px} ${from}`,
-    leave === px ? "" : `V${from + 2.5} H${leave} V${bottom}`,
-    `C${leave} ${middle} ${arrive} ${middle} ${arrive} ${top}`,
-    arrive === x ? "" : `V${to - 2.5} H${x} V${to}`,
-  ].join(" ");
-}
 
 // The key: the meaning of the colors, lines and marks, and of the number in a box.
 const MARKS = { finished: "✓", dropped: "✗", "cut off": "…" };
@@ -87,31 +69,54 @@ export function start(section) {
   );
   let search = null,
     answer = null,
-    selected = -1;
+    end = 0, // the step at which the best hypothesis ended
+    selected = -1,
+    traced = -1,
+    drawnFor = "", // the space for which the tree was drawn
+    isPresented = false;
 
   document.addEventListener("translated", ({ detail }) => {
     answer = detail.answer;
     search = answer.beam;
     lengths.clear();
     selected = search.won[0] ?? -1;
-    draw();
+    hint.hidden = true;
+    control.hidden = meaning.hidden = false;
+    reason.textContent = `The search ended: ${search.stop_reason.replace(/-(?=\d)/g, "−")}.`;
+    const steps = Math.max(...search.nodes.map(({ length }) => length));
+    end = search.nodes[search.won[0]]?.length ?? steps;
+    lateLabel.hidden = end === steps;
+    lateName.textContent = ` show the ${steps - end} step${steps - end > 1 ? "s" : ""} after the best hypothesis ended`;
+    drawnFor = "";
+    follow();
+    explain();
     tables();
   });
   dropped.addEventListener("change", draw);
   late.addEventListener("change", draw);
-  new ResizeObserver(() => search && draw()).observe(place);
-  addEventListener("resize", () => search && place.clientWidth && draw());
+  new ResizeObserver(follow).observe(place);
+  addEventListener("resize", follow);
+  for (const kind of ["pointerover", "pointerout", "focusin", "focusout"]) place.addEventListener(kind, followPath);
+  place.addEventListener("click", ({ target }) => nodeOf(target) >= 0 && select(nodeOf(target)));
 
+  const nodeOf = (element) => Number(element?.closest?.("[data-node]")?.dataset.node ?? -1);
   const path = (i) => (i < 0 ? [] : [...path(search.nodes[i].parent), i]);
 
+  // Returns the space for the drawing, in units of `px` CSS pixels.
+  function room() {
+    const px = unit(),
+      high = innerHeight - place.getBoundingClientRect().top - scrollY;
+    return { px, available: Math.max(place.clientWidth / px, 240) - MARGIN, high: high / px - 40 };
+  }
+
+  // Draws the tree if it is visible and has not been drawn for this space yet.
+  function follow() {
+    if (!search || section.hidden) return;
+    if (isPresented !== isPresenting()) place.replaceChildren(); // so that room() does not lay out the old tree
+    if (drawnFor !== JSON.stringify(room())) draw();
+  }
+
   function draw() {
-    hint.hidden = true;
-    control.hidden = meaning.hidden = false;
-    reason.textContent = `The search ended: ${search.stop_reason.replace(/-(?=\d)/g, "−")}.`;
-    const steps = Math.max(...search.nodes.map(({ length }) => length)),
-      end = search.nodes[search.won[0]]?.length ?? steps;
-    lateLabel.hidden = end === steps;
-    lateName.textContent = ` show the ${steps - end} step${steps - end > 1 ? "s" : ""} after the best hypothesis ended`;
     const rows = [];
     search.nodes.forEach((node, i) => {
       if (node.fate === "dropped" && !dropped.checked) return;
@@ -123,53 +128,28 @@ export function start(section) {
       const rank = (i) => (search.nodes[i].fate === "dropped" ? 1e6 + (order.get(search.nodes[i].parent) ?? 0) : 0);
       row.sort((a, b) => rank(a) - rank(b)).forEach((i, k) => order.set(i, k));
     }
-    // All boxes are as wide as the longest token. A step takes as many lines as it needs.
+    // All boxes are as wide as the longest token. A tree that is wider than the window scrolls.
     const shown = rows.flat(),
       count = rows.length - 1,
-      margin = 62,
       largest = Math.max(...rows.filter(Boolean).map((row) => row.length));
     const longest = (size, isFlat) =>
       Math.max(...shown.map((i) => lengthOf(search.nodes[i].label, size) + (isFlat ? besideLabel(search.nodes[i]) : 0)));
-    const least = [false, true].map((isFlat) =>
-      LETTERS.map((size) => Math.min(WIDEST, Math.max(56, longest(size, isFlat) + 12)) + (isFlat ? 14 : 10)),
-    );
-    const narrowest = (size, isFlat) => least[Number(isFlat)][LETTERS.indexOf(size)];
-    // Returns a layout in which all steps fit the window, if possible. In a low box, the score is next to the token.
-    const layout = (px) => {
-      const available = Math.max(place.clientWidth / px, 240) - margin,
-        high = (innerHeight - place.getBoundingClientRect().top - scrollY) / px - 40;
-      const linesOf = (size, isFlat) => Math.ceil(largest / Math.max(1, Math.floor(available / narrowest(size, isFlat))));
-      const lines = linesOf(LETTERS.at(-1), false); // minimum number of lines of the widest step
-      const fitting = (isFlat) => LETTERS.find((size) => linesOf(size, isFlat) === lines);
-      const isFlat = high / count / lines < 64 && Boolean(fitting(true)),
-        size = fitting(isFlat),
-        [lowestStep, lowest] = isFlat ? [42, 24] : [56, 38], // minimum heights of a step of one line, and of a box
-        perStep = Math.min(ROW, Math.max(lowestStep, high / count - (lines - 1) * (lowest + NEXT))),
-        most = Math.ceil(largest / lines), // boxes per line
-        pitch = Math.max(Math.min(360, available / most), narrowest(size, isFlat)),
-        width = margin + Math.max(available, most * pitch);
-      const isFitting = lines === 1 && count * perStep <= high;
-      return { px, isFlat, size, perStep, most, pitch, width, isFitting };
-    };
-    // in a presentation, the letters are not enlarged if the steps would then not fit the window
-    const enlarged = "presenting" in document.documentElement.dataset ? PRESENTED : 1;
-    const layouts = [enlarged, (enlarged + 1) / 2, 1].map((times) => layout((times / enlarged) * unit()));
-    const { px, isFlat, size, perStep, most, pitch, width } = layouts.find((one) => one.isFitting) ?? layouts[0],
-      H = Math.min(50, perStep - GAP), // height of a box
+    const narrowest = (size, isFlat) => Math.min(WIDEST, Math.max(56, longest(size, isFlat) + 12)) + (isFlat ? 14 : 10);
+    // All steps fit the height of the window, if possible. In a low box, the score is next to the token.
+    const { px, available, high } = room(),
+      fitting = (isFlat) => LETTERS.find((size) => largest * narrowest(size, isFlat) <= available),
+      isFlat = high / count < 64 && Boolean(fitting(true)),
+      size = fitting(isFlat) ?? LETTERS.at(-1),
+      [lowestStep, lowest] = isFlat ? [34, 24] : [56, 38], // minimum heights of a step and of its boxes
+      perStep = Math.min(ROW, Math.max(lowestStep, high / count)),
+      pitch = Math.max(Math.min(360, available / largest), narrowest(size, isFlat)),
+      width = MARGIN + Math.max(available, largest * pitch),
+      height = 24 + count * perStep,
+      H = Math.min(50, Math.max(lowest, perStep - GAP)), // height of a box
       w = pitch - 10;
-    const at = new Map([[-1, [margin + (most * pitch) / 2, 8, 0]]]),
-      lineOf = (k) => Math.floor(k / most), // the line of box k of a step
-      tops = [], // the middle of the first line of each step
-      bottoms = [12]; // the lower edge of the last line of each step
-    let height = 24;
-    rows.forEach((row, step) => {
-      tops[step] = height + perStep / 2;
-      row.forEach((i, k) =>
-        at.set(i, [margin + ((k % most) + 0.5) * pitch, tops[step] + lineOf(k) * (H + NEXT), lineOf(k)]),
-      );
-      height += perStep + lineOf(row.length - 1) * (H + NEXT);
-      bottoms[step] = height - (perStep - H) / 2;
-    });
+    const middle = (step) => 24 + (step - 0.5) * perStep, // the middle of the boxes of a step
+      at = new Map([[-1, [MARGIN + (rows[1].length * pitch) / 2, 12 - H / 2]]]);
+    rows.forEach((row, step) => row.forEach((i, k) => at.set(i, [MARGIN + (k + 0.5) * pitch, middle(step)])));
     const svg = el("svg", {
       viewBox: `0 0 ${width} ${height}`,
       width: width * px,
@@ -180,14 +160,13 @@ export function start(section) {
         `Tree of ${at.size - 1} hypotheses over ${rows.length - 1} steps; ` +
         "the path to the best one is drawn as a thick line. Arrow keys move between hypotheses.",
     });
-    rows.forEach((row, step) => svg.append(el("text", { x: 0, y: tops[step] + 4, class: "tick" }, `step ${step}`)));
-    for (const [i, [x, y, above]] of at) {
+    rows.forEach((row, step) => svg.append(el("text", { x: 0, y: middle(step) + 4, class: "tick" }, `step ${step}`)));
+    for (const [i, [x, y]] of at) {
       if (i < 0) continue;
-      const { parent, length } = search.nodes[i],
-        [fromX, fromY, line] = at.get(parent) ?? at.get(-1),
-        below = lineOf((rows[length - 1]?.length ?? 1) - 1) - line;
-      const from = [fromX, fromY + (parent < 0 ? 4 : H / 2)];
-      const d = edge(from, [x, y - H / 2], bottoms[length - 1], tops[length] - H / 2, pitch, below, above);
+      const [fromX, fromY] = at.get(search.nodes[i].parent) ?? at.get(-1),
+        [from, to] = [fromY + H / 2, y - H / 2],
+        between = (from + to) / 2;
+      const d = `M${fromX} ${from} C${fromX} ${between} ${x} ${between} ${x} ${to}`;
       svg.append(el("path", { d, class: "edge", "data-edge": i }));
     }
     for (const [i, [x, y]] of at) {
@@ -226,11 +205,6 @@ export function start(section) {
             role: "button",
             "data-node": i,
             "aria-label": `step ${node.length}, ${node.label}, score ${fixed(node.score)}, ${node.fate}`,
-            onclick: () => select(i),
-            onpointerenter: () => trace(i),
-            onpointerleave: () => trace(focused()),
-            onfocus: () => trace(i),
-            onblur: () => trace(-1),
           },
           el("title", {}, `${path(i).map((one) => search.nodes[one].label).join(" ")}: ${node.fate}`),
           el("rect", { x: x - w / 2, y: y - H / 2, width: w, height: H, rx: 4 }),
@@ -259,8 +233,10 @@ export function start(section) {
       select(to, true);
     });
     place.replaceChildren(svg);
+    drawnFor = JSON.stringify({ px, available, high });
+    isPresented = isPresenting();
+    traced = -1;
     mark();
-    explain();
   }
 
   // Marks the best path and the selected hypothesis, and draws their edges above the others.
@@ -280,16 +256,22 @@ export function start(section) {
     for (const line of place.querySelectorAll("[data-edge]")) {
       const i = Number(line.dataset.edge),
         kind = best.has(i) ? "lit" : chosenPath.has(i) ? "chosen" : search.nodes[i].fate === "dropped" ? "faint" : "";
-      line.setAttribute("class", `edge ${kind}`.trim());
+      for (const one of ["lit", "chosen", "faint"]) line.classList.toggle(one, one === kind);
       above[kind]?.push(line);
     }
     first?.before(...above.chosen, ...above.lit);
   }
 
-  const focused = () => Number(place.querySelector("[data-node]:focus")?.dataset.node ?? -1);
+  // Highlights the path to the node that the pointer has entered, or to the node with the focus.
+  function followPath({ type, target, relatedTarget }) {
+    const entered = nodeOf(type === "pointerout" || type === "focusout" ? relatedTarget : target);
+    trace(entered < 0 && type === "pointerout" ? nodeOf(place.querySelector("[data-node]:focus")) : entered);
+  }
 
   // Highlights the path from the start to a node (-1: none) and fades the rest.
   function trace(i) {
+    if (i === traced) return;
+    traced = i;
     const svg = place.querySelector("svg"),
       on = new Set(path(i));
     svg.classList.toggle("tracing", on.size > 0);
@@ -315,7 +297,7 @@ export function start(section) {
     const lengthPenalty = Number.isFinite(penalty) ? fixed(penalty) : "1";
     const alpha = answer.settings.alpha;
     chosen.replaceChildren(
-      el("h3", {}, `Hypothesis of ${last.length} tokens, ${last.fate}`),
+      el("h3", {}, `Hypothesis of length ${last.length}, ${last.fate}`),
       el("p", { class: "hypothesis", dir: "auto" }, nodes.map(({ label }) => label).join(" ")),
       el(
         "p",

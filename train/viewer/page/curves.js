@@ -1,5 +1,5 @@
 // Curves: the runs' metrics.jsonl, drawn by uPlot, one color per line, updated while they train.
-import { el, number, reach, recorded, recording, table, collapsible, unit } from "./parts.js";
+import { el, number, reach, recorded, recording, repaint, table, theme, collapsible, unit } from "./parts.js";
 
 const HUES = ["--forward", "--backward", "--third", "--fourth", "--fifth", "--sixth", "--seventh", "--eighth"];
 const PARTS = { train: "training", valid: "validation" };
@@ -80,7 +80,7 @@ function upTo(panels) {
 function panel(name, { title, axis, log }) {
   let lines = [],
     plot = null,
-    drawnAt = "", // the size of its text
+    drawnAt = "", // size of the text when it was drawn
     key = "";
   const place = el("div", { class: "plot", role: "img" });
   const numbers = collapsible("As a table", () =>
@@ -88,24 +88,25 @@ function panel(name, { title, axis, log }) {
   );
   const heading = `${title}${log ? ", log scale" : ""}`;
   const figure = el("figure", { "data-name": name }, el("figcaption", {}, el("b", {}, heading)), place, numbers);
-  const redrawn = el("canvas", { hidden: true }); // follows the color scheme
-  redrawn.redraw = () => draw(true);
-  figure.append(redrawn);
-  const textSize = () => getComputedStyle(place).fontSize;
-  new ResizeObserver(() => {
-    if (plot && drawnAt !== textSize()) draw(true); // setSize would keep the size of the text
-    else plot?.setSize({ width: place.clientWidth, height: height() });
-  }).observe(place);
+  place.redraw = () => {
+    const style = place.measured;
+    if (plot && drawnAt !== style.letter) draw(style); // setSize does not change the size of the text
+    else plot?.setSize({ width: style.width, height: height() });
+  };
+  sizes.observe(place);
 
-  function draw(anew) {
+  // Draws the lines; with a style, also the axes.
+  function draw(style = null) {
     const now = lines.map(({ run, kind }) => `${run} ${kind}`).join("\n");
     const updates = [...new Set(lines.flatMap(({ points }) => points.map((p) => p[0])))].sort((a, b) => a - b);
     const data = [updates, ...lines.map(({ points }) => spread(points, updates))];
-    if (plot && !anew && now === key) return plot.setData(data, !isZoomed(plot));
+    if (plot && !style && now === key) return plot.setData(data, !isZoomed(plot));
+    style ??= styleOf(place);
     plot?.destroy();
     key = now;
-    drawnAt = textSize();
-    plot = new uPlot(options(name, axis, log, lines, place), data, place);
+    drawnAt = style.letter;
+    plot = new uPlot(options(name, axis, log, lines, style), data, place);
+    plot.ctx.canvas.redraw = () => plot.redraw(false); // follows the color scheme
   }
 
   function show(newLines) {
@@ -114,7 +115,7 @@ function panel(name, { title, axis, log }) {
       .map(({ run, kind, points: p }) => `${run}, ${PARTS[kind]}: ${number(p[0][1])} to ${number(p.at(-1)[1])}`)
       .join("; ");
     place.setAttribute("aria-label", `${title}. ${description}`);
-    draw(false);
+    draw();
     numbers.refresh();
   }
   return { figure, show };
@@ -129,24 +130,40 @@ function isZoomed({ data: [updates], scales: { x } }) {
   return x.min > updates[0] || x.max < updates.at(-1);
 }
 
-function options(name, yLabel, log, lines, place) {
-  const style = getComputedStyle(place),
-    color = (variable) => {
-      const probe = el("span");
-      probe.style.color = `var(${variable})`;
-      place.append(probe);
-      const computed = getComputedStyle(probe).color;
-      probe.remove();
-      return computed;
-    };
-  const [ink, line] = [style.color, color("--line")],
-    size = parseFloat(style.fontSize);
+const styleOf = (place) => {
+  const { fontSize, fontFamily } = getComputedStyle(place);
+  return { letter: fontSize, font: `${fontSize} ${fontFamily}`, width: place.clientWidth || 320 };
+};
+// The styles of all charts are read before one is drawn, so that the browser lays out the page only once.
+const sizes = new ResizeObserver((entries) => {
+  const places = entries.map(({ target }) => target);
+  places.forEach((place) => (place.measured = styleOf(place)));
+  repaint(places);
+});
+
+// Returns a function that returns the color of a variable of the style sheet in the current theme.
+const computed = new Map(); // saves readings, each of which makes the browser update all styles
+const color = (variable) => () => {
+  const key = `${theme()} ${variable}`;
+  if (!computed.has(key)) {
+    const probe = el("span");
+    probe.style.color = `var(${variable})`;
+    document.body.append(probe);
+    computed.set(key, getComputedStyle(probe).color);
+    probe.remove();
+  }
+  return computed.get(key);
+};
+
+function options(name, yLabel, log, lines, { letter, font, width }) {
+  const line = color("--line"),
+    size = parseFloat(letter);
   const axis = {
-    stroke: ink,
-    font: `${size}px ${style.fontFamily}`,
+    stroke: color("--ink"),
+    font,
     grid: { stroke: line, width: 1 },
     ticks: { stroke: line },
-    labelFont: `${size}px ${style.fontFamily}`,
+    labelFont: font,
     labelSize: 1.6 * size,
   };
   const short = (value) => (value == null ? "" : number(Number(value.toPrecision(3))));
@@ -160,13 +177,13 @@ function options(name, yLabel, log, lines, place) {
       ? (_, least, most) => [0, uPlot.rangeNum(0, most, 0.1, true)[1]]
       : undefined;
   return {
-    width: place.clientWidth || 320,
+    width,
     height: height(),
     cursor: { sync: { key: "updates" }, drag: { x: true, y: false } },
     scales: { x: { time: false }, y: log ? { distr: 3 } : range ? { range } : {} },
     padding: [null, 2 * size, null, null], // for the last number of the x axis
     axes: [{ ...axis, label: "update", size: 2.6 * size, space: 5 * size, values: (_, values) => values.map(inEnglish) }, y],
-    legend: { live: true },
+    legend: { live: true, markers: { stroke: (_, series) => `var(${lines[series - 1].hue})` } },
     series: [
       { label: "update", value: (plot, _, series, at) => latest(plot, series, at).toLocaleString("en") },
       ...lines.map(({ run, kind, hue, points }) => ({

@@ -48,8 +48,8 @@ export function introduction(model, answer, flow, backward, walk) {
       answer ? "Select a block to see inside." : "",
     ),
     answer
-      ? el("p", {}, el("button", { type: "button", class: "primary", onclick: walk }, `Walk through the ${backward ? "backward pass" : "model"} →`))
-      : el("p", {}, el("strong", {}, "Enter a sentence above to see its values; you can then open the blocks.")),
+      ? el("p", { class: "walk" }, el("button", { type: "button", class: "primary", onclick: walk }, `Walk through the ${backward ? "backward pass" : "model"} →`))
+      : el("p", { class: "walk" }, el("strong", {}, "Enter a sentence above to see its values; you can then open the blocks.")),
     ...(answer ? [attention(answer, kinds)] : []),
     el("h3", {}, "Tokens"),
     el("p", { class: "signs" }, ...notation.signs.flatMap(([sign, meaning]) => [el("code", {}, sign), ` ${meaning}. `])),

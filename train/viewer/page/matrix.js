@@ -1,5 +1,5 @@
 // A matrix as colored cells on a canvas, with headers, a legend, and the value under the pointer or the cursor.
-import { bytes, el, inkOn, level, maskedColors, minus, number, pixelScale, scale } from "./parts.js";
+import { bytes, el, inkOn, level, maskedColors, minus, number, pixelScale, repaint, scale } from "./parts.js";
 
 const NARROWEST = 2, // CSS pixels per column; wider matrices scroll
   WIDEST = 3.4, // maximum width of a column, in letter heights
@@ -8,8 +8,7 @@ const NARROWEST = 2, // CSS pixels per column; wider matrices scroll
 
 const ruler = document.createElement("canvas").getContext("2d");
 
-// All canvases first get their sizes, so that the browser lays out the page only once. Those in the window are then
-// painted, and the others when they come near the window.
+// All canvases first get their sizes, so that the browser lays out the page only once. Then `repaint` draws them.
 const sizes = new ResizeObserver((entries) => {
   const attached = entries.filter(({ target }) => target.isConnected); // others have no style
   if (!attached.length) return;
@@ -17,19 +16,8 @@ const sizes = new ResizeObserver((entries) => {
   const resized = attached
     .filter(({ target, contentRect }, i) => target.firstChild.fit(contentRect.width, ...styles[i]))
     .map(({ target }) => target.firstChild);
-  const inWindow = resized.map((canvas) => canvas.getBoundingClientRect().top < innerHeight);
-  resized.forEach((canvas, i) => (inWindow[i] ? canvas.redraw() : later.observe(canvas)));
+  repaint(resized);
 });
-const later = new IntersectionObserver(
-  (entries) =>
-    entries
-      .filter(({ isIntersecting }) => isIntersecting)
-      .forEach(({ target }) => {
-        later.unobserve(target);
-        target.redraw();
-      }),
-  { rootMargin: "50%" },
-);
 
 export const floats = (base64) => new Float32Array(bytes(base64).buffer);
 

@@ -4,7 +4,7 @@
 // block opens. Space, Page Down and Page Up, which a presenter's remote sends, scroll the open block and then open the
 // next one. Blocks are fetched while the browser is idle, so that they open without waiting for the server. The address
 // names the open block, as in #model/output/backward: a reload opens the block again, and Back closes it.
-import { ask, el, isAnswerable, recorded, stepByKeys } from "./parts.js";
+import { ask, el, isAnswerable, isPresenting, recorded, stepByKeys } from "./parts.js";
 import { introduction } from "./introduction.js";
 import { openBlock } from "./block.js";
 import { modelFigure, stackName } from "./figure.js";
@@ -13,7 +13,6 @@ const PLAY = () => ["▶ Play", el("span", { class: "longer" }, " all")];
 const PAUSE = () => ["Pause"];
 const detail = (text) => el("span", { class: "detail" }, text); // hidden in a presentation without room for it
 const SECONDS = 5; // for each block of the walk
-const isPresenting = () => "presenting" in document.documentElement.dataset;
 const isNarrow = () => matchMedia("(max-width: 60rem)").matches; // the panel is below the figure (page.css)
 const whenIdle = (work) => (window.requestIdleCallback ?? setTimeout)(work);
 

@@ -18,6 +18,7 @@ export function el(tag, attributes = {}, ...children) {
 // Returns whether a task searches its output token by token; other models read a text in one pass.
 export const searches = (task) => task === "translation" || task === "tree";
 
+export const isPresenting = () => "presenting" in document.documentElement.dataset; // present.js
 // Returns the scale of drawings: the number of CSS pixels per pixel of a window of usual width; larger on large screens.
 export const unit = () => parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
 
@@ -126,6 +127,27 @@ const levels = (stops) => {
 const SCALES = { light: levels(LIGHT), dark: levels(DARK) };
 const pack = (colors) => Uint32Array.from(colors, (color) => new Uint32Array(Uint8Array.of(...color, 255).buffer)[0]);
 const PIXELS = { light: pack(SCALES.light), dark: pack(SCALES.dark) };
+const canvases = () => [...document.querySelectorAll("canvas")].filter(({ redraw }) => redraw);
+const later = new IntersectionObserver(
+  (entries) =>
+    entries
+      .filter(({ isIntersecting }) => isIntersecting)
+      .forEach(({ target }) => {
+        later.unobserve(target);
+        target.redraw();
+      }),
+  { rootMargin: "50%" },
+);
+// Calls the method `redraw` of canvases or charts: at once for those in the window, and for the others when they come
+// near the window.
+export function repaint(all) {
+  const inWindow = all.map((one) => {
+    const { top, bottom } = one.getBoundingClientRect();
+    return top < innerHeight && bottom > 0;
+  });
+  all.forEach((one, i) => (inWindow[i] ? one.redraw() : later.observe(one)));
+}
+
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 
 const isTheme = (name) => name === "light" || name === "dark";
@@ -151,23 +173,24 @@ export const level = (value, most) => 127 + Math.round(127 * Math.min(1, Math.ma
 export function setTheme(name) {
   document.documentElement.dataset.theme = current = name;
   remember(() => localStorage, "theme", name);
-  redraw();
+  recolor();
 }
-// Canvases have a method `redraw`, which is called when the colors change. Legends use --scale and --masked.
-function redraw() {
+// Legends use --scale and --masked.
+function recolor() {
   const colors = (theme() === "dark" ? DARK : LIGHT).split(" ").map((hex) => `#${hex}`);
   const { style } = document.documentElement,
     [line, between] = maskedColors();
   style.setProperty("--scale", `linear-gradient(90deg, ${colors.join(", ")})`);
   style.setProperty("--masked", `repeating-linear-gradient(135deg, ${line} 0 2px, ${between} 2px 5px)`);
-  document.querySelectorAll("canvas").forEach((canvas) => canvas.redraw?.());
+  repaint(canvases());
 }
 prefersDark.addEventListener("change", () => {
   current = chosen();
-  redraw();
+  recolor();
 });
-addEventListener("beforeprint", redraw); // including canvases that have not been visible yet
-redraw();
+// Printing also shows canvases outside the window.
+addEventListener("beforeprint", () => canvases().forEach((canvas) => canvas.redraw()));
+recolor();
 
 export function bytes(base64) {
   const text = atob(base64),

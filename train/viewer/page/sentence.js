@@ -1,5 +1,5 @@
 // The sentence that Model, Translate and Search tree show: the form, the running search, and the latest answer.
-import { ask, el, fixed, isInBanner, minus, recall, recorded, remember, searches, short } from "./parts.js";
+import { ask, el, fixed, isInBanner, isPresenting, minus, recall, recorded, remember, searches, short } from "./parts.js";
 
 const WORDS = {
   translation: {
@@ -82,6 +82,7 @@ export function start(place, about) {
     if (event.key === "Enter" && !event.shiftKey) {
       event.preventDefault();
       form.requestSubmit();
+      if (isPresenting()) leave();
     }
   });
   // The arrow keys browse the list, and Enter sends the example; a choice with the mouse sends it at once.

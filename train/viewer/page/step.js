@@ -1,5 +1,5 @@
 // Step: the graph of an expression, forward then backward, one node at a time, with values from the engine.
-import { ask, collapsible, el, formula, number, recorded, recording, short, stepByKeys, table } from "./parts.js";
+import { ask, collapsible, el, formula, isPresenting, number, recorded, recording, short, stepByKeys, table, unit } from "./parts.js";
 import { fromNested } from "./matrix.js";
 
 const EXAMPLES = [
@@ -280,16 +280,21 @@ export function start(section) {
   function fit() {
     const svg = drawing.firstElementChild;
     if (!svg) return;
-    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize),
-      isPresenting = "presenting" in document.documentElement.dataset;
+    const rem = 16 * unit();
     const high = innerHeight - (drawing.getBoundingClientRect().top + scrollY) - 3.5 * rem,
       fitting = Math.min(drawing.clientWidth / graph.width, high / graph.height),
-      [least, most] = [isPresenting ? 0.6 : 0.8, 2.4].map((letter) => (letter * rem) / 14);
+      [least, most] = [isPresenting() ? 0.6 : 0.8, 2.4].map((letter) => (letter * rem) / 14);
     svg.style.width = `${graph.width * Math.min(most, Math.max(least, fitting))}px`;
   }
 
   function about(here) {
-    if (!here) return [el("p", {}, "Only the leaves have values; no operation has run yet.")];
+    if (!here) {
+      const leaves = graph.nodes.filter(({ leaf }) => leaf);
+      return [
+        el("p", {}, "Only the inputs have values; no operation has run yet."),
+        ...leaves.map(({ name, value }) => fromNested(name, value)),
+      ];
+    }
     const one = here.node,
       [forward, ...gradients] = one.formula;
     if (!here.back) {

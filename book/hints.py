@@ -1,0 +1,175 @@
+"""Recognize the mistake behind a wrong result, and return a hint about it."""
+
+from collections import Counter
+from functools import cache, partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from book.exercise import Stage
+from book.files import Exercise
+from book.relations import Pair, relation
+from book.results import agrees, check_of, copied, load, outcome, passes, same
+from book.slips import Slip, limited, slips, types_of_names
+
+SEEDS = range(4)  # a mistake is recognized on the cases of several seeds: a short result can be equal by chance
+
+
+@cache
+def known_wrong(exercise: Exercise) -> dict[str, tuple[str, ModuleType]]:
+    """Map the name of each known wrong answer of an exercise to its hint and module."""
+    known = {}
+    for name, hint, source in exercise.wrong_answers:
+        module = ModuleType(f"wrong_{exercise.name}_{name}")
+        exec(compile(source, f"<{name}>", "exec"), module.__dict__)
+        known[name] = hint, module
+    return known
+
+
+def find_hint(
+    exercise: Exercise, stage: Stage, seed: int, module: ModuleType, yours: Any, case: Any
+) -> tuple[str, str]:
+    """Return the name and text of a hint, or two empty strings.
+
+    The first choice is the hint of a known wrong answer that gives the learner's results, then a slip in a right answer
+    that gives them, then a relation to the right results, then the stage's explanation.
+    """
+    right = stage.right(*copied(case))
+    parts = wrong_parts(yours, right, stage.close)
+    for part in (None, *parts):
+        name, hint = recognized(exercise, stage, seed, module, case, part)
+        if hint:
+            return name, hint
+    if not isinstance(yours, BaseException) and not has_nan(yours):  # two mistakes can give the same nan
+        hint = slip_hint(exercise, stage, seed, module, case, [None, *parts])
+        if hint:
+            return "slip", hint
+    name, hint = general_relation(stage, seed, module, parts[0] if parts else None)
+    if hint or not stage.explain or isinstance(yours, BaseException):
+        return name, hint
+    hint = stage.explain(yours, right, *copied(case))
+    return ("explanation" if hint else ""), hint
+
+
+def has_nan(value: Any) -> bool:
+    parts = value if isinstance(value, (list, tuple)) else [value]
+    return any(isinstance(x, (float, np.ndarray, np.floating)) and bool(np.isnan(x).any()) for x in parts)
+
+
+def slip_hint(
+    exercise: Exercise, stage: Stage, seed: int, module: ModuleType, case: Any, parts: list[int | None]
+) -> str:
+    """Describe a slip in a right answer that gives the learner's results in every case, or return an empty string.
+
+    With a part, only that part of the results is compared. Of several slips that agree, the likeliest is described.
+    """
+    names = getattr(check_of(exercise), "NAMES", None)
+    if names is None:
+        return ""
+    cases = [(each, x) for each in similar_stages(exercise, stage) for n in SEEDS for x in each.cases(seed + n)]
+    results = [compared(each, module, x) for each, x in cases]
+    stages = check_of(exercise).STAGES
+    earlier = stages[: stages.index(stage)]  # the learner's answer passes them
+    mine = compared(stage, module, case)
+    if not isinstance(mine, tuple) or not all(isinstance(x, np.ndarray) for x in mine):
+        parts = [None]
+
+    def fits(slip: Slip, part: int | None) -> bool:
+        outcomes = (limited(compared, each, slip.module(), x) for each, x in cases)
+        pairs = zip(outcomes, results, strict=True)
+        return all(agrees(part_of(a, part), part_of(b, part)) for a, b in pairs) and all(
+            limited(passes, each, seed, slip.module()) for each in earlier
+        )
+
+    for path in [exercise.solution, *exercise.also_right]:
+        first = [(slip, limited(compared, stage, slip.module(), case)) for slip in all_slips(exercise, path)]
+        for part in parts:
+            for slip, result in first:
+                if agrees(part_of(result, part), part_of(mine, part)) and fits(slip, part):
+                    text = slip.text
+                    if part is not None:
+                        text = text.replace("Your results are those", f"Number {part + 1} of your results is that", 1)
+                    meanings = [f"{name} is {names[name]}" for name in sorted(slip.names & names.keys())]
+                    return text + (f" Here, {', '.join(meanings)}." if meanings else "")
+    return ""
+
+
+@cache
+def all_slips(exercise: Exercise, path: Path) -> list[Slip]:
+    """Return the slips in a right answer."""
+    runs = [partial(outcome, stage, load(path), next(iter(stage.cases(0)))) for stage in check_of(exercise).STAGES]
+    return slips(path, types_of_names(path, runs))
+
+
+def similar_stages(exercise: Exercise, stage: Stage) -> list[Stage]:
+    """Return the stages that test the same function in the same way."""
+    return [each for each in check_of(exercise).STAGES if each.yours.__code__ is stage.yours.__code__]
+
+
+def compared(stage: Stage, module: ModuleType, case: tuple[Any, ...]) -> Any:
+    """Return the outcome that is compared with those of known mistakes."""
+    result = outcome(stage._replace(yours=stage.compared or stage.yours), module, case)
+    return result.with_traceback(None) if isinstance(result, BaseException) else result  # it would keep its frames
+
+
+def wrong_parts(yours: Any, right: Any, close: float) -> list[int]:
+    """Return the indices of the wrong parts of a result with several parts; an empty list if it has one part."""
+    if isinstance(yours, (tuple, list)) and isinstance(right, (tuple, list)) and len(yours) == len(right) > 1:
+        return [i for i, (a, b) in enumerate(zip(yours, right, strict=True)) if not same(a, b, close)]
+    return []
+
+
+def part_of(result: Any, part: int | None) -> Any:
+    return result[part] if part is not None and isinstance(result, (tuple, list)) and part < len(result) else result
+
+
+def recognized(
+    exercise: Exercise, stage: Stage, seed: int, module: ModuleType, case: Any, part: int | None
+) -> tuple[str, str]:
+    """Return the name and hint of the known wrong answer that gives the learner's results, or two empty strings.
+
+    Two errors may agree on one case by chance, and a wrong hint is worse than none. So the comparison covers all cases
+    of all stages that test the same function in the same way: a known answer must agree wherever the learner's result
+    is wrong, and on three quarters of all cases. If several do, the closest one is chosen, and it must pass the
+    stages that the learner's answer passes. With `part`, only that part of a result is compared, so each of two
+    independent errors can be recognized.
+    """
+    known = known_wrong(exercise)
+    yours = part_of(compared(stage, module, case), part)
+    matching = [name for name, (_, m) in known.items() if agrees(part_of(compared(stage, m, case), part), yours)]
+    agreed, cases = Counter[str](), 0  # number of agreeing cases per known answer, number of cases
+    seeds = SEEDS if not isinstance(yours, np.ndarray) else (0,)
+    for each in similar_stages(exercise, stage) if matching else []:
+        for other in (case for n in seeds for case in each.cases(seed + n)):
+            result = part_of(compared(each, module, other), part)
+            agreeing = [m for m in matching if agrees(part_of(compared(each, known[m][1], other), part), result)]
+            agreed.update(agreeing)
+            cases += 1
+            right = part_of(each.right(*copied(other)), part)
+            actual = result if each.compared is None else part_of(outcome(each, module, other), part)
+            if isinstance(actual, BaseException) or not same(actual, right, each.close):
+                matching = agreeing
+    if matching:
+        nearest = max(agreed[name] for name in matching)
+        matching = [name for name in matching if agreed[name] == nearest >= 0.75 * cases]
+    if len(matching) > 1:  # the learner's answer passes the earlier stages
+        stages = check_of(exercise).STAGES
+        earlier = stages[: stages.index(stage)]
+        matching = [name for name in matching if all(passes(each, seed, known[name][1]) for each in earlier)]
+    return (matching[0], known[matching[0]][0]) if len(matching) == 1 else ("", "")
+
+
+def general_relation(stage: Stage, seed: int, module: ModuleType, part: int | None) -> tuple[str, str]:
+    """Return the name and text of a relation between the wrong results of a stage and the correct ones.
+
+    The first wrong result is the one that the report shows.
+    """
+    pairs = []
+    for case in stage.cases(seed):
+        yours, right = outcome(stage, module, case), stage.right(*copied(case))
+        if isinstance(yours, BaseException) or not same(part_of(yours, part), part_of(right, part), stage.close):
+            doubled = outcome(stage, module, (2 * case[0], *case[1:])) if stage.linear else None
+            pairs.append(Pair(part_of(yours, part), part_of(right, part), part_of(doubled, part), yours, right))
+    return relation(pairs, part)
