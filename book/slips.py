@@ -36,7 +36,7 @@ class Slip(NamedTuple):
     text: str
     code: CodeType
     names: frozenset[str]
-    rank: int  # of two slips with the same results, the one of lower rank is reported
+    rank: int  # the slip of lower rank is reported if two slips have the same results
 
     def module(self) -> ModuleType:
         module = ModuleType("slip")
