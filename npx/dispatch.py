@@ -204,7 +204,7 @@ def copy_arrays(value: Any) -> Any:
 
 
 def compare(name: str, expected: Any, result: Any, computed_in: str = "float64") -> None:
-    """Raise KernelMismatch unless two results agree: arrays, numbers, None, and tuples or dicts of them.
+    """Raise KernelMismatch unless two results (arrays, numbers, None, or tuples or dicts of these) agree.
 
     Args:
         computed_in: the dtype of the computation. Its tolerance applies if it exceeds the tolerance of the compared

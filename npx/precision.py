@@ -82,7 +82,7 @@ def use_precision(name: str) -> Precision:
 def dtype(name: str) -> np.dtype:
     """Return the dtype called `name`.
 
-    bfloat16 comes from the package ml_dtypes; raises ValueError if that is not installed.
+    Raises ValueError for bfloat16 if ml_dtypes, the package that provides it, is not installed.
     """
     if name == "bfloat16":
         try:

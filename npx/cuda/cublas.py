@@ -42,7 +42,7 @@ class Algorithm(ctypes.Structure):
 class GemmArguments(NamedTuple):
     """The arguments of cublasGemmEx after the handle: alpha op(A) op(B) + beta C, in column-major order.
 
-    An argument named `leading_` is the leading dimension of a matrix. Pointers are addresses.
+    `leading_a`, `leading_b` and `leading_c` are the leading dimensions of the matrices. Pointers are addresses.
     """
 
     transposed_a: int

@@ -179,7 +179,7 @@ class MpiWorld(World):
         self.comm_thread.stop()
 
     def log(self, text: str, rank: str = "") -> None:
-        """Write one line with the rank and the training step to stderr."""
+        """Write one line to stderr, with the rank and the training step."""
         with suppress(OSError):
             os.write(2, f"npx-transformer: {rank or self.name}, step {self.step}: {text}\n".encode())
 

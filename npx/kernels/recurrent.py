@@ -1,7 +1,7 @@
 """The recurrences of LSTM (Hochreiter and Schmidhuber, 1997) and GRU (Cho et al., 2014), all steps in one call.
 
-The gate inputs z = x W_x + b of all steps are one matmul before the kernel, so a step computes only h w and the gates.
-The gradient of w is one matmul after the last step. Arrays are time-major: a step reads and writes contiguous rows.
+One matmul before the kernel yields the gate inputs z = x W_x + b of all steps, so a step computes only h w and the
+gates. One matmul after the last step yields the gradient of w. Arrays are time-major: steps access contiguous rows.
 """
 
 from typing import Any
@@ -113,7 +113,7 @@ def gru_grad(g: Array, w: Array, gates: Array, q: Array, hs: Array) -> tuple[Arr
 
 
 def _sigmoid(x: Array) -> Array:
-    """1 / (1 + e^-x) = (1 + tanh(x / 2)) / 2, which cannot overflow."""
+    """Return 1 / (1 + e^-x), computed as (1 + tanh(x / 2)) / 2, which cannot overflow."""
     return (1 + array_module(x).tanh(x / 2)) / 2
 
 
