@@ -60,7 +60,7 @@ def check_unknown_id(c: Any) -> None:
 
 
 def check_widths(c: Any) -> None:
-    """Raise ValueError for sizes that the heads, the positions or the architecture cannot divide."""
+    """Raise ValueError for sizes that are not divisible as the heads, positions or architecture require."""
     if c.d_model % c.n_heads and None in (c.d_k, c.d_v):
         raise ValueError(
             f"d_model: expected a multiple of n_heads = {c.n_heads}; got {c.d_model}; "

@@ -86,7 +86,7 @@ class Convolution(Module):
         causal: whether an output reads only its own and earlier positions. Default False: it also reads later ones.
         separable: whether to sum over the positions for each feature and then apply a matmul over the features, instead
             of one matmul over both. Default False.
-        gain: factor on the initialization of the matrix, Xavier uniform. Default 1.
+        gain: factor on the Xavier uniform initialization of the matrix. Default 1.
 
     `forward(x, packing, lengths)`: x (B, T, D), of which sentence b has `lengths[b]` positions (default: T), or packed
     (R, D). `forward(x, cache=cache)` reads earlier positions from the cache, without a graph.

@@ -87,7 +87,7 @@ def sample_outputs(
 
     Args:
         model: a Transformer, or any SearchModel.
-        src_ids: (B, S), each row tokens, EOS, padding.
+        src_ids: (B, S), each row with tokens, EOS, padding.
         samples: number of outputs for each source. Default 1.
         temperature, top_k, top_p: as for `sample`.
         seed: sample j of source number i uses the random keys (seed, i, j). Default 0.
