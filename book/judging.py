@@ -59,7 +59,7 @@ def check_of(exercise: Exercise) -> ModuleType:
 
 
 def judge(exercise: Exercise, path: Path, seeds: range = range(1), derive: bool = True) -> Verdict:
-    """Judge an answer on the cases of some seeds; `derive` adds the inputs derived by the gradient checker."""
+    """Judge an answer on the cases of some seeds and, if `derive`, on inputs derived by the gradient checker."""
     refusal = first_problem(exercise, path)
     if refusal:
         return Verdict(False, refusal)
@@ -146,8 +146,8 @@ def find_hint(
 ) -> tuple[str, str]:
     """Return the name and text of a hint, or two empty strings.
 
-    The first choice is the hint of a known wrong answer that gives the learner's results, then a relation to the right
-    results, then the stage's explanation.
+    The first choice is the hint of a known wrong answer that gives the learner's results, the second a relation to the
+    right results, the third the stage's explanation.
     """
     right = stage.right(*copied(case))
     parts = wrong_parts(yours, right, stage.close)
@@ -180,9 +180,9 @@ def recognized(
 
     Two errors may agree on one case by chance, and a wrong hint is worse than none. So the comparison covers all cases
     of all stages that test the same function in the same way: a known answer must agree wherever the learner's result
-    is wrong, and on three quarters of all cases. If several do, the closest one is chosen, and it must pass the
-    stages that the learner's answer passes. With `part`, only that part of a result is compared, so each of two
-    independent errors can be recognized.
+    is wrong, and on three quarters of all cases. If several answers do, the closest is chosen. It must pass the stages
+    that the learner's answer passes. With `part`, only that part of a result is compared, so each of two independent
+    errors can be recognized.
     """
     known = known_wrong(exercise)
     yours = part_of(outcome(stage, module, case), part)
@@ -262,7 +262,7 @@ def copied(case: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def numbers(case: tuple[Any, ...]) -> int:
-    """Return the size of a case's largest array, list or table, a measure of how hard it is to follow by hand."""
+    """Return the size of a case's largest array, list or table: a measure of how hard the case is to follow by hand."""
 
     def count(x: Any, kind: type) -> int:
         if isinstance(x, (list, tuple, dict)):
