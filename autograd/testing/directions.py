@@ -224,8 +224,8 @@ class Directions:
         """Return why a gradient that differs from the numerical derivative is defensible; "" if it is wrong.
 
         In a composition, each operation chooses its value at its own kink: relu(x) - relu(-x) / 10 has the slopes 1/10
-        and 1 at 0, but the gradient 0. No single operation can correct that. This exception does not apply to an
-        operation with a single vjp, or to a composition that has a derivative at this point.
+        and 1 at 0, but the gradient 0. No single operation can correct that, so a composition may have such a gradient
+        unless it has a derivative at this point. An operation with a single vjp may not.
         """
         if not npx.isfinite(analytic):
             return self.neighborhood.discontinuity(direction)

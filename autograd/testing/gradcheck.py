@@ -255,7 +255,7 @@ def check_gradients(
         limit: above this number of entries, only a sample is perturbed separately.
         least: numerical derivatives smaller than this are treated as 0.
         screen: whether to skip the individual entries if the gradient is right along a random direction.
-        known: gradients that have been compared at the same inputs; if these are equal, entries are screened too.
+        known: gradients already compared at the same inputs; if the new ones are equal, entries are screened too.
     """
     check = GradientCheck(problem, report, rtol, atol, seed, least)
     with floating_point_warnings_ignored():

@@ -171,8 +171,8 @@ class ProblemCheck:
         """Check a derived problem.
 
         Args:
-            limit: up to this many entries, each is perturbed separately unless the gradient is right along a random
-                direction; 0: random directions only.
+            limit: the number of entries up to which each is perturbed separately, unless the gradient is right along a
+                random direction; 0: random directions only.
             in_declared_domain: whether the declared domain and the reference apply.
             guessed: the result of `variants.guessed_shapes`.
         """

@@ -79,7 +79,7 @@ def value_difference(problem: Problem, expected: Array, tolerance: float, given:
 def missing_bodies_reported(
     problem: Problem, operation: Any, inputs: Sequence[Any], options: dict[str, Any]
 ) -> Iterator[None]:
-    """Convert errors caused by an operation or vjp without a body to CheckError with the rule `not implemented`."""
+    """Raise CheckError with the rule `not implemented` for errors caused by an operation or vjp without a body."""
     try:
         yield
     except (TypeError, AttributeError, ValueError, GradientError) as error:

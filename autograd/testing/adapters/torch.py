@@ -157,8 +157,8 @@ class TorchOperation(ForeignOperation):
     ) -> None:
         """Write to the checker's array if an argument changed without autograd's knowledge; note other changes.
 
-        The checker's arrays are read-only, so it reports the write. Autograd knows of a change that replaces the
-        `grad_fn` of the argument: an in-place operation, or one declared with `ctx.mark_dirty`.
+        The checker's arrays are read-only, so the checker reports the write. Autograd knows of a change that replaces
+        the `grad_fn` of the argument: an in-place operation, or one declared with `ctx.mark_dirty`.
         """
         for i, (x, argument, origin) in enumerate(zip(values, arguments, origins, strict=True)):
             if not is_array(x) or arrays_equal(self.array(argument), x):
