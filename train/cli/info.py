@@ -168,7 +168,7 @@ def has_metrics(entry: dict[str, Any], kind: str, *names: str) -> bool:
 def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the step, tokens, loss and mean speed at the last log line, or at the newest checkpoint if it is later.
 
-    The speed is in tokens per second, over all updates. If training stops between two log lines, only its checkpoint
+    The speed is in tokens per second, over all updates. If training stops between two log lines, only the checkpoint
     includes the last updates.
     """
     from train.run.checkpoint import newest_totals

@@ -169,7 +169,7 @@ def write_lines(path: Path, lines: Sequence[str]) -> None:
 
 
 def draw_attention(model: Any, tokenizer: Any, pairs: Sequence[tuple[str, str]], path: Path) -> None:
-    """Draw a heat map of the encoder-decoder attention for each (source, target): last layer, mean of heads.
+    """Draw a heat map of the encoder-decoder attention for each (source, target): the mean of the last layer's heads.
 
     Row t, column s is the weight of source token s when target token t is predicted; a row sums to 1.
     """

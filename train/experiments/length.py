@@ -4,8 +4,8 @@
        /rows/TASK-POSITIONS.json  the results of a row; a row that has this file is finished
        /length.{md,json,png}  all finished rows, rewritten after each row
 
-Each row is a small Transformer with one positional encoding, trained on random sequences of up to 20 tokens of one task
-and tested on new sequences of each length by greedy search. An interrupted row is trained again from the start.
+Each row is a small Transformer with one positional encoding, trained on random sequences of one task with up to 20
+tokens and tested on new sequences of each length by greedy search. An interrupted row is trained again from the start.
 """
 
 import time

@@ -321,7 +321,7 @@ class Checkpointer:
 def schedule_of(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the valid values of SCHEDULE_KEYS in state.json.
 
-    Earlier versions stored max_steps separately, and the other keys among those that a resumed run must not change.
+    Earlier versions stored max_steps on its own, and the other keys with those that a resumed run must not change.
     """
     config = content.get("config")
     former = config if isinstance(config, dict) else {}

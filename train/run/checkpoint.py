@@ -362,7 +362,7 @@ def check_peer(folder: Path, state: Mapping[str, Any]) -> None:
 def check_shapes(model: Any, weights: Mapping[str, npx.Array], file: Path) -> None:
     """Raise DamagedCheckpoint unless `weights`, read from `file`, have the names and shapes of the model's parameters.
 
-    An outline of the model is enough, so a wrong configuration takes no memory.
+    An outline of the model is enough, so checking a wrong configuration takes no memory.
     """
     shapes = {name: p.shape for name, p in model.named_parameters()}
     if problems := mismatches(shapes, weights):

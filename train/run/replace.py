@@ -31,7 +31,7 @@ def hidden_name(path: Path, suffix: str) -> str:
 def new_folder(target: Path, replaces: bool = True) -> Iterator[str]:
     """Create a hidden folder and yield its path; after the block, rename it to `target`, replacing that folder.
 
-    Without `replaces`, for a folder that the user named, `target` must be missing or empty.
+    If `replaces` is False, as for a folder that the user named, `target` must be missing or empty.
     """
     partial = hidden_name(target, "partial") if replaces else unique_name(target.parent)
     try:

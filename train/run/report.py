@@ -42,7 +42,7 @@ class RunReport:
 
     @contextmanager
     def open_files(self, state: RunState, validates: bool = False) -> Iterator[None]:
-        """Open the files for a run that continues from `state`; drop lines of metrics.jsonl that are newer than that.
+        """Open the files for a run that continues from `state`; drop lines of metrics.jsonl that are newer.
 
         With `validates`, the run begins with a validation at the step of `state`; its entry replaces an earlier one.
         """

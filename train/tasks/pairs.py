@@ -55,7 +55,7 @@ class PairTask(Task[T, Corpus, Batch], Generic[T]):
         return SegmentedBatches(segmenter, make_batches)
 
     def side_tokenizers(self, tokenizer: T) -> Sequence[Tokenizer | None]:
-        """Return the tokenizer of the source and of the target, None for a side that is not text."""
+        """Return the tokenizers of the source and of the target, with None for a side that is not text."""
         raise NotImplementedError
 
     def in_order(self, corpus: Corpus, batch_tokens: int) -> Iterator[tuple[npx.Array, Batch]]:

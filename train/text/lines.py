@@ -1,4 +1,4 @@
-"""Reading UTF-8 text files of any size, one sentence per line; every defect gets an error message."""
+"""Read UTF-8 text files of any size, with one sentence per line; every defect raises an error."""
 
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
