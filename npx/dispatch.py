@@ -183,7 +183,7 @@ class Gradient(Versions):
 
 
 def map_arrays(function: Callable[[Any], Any], value: Any) -> Any:
-    """Return a value with `function` applied to each array in it, through dicts, tuples and named tuples.
+    """Return a value with `function` applied to each array in it, including those in dicts and (named) tuples.
 
     A tuple in which nothing changes is returned as is, because rebuilding it would lose the attributes of a subclass
     such as `DeviceKey`.

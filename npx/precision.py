@@ -38,11 +38,11 @@ class Precision:
 
     @property
     def compute_dtype(self) -> np.dtype:
-        """The dtype of activations and matmuls. Raises ValueError if it needs ml_dtypes, which is not installed."""
+        """The dtype of activations and matmuls. Raises ValueError if it needs ml_dtypes and that is missing."""
         return dtype(self.compute_dtype_name)
 
     def require_dtype(self) -> None:
-        """Raise ValueError if the compute dtype needs ml_dtypes, which is not installed."""
+        """Raise ValueError if the compute dtype needs ml_dtypes and that package is not installed."""
         dtype(self.compute_dtype_name)
 
     @property

@@ -74,7 +74,7 @@ class Plan(NamedTuple):
 
 
 def load_cublas() -> Any:
-    """Load CuPy's compiled cuBLAS module as a shared library, which gives access to the symbols of cuBLAS."""
+    """Load CuPy's compiled cuBLAS module as a shared library, to access the symbols of cuBLAS."""
     from cupy_backends.cuda.libs import cublas
 
     return ctypes.PyDLL(cublas.__file__)

@@ -71,7 +71,7 @@ def launch(
 
 
 def contiguous(x: Any) -> Any:
-    """Return x, copied if it is not contiguous. Preserves 0-d shapes, unlike NumPy's ascontiguousarray."""
+    """Return x, or a contiguous copy if x is not contiguous. Preserves 0-d shapes, unlike NumPy's ascontiguousarray."""
     return x if x is None or x.flags.c_contiguous else array_module(x).ascontiguousarray(x)
 
 

@@ -35,7 +35,7 @@ class Heartbeat:
         self.pending_sends: list[Any] = []
 
     def check(self, now: float) -> None:
-        """Send and receive heartbeats, and end the run if the next rank has failed. Called by the CommThread."""
+        """Send and receive heartbeats; end the run if the next rank has failed. The CommThread calls this method."""
         if now - self.last_check > 2 * BEAT:  # this process itself was suspended
             self.last_received = now
         self.last_check = now

@@ -191,7 +191,7 @@ class MpiWorld(World):
         os._exit(status)  # in case MPI hangs
 
     def end_all(self, status: int) -> None:
-        """End all ranks. Called by the CommThread."""
+        """End all ranks. The CommThread calls this method."""
         if setting("NPX_KILL_LAUNCHER"):
             end_launcher()
         threading.Timer(2.0, os._exit, (status,)).start()  # in case MPI hangs

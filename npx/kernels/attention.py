@@ -324,7 +324,7 @@ def has_contiguous_rows(x: Array) -> bool:
 
 
 def with_contiguous_rows(x: Array) -> Array:
-    """Return x, copied unless the values along its last axis are adjacent in memory."""
+    """Return x, or a copy if the values along its last axis are not adjacent in memory."""
     return x if has_contiguous_rows(x) else array_module(x).ascontiguousarray(x)
 
 

@@ -64,7 +64,7 @@ def embedding_grad(
 def embedding_numpy(
     table: Array, ids: Array, scale: float = 1.0, positions: Array | None = None, drop: DropoutSpec | None = None
 ) -> Output:
-    """Compute a few sentences at a time, which stay in cache from the lookup to the dropout."""
+    """Compute a few sentences at a time, so that they stay in cache from the lookup to the dropout."""
     ids = np.asarray(ids)
     y = np.empty((*ids.shape, table.shape[1]), table.dtype)
     keep = drop and drop.keep_mask(y.shape)
