@@ -46,8 +46,8 @@ def gradcheck(
         function: takes Tensors in place of the floating-point inputs and returns one Tensor of any shape.
         inputs: arrays or Tensors, preferably float64. Integers, booleans and other values are passed on unchanged.
         directions: None compares every entry or, for more than 1,500 entries, a sample of entries and random
-            directions. A number N compares along N random directions through all inputs, which is faster, and checks
-            individual entries only after a failure.
+            directions. A number N compares along N random directions through all inputs and checks individual entries
+            only after a failure; this is faster.
         rtol, atol: the relative and absolute tolerance, in addition to the error bound of the numerical derivative.
             None selects a default for the dtype.
         seed: selects the weights c of the outputs and the random directions.

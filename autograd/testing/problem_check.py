@@ -79,7 +79,7 @@ class ProblemCheck:
         check_gradients(problem, Report(), seed=self.seed, limit=MAX_DERIVED_ENTRIES, least=self.least)
 
     def warm_up(self, problem: Problem) -> None:
-        """Call the layer with other values first, so that values cached by the first call are wrong for later calls."""
+        """Call the layer with other values first, so that values cached by that call are wrong for all later calls."""
         for _, other in variants.values(problem):
             with rejections_skipped():
                 output, _ = other.output_and_leaves()

@@ -29,7 +29,7 @@ def reference_value(reference: Reference, values: Sequence[Any]) -> Array:
 
 
 def compare_value(problem: Problem, reference: Reference, tolerance: float, given: bool = False) -> None:
-    """Raise CheckError if the operation raises, or returns a different value where the reference is finite.
+    """Raise CheckError if the operation fails, or returns a different value where the reference is finite.
 
     Args:
         given: whether these are the inputs that the user gave. At those, the reference must work: its exceptions are
