@@ -259,7 +259,7 @@ class TransformerConfig:
         return self.outline().n_parameters()
 
     def training_flops(self, source_tokens: int, target_tokens: int, length: int = 30) -> float:
-        """Return the floating-point operations of one update (see models/flops.py).
+        """Return the number of floating-point operations of one update (see models/flops.py).
 
         Args:
             source_tokens, target_tokens: the numbers of tokens or, for an encoder, of text tokens and labels.

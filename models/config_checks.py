@@ -31,7 +31,7 @@ def special_ids(c: Any) -> dict[str, Any]:
 
 
 def check_special_ids(c: Any) -> None:
-    """Raise ValueError for special ids outside the vocabulary or the outputs, or for equal ones."""
+    """Raise ValueError for special ids that are outside the vocabulary or the outputs, or equal to each other."""
     vocab_size, n_outputs, special = c.vocab_size, c.n_outputs, special_ids(c)
     for name, value in special.items():
         if not (type(value) is int and 0 <= value < vocab_size):

@@ -156,7 +156,7 @@ class Module:
 
 
 def _parts(container: Any) -> Iterator[tuple[str, Module | Parameter]]:
-    """Yield (name, part) for the Modules and Parameters in a dict, list or tuple, nested ones as "name.i"."""
+    """Yield (name, part) for the Modules and Parameters in a dict, list or tuple; nested ones are named "name.i"."""
     for name, value in container.items() if isinstance(container, dict) else enumerate(container):
         if isinstance(value, (Module, Parameter)):
             yield str(name), value

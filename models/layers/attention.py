@@ -73,7 +73,7 @@ class Attention(Module):
 
     @property
     def is_merged(self) -> bool:
-        """True if attention can run on the merged projections, which saves less for backward."""
+        """True if attention can run on the merged projections, so that less is saved for backward."""
         return self.query_norm is None and self.score_bias is None
 
     def options(self, spec: npx.AttentionSpec) -> dict[str, Any]:

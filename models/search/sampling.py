@@ -31,7 +31,7 @@ def sample(
         tokens: number of ids to generate for each prompt.
         temperature: divides the logits; 0 always takes the most probable token. Default 1.
         top_k: sample from the k most probable tokens; 0 (default) from all.
-        top_p: sample from the fewest tokens whose probabilities sum to at least this (Holtzman et al., 2020), after
+        top_p: sample from the fewest tokens whose probabilities sum to at least `top_p` (Holtzman et al., 2020), after
             `top_k`. Default 1.
         seed: text i uses the random keys (seed, i), independently of the other texts and of `tokens`. Default 0.
         window: the maximum number of positions that the model sees. Default: `model.max_length`. When the window is
