@@ -48,7 +48,7 @@ def train(
     max_hours: float = 0.0,
     debug: str = "",
 ) -> Summary:
-    """Train a model from a configuration: tokenizer, token arrays, model, `Trainer.run`.
+    """Train a model from a configuration: prepare tokenizer, token arrays and model, then call `Trainer.run`.
 
     The tokenizer is trained on the training text only. Configuration and files are checked before anything is
     written, and a newly created folder is removed if training fails before the first update. With several ranks

@@ -142,7 +142,7 @@ class Update:
         return state if self.average is None else state | {"weights": self._gather_weights()}
 
     def weights(self) -> dict[str, npx.Array]:
-        """Return the weights, or their moving average, by name, on the host of rank 0. All ranks must call this."""
+        """Return the weights, or their average, by name, on the host of rank 0. All ranks must call this method."""
         with self.averaged_weights():
             if self.flat.data.size == self.flat.size:
                 return {} if self.world.rank else dict(self.model.state_dict())

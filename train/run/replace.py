@@ -105,7 +105,7 @@ def original_name(path: Path) -> str:
 
 
 def finish_replacements(parent: Path) -> None:
-    """Complete or undo the replacements of checkpoints that a killed process left unfinished. Requires the lock."""
+    """Complete or undo checkpoint replacements that a killed process left unfinished. The caller must hold the lock."""
     for old in parent.glob(".*.replaced"):
         target = parent / original_name(old)
         with suppress(OSError):
