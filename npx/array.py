@@ -194,7 +194,7 @@ def accumulate(values: GradientTargets, accumulate_into: GradientTargets) -> Any
 
 
 def use_tf32(on: bool) -> None:
-    """Set whether float32 matmuls on a GPU round their operands to TF32; no effect on a CPU."""
+    """Set whether float32 matmuls on a GPU round their operands to TF32; this has no effect on a CPU."""
     if _device == "cuda" and _cupy is not None:
         linalg = _cupy._core._routines_linalg
         compute_type = linalg.COMPUTE_TYPE_TF32 if on else linalg.COMPUTE_TYPE_DEFAULT
