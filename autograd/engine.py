@@ -184,7 +184,7 @@ def accumulates(vjp: VJP) -> VJP:
 
     For each argument, `accumulate_into` has None if no sum exists yet, else a contiguous array of the argument's shape,
     in its dtype or a wider one. A vjp that adds to `accumulate_into[i]` returns that array at position i; it may ignore
-    any of them. All other returned arrays must be new, not g or an array in use; several arguments may share one.
+    an array. All other returned arrays must be new, not g or an array in use; several arguments may share one.
     """
     vjp.accumulates = True  # type: ignore[attr-defined]
     return vjp

@@ -204,7 +204,7 @@ def failure_in_16_bits(
     """Return an error if many entries of a result differ from the float64 result, otherwise None.
 
     Args:
-        change: how much rounding the inputs changes each result.
+        change: how much each result changes if the inputs are rounded.
     """
     terms = float(abs(expected.c).max(initial=0.0))  # terms of this size may cancel
     rule, _, fraction, factor = NARROW[dtype]
