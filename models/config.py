@@ -14,7 +14,7 @@ from models.registry import ACTIVATIONS, ARCHITECTURES, CELLS, NORMS, POSITIONS
 
 
 def add_former_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model's stored keys, completed by former defaults for keys that its version did not have yet.
+    """Return a model's stored keys, completed with former defaults for keys that its version did not have yet.
 
     Versions without `position_rates` used the paper's rates for both orders of the sinusoids.
     """

@@ -22,7 +22,7 @@ def tap_offsets(width: int, dilation: int, causal: bool) -> list[int]:
 
 
 def has_neighbor(x: npx.Array, offset: int, packing: npx.Packing | None, lengths: npx.Array | None) -> npx.Array:
-    """Return for each row of x (B, T, ...), or packed (R, ...), whether its sentence has a position at `offset`."""
+    """Return, for each row of x (B, T, ...) or packed x (R, ...), whether its sentence has a position at `offset`."""
     if packing is None:
         position = npx.arange(x.shape[1]) + offset
         end = x.shape[1] if lengths is None else npx.minimum(lengths, x.shape[1])[:, None]
