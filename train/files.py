@@ -237,7 +237,7 @@ def atomic_write(path: PathLike, mode: str = "b", write_through: bool = False) -
 
 
 def unique_name(folder: PathLike) -> str:
-    """Return the path of a hidden file or folder, to be created, that no other program uses."""
+    """Return a path for a new hidden file or folder that no other program uses."""
     return f"{folder}/.npx-transformer-{secrets.token_hex(8)}.partial"
 
 

@@ -89,7 +89,7 @@ def info(
 
 
 def describe_time(hours: float) -> str:
-    """Return a time in seconds, minutes or hours, whichever suits it, and also in days from 48 hours on."""
+    """Return a time in the most suitable of seconds, minutes and hours and, from 48 hours on, also in days."""
     if hours < 1:
         return f"{60 * hours:,.0f} minutes" if hours >= 1 / 30 else f"{3600 * hours:,.1f} seconds"
     return f"{hours:,.1f} hours" + (f" ({hours / 24:,.1f} days)" if hours >= 48 else "")

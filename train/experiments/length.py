@@ -236,7 +236,7 @@ def markdown(table: Mapping[str, Any], has_picture: bool) -> Iterator[str]:
 
 
 def draw(table: Mapping[str, Mapping[str, Any]], path: Path) -> bool:
-    """Draw the exact outputs by length, one panel for each task; return False if matplotlib is not installed."""
+    """Draw the percentage of exact outputs by length, a panel per task; return False if matplotlib is not installed."""
     pyplot = import_pyplot(path.name)
     if pyplot is None or not table:
         return False

@@ -124,7 +124,7 @@ def has_same_text_tokenizer(model: SequenceModel, folder: Path, state: Mapping[s
 
 
 def check_same_computation(config: TransformerConfig, source: TransformerConfig, folder: Path) -> None:
-    """Raise UserError if a model with the configuration `source`, read from `folder`, computes another function."""
+    """Raise UserError unless models with `config` and with `source`, read from `folder`, compute the same function."""
 
     def computation(c: TransformerConfig) -> dict[str, Any]:
         rates = resolve_rates(c.positions == "sinusoidal_halves", c.position_rates)

@@ -2,8 +2,8 @@
 
 The gradient of the mean loss over all target tokens, times the loss scale, is accumulated over the micro-batches; Adam
 divides by the scale and clips in its own pass. The host waits for the device once per update: losses and norm are read
-together after the last backward, and the weights change only if they are finite. With several ranks, each computes
-its share of the micro-batches, and all receive the gradient of the complete update.
+together after the last backward, and the weights change only if both are finite. With several ranks, each computes its
+share of the micro-batches, and all receive the gradient of the complete update.
 """
 
 import math
@@ -167,7 +167,7 @@ class Update:
         }
 
     def load_weights(self, state: Mapping[str, npx.Array], trained: npx.Array | None = None) -> None:
-        """Restore the result of `weights` and, with a moving average, `optimizer_state["weights"]` as `trained`.
+        """Restore the result of `weights` and, if there is a moving average, `trained` = `optimizer_state["weights"]`.
 
         Raises ValueError for the weights of a different model; nothing is changed in that case.
         """

@@ -137,7 +137,7 @@ def load_newest(
 def load_weights(path: str | Path, on_warning: Callable[[str], object]) -> tuple[Path, Checkpoint]:
     """Return the folder that `find_checkpoint` chooses, and its checkpoint without the optimizer's arrays.
 
-    `on_warning` receives a message if an older checkpoint replaces a damaged one, and if an average is outdated.
+    `on_warning` receives a message if an older checkpoint replaces a damaged one, or if an average is outdated.
     """
     folder = find_checkpoint(path)
     is_step = original_name(folder).startswith("step-")

@@ -224,8 +224,8 @@ def format_hypotheses(hypotheses: Sequence[tuple[Any, ...]], index: int, n_best:
     """Format the output for line `index` (from 0), without a trailing newline.
 
     Each hypothesis is (text, score, further fields as text). The result is the best text or, for n_best > 1, a line
-    `index ||| text ||| score` for each hypothesis, as Moses writes them. The further fields are appended to each line,
-    separated by ` ||| `.
+    `index ||| text ||| score` for each hypothesis, as in Moses. The further fields are appended to each line, separated
+    by ` ||| `.
     """
     if n_best == 1:
         text, _, *fields = hypotheses[0]

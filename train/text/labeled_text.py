@@ -202,7 +202,7 @@ def encode_texts(tokenizer: Any, examples: Sequence[Sequence[str]]) -> list[list
 
 
 class WordEncoder:
-    """Encodes sentences word by word, so no subword spans two words; caches the encoded words."""
+    """Encodes sentences word by word, so that no subword spans two words, and caches the encoded words."""
 
     MAX_WORDS = 1 << 20
 

@@ -25,7 +25,7 @@ def linearize(tree: Tree, tags: bool = False) -> list[str]:
 
 
 def tree_from_tokens(tokens: Sequence[str], words: Sequence[str]) -> tuple[Tree, bool]:
-    """Return the tree over exactly `words` that any `tokens` describe, and whether it had to be repaired.
+    """Turn any `tokens` into a tree over exactly `words`; return the tree and whether it had to be repaired.
 
     A closing bracket also closes the constituents inside the one that it matches; without a match, it is dropped.
     Surplus leaves and empty constituents are dropped. Missing words are added to the outermost open constituent, or to
