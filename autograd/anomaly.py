@@ -17,7 +17,7 @@ from npx import Array
 
 
 class AnomalyError(FloatingPointError):
-    """An operation, or its vjp, returned a value that is not finite although its inputs were."""
+    """An operation, or its vjp, returned a non-finite value although its inputs were finite."""
 
 
 class AnomalyDetector(Observer):

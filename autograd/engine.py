@@ -164,7 +164,7 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
 
 
 def record_node(name: str, output: Any, vjp: VJP, args: tuple[Any, ...], wants_gradient: bool) -> Tensor:
-    """Wrap an operation's output in a Tensor, with a node if it `wants_gradient`, and notify the observer."""
+    """Wrap an operation's output in a Tensor, with a node if `wants_gradient`, and notify the observer."""
     result = Tensor(output)
     if wants_gradient:
         parents = tuple((a.node or a) if isinstance(a, Tensor) and a.requires_grad else None for a in args)
@@ -184,7 +184,7 @@ def accumulates(vjp: VJP) -> VJP:
 
     For each argument, `accumulate_into` has None if no sum exists yet, else a contiguous array of the argument's shape,
     in its dtype or a wider one. A vjp that adds to `accumulate_into[i]` returns that array at position i; it may ignore
-    any of them. All other returned arrays must be new, not g or an array in use; several arguments may share one.
+    an array. All other returned arrays must be new, not g or an array in use; several arguments may share one.
     """
     vjp.accumulates = True  # type: ignore[attr-defined]
     return vjp
@@ -210,7 +210,7 @@ def observing(observer: Any) -> AbstractContextManager[Any]:
 
 @dataclass(frozen=True, slots=True)
 class BackwardEvent:
-    """One vjp that has run, before the engine passes on its gradients. Observers must not modify the arrays."""
+    """One call to a vjp, reported before its gradients are passed on. Observers must not modify the arrays."""
 
     node: Node
     vjp: VJP
@@ -230,8 +230,8 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         on_leaf_done: called with each leaf as soon as its `grad` is complete, while the pass continues. It is not
             called for a leaf if a vjp on some path to it returned None.
 
-    Raises RuntimeError if `tensor` requires no gradient, if its graph is consumed, or if a weight has changed since.
-    Raises ValueError for a wrong `g`, or for a missing one if `tensor` has several elements.
+    Raises RuntimeError if `tensor` requires no gradient, if its graph is consumed, or if a weight has changed in
+    between. Raises ValueError for a wrong `g`, or for a missing one if `tensor` has several elements.
     """
     if not tensor.requires_grad:
         raise RuntimeError("backward: expected a Tensor with requires_grad; got one without; try requires_grad=True")

@@ -47,7 +47,7 @@ def linear_cross_entropy(x: Array, w: Array, targets: Array, smoothing: LabelSmo
 
 @composition
 def composed_cross_entropy(logits: Tensor, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()) -> Tensor:
-    """`cross_entropy` from elementary operations: - sum_k q_k log softmax(logits)_k, with q as an array."""
+    """`cross_entropy` from elementary operations: - sum_k q_k log softmax(logits)_k, with q as a constant array."""
     n_classes = logits.shape[-1]
     logits, targets = logits.reshape(-1, n_classes), targets.reshape(-1)
     label_smoothing, smoothing_classes, pad_id = smoothing

@@ -31,7 +31,7 @@ class MemoryProfiler(Observer):
 
     Args:
         traced: whether to use tracemalloc to include memory that a kernel allocates while it runs, such as a masked
-            gradient. Default False. Each sample then resets the peak of tracemalloc. Raises ValueError if tracemalloc
+            gradient. If so, each sample resets the peak of tracemalloc. Default False. Raises ValueError if tracemalloc
             is not tracing.
 
     An output, saved array or gradient counts from the operation that creates it until a weak reference reports that it

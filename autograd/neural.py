@@ -26,7 +26,7 @@ from npx.kernels.attention_spec import rotary_positions, rotation_factors, score
 
 @differentiable
 def softmax(x: Array, mask: Array | None = None) -> Result:
-    """Return exp(x_i) / sum_j exp(x_j) over the last axis, without the positions where `mask` is False.
+    """Return exp(x_i) / sum_j exp(x_j) over the last axis, ignoring the positions where `mask` is False.
 
     x (..., n); mask bool, broadcastable to x's shape. A fully masked row gives zeros.
     """
@@ -196,7 +196,7 @@ def repeat_heads(x: Array, heads: int) -> Array:
 
 
 def sum_groups(g: Array, heads: int) -> Array:
-    """Sum g (..., H, d) over groups of adjacent heads, the gradient of `repeat_heads`: (..., heads, d)."""
+    """Sum g (..., H, d) over groups of adjacent heads: (..., heads, d). This is the gradient of `repeat_heads`."""
     n = g.shape[-2]
     return g if n == heads else g.reshape(*g.shape[:-2], heads, n // heads, g.shape[-1]).sum(axis=-2)
 
@@ -334,7 +334,7 @@ def merged_attention(
 ) -> Result:
     """Compute `attention` of queries, keys and values in one or two merged arrays.
 
-    The gradients are written into views of the merged gradients, without copies. Where `npx.should_rematerialize(y)`,
+    The gradients are written into views of the merged gradients, without copies. If `npx.should_rematerialize(y)`,
     neither the attention weights nor the output is saved: backward recomputes both. Raises ValueError for an array with
     the wrong number of columns. `shapes` gives, for each array, the number of heads and the head size of each part.
     """

@@ -31,7 +31,7 @@ def unbroadcast(g: Array, like: Operand) -> Any:
 
 
 def arithmetic(function: Callable[[Operand, Operand], Result]) -> Callable[..., Result]:
-    """Make a function raise TypeError if its result's dtype differs from a floating operand's: no silent casts."""
+    """Make a function raise TypeError if its result's dtype differs from a floating operand's dtype."""
 
     @wraps(function)
     def checked(a: Operand, b: Operand) -> Result:

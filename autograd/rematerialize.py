@@ -3,8 +3,8 @@
     x = checkpoint(layer, x)
 
 saves the inputs and the output of `layer` and nothing in between. Backward runs the layer once more, with the same
-random numbers, and backpropagates through that graph. This costs a third more computation, and memory grows by only one
-array for each layer.
+random numbers, and backpropagates through the resulting graph. This costs a third more computation, and memory grows by
+only one array for each layer.
 """
 
 import math

@@ -212,7 +212,7 @@ class TensorMethods:
         return OPERATIONS["reshape"](self, shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape)
 
     def transpose(self, *axes: Any) -> Self:
-        """Permute the axes: `x.transpose()` reverses them, `x.transpose(1, 0)` or `x.transpose((1, 0))`."""
+        """Permute the axes, as in `x.transpose(1, 0)` or `x.transpose((1, 0))`; `x.transpose()` reverses them."""
         return OPERATIONS["transpose"](
             self, axes[0] if len(axes) == 1 and isinstance(axes[0], Sequence) else axes or None
         )

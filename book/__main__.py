@@ -85,7 +85,7 @@ def list_all(folder: Path) -> None:
 
 
 def command_for(number: int) -> str:
-    """Return the command for an exercise, in the form in which the user typed this one."""
+    """Return the command for an exercise, in the form in which the user typed the current command."""
     return f"make exercise N={number}" if "MAKELEVEL" in os.environ else f"python -m book {number}"
 
 

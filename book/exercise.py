@@ -49,7 +49,7 @@ def draw(seed: int, *shape: int) -> Any:
 
 
 def counted(shape: tuple[int, ...]) -> Any:
-    """Return an array of 1, 2, 3, ... in a shape: an incoming gradient whose entries all differ."""
+    """Return an array of this shape that counts 1, 2, 3, ...: an incoming gradient whose entries all differ."""
     return np.arange(1.0, np.prod(shape) + 1).reshape(shape)
 
 
@@ -130,7 +130,7 @@ def operation(
 ) -> list[Stage]:
     """Return the stages of an operation `name`; `right(*args)` returns its correct output and vjp.
 
-    `edges` and `drawn` yield its arguments, of which the first `differentiated` get gradients. `explain` describes a
+    `edges` and `drawn` yield its arguments; the first `differentiated` of these get gradients. `explain` describes a
     wrong gradient; without it, the explanation names the inputs whose gradients are right.
     """
 

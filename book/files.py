@@ -1,4 +1,4 @@
-"""The files of an exercise, and static checks of a learner's file. Imports nothing heavy."""
+"""The files of an exercise, and static checks of a learner's file. It imports no large package."""
 
 import ast
 import re
@@ -56,8 +56,8 @@ class Exercise:
     def wrong_answers(self) -> list[WrongAnswer]:
         """The known wrong answers in `wrong.txt`, which lists changes to the solution.
 
-        Each has a name, a hint, and changes. The `-` text, which occurs once in the solution, is replaced by the `+`
-        text. Without `-` text, the `+` text is a new version of the function that it defines.
+        Each has a name, a hint and changes. A change replaces the `-` text, which occurs once in the solution, by the
+        `+` text. Without `-` text, the `+` text is a new version of the function that it defines.
         """
         answers = []
         for entry in re.split(r"^## ", (self.folder / "wrong.txt").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
@@ -85,7 +85,7 @@ class Exercise:
         return folder / f"{self.name}.py"
 
     def start(self, folder: Path) -> bool:
-        """Create the learner's copy; return False if there already is one."""
+        """Create the learner's copy; return False if it already exists."""
         mine = self.mine(folder)
         if mine.exists():
             return False

@@ -2,7 +2,7 @@
 
 `python -m book 5 --notebook` writes one; `make docs` executes all of them and puts them on the site. A notebook needs a
 clone of this repository: its first cell finds the clone and loads this module as an IPython extension, whose cell magic
-`%%exercise 5` defines the functions of the cell, saves it in `my/` and checks it as `python -m book 5` does.
+`%%exercise 5` defines the functions of the cell, saves it in `my/` and checks the file as `python -m book 5` does.
 """
 
 import json

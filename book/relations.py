@@ -25,8 +25,8 @@ class Pair(NamedTuple):
 def relation(pairs: list[Pair], part: int | None) -> tuple[str, str]:
     """Return the name and text of the first relation that holds, or two empty strings.
 
-    The first pair is the one that the report shows, so a hint about a single result describes that one. A relation
-    between wrong and correct results must hold for every pair.
+    The report shows the first pair, so a hint about a single result describes this pair. A relation between wrong and
+    correct results must hold for every pair.
     """
     which = "The result" if part is None else f"Number {part + 1} of the returned values"
     if isinstance(pairs[0].yours, BaseException):

@@ -1,4 +1,4 @@
-"""The state that decoding carries from one step to the next. Each row is a hypothesis, and the search selects rows.
+"""The state that decoding carries from step to step. Each row belongs to a hypothesis, and the search selects rows.
 
 A layer works incrementally with a cache: `layer(x, spec, cache)` takes the next positions, attends to the earlier ones
 in the cache, and appends its own. States and caches hold arrays, without a graph.
@@ -50,10 +50,10 @@ class RowArray(DecodingState):
 class KeyValueCache(DecodingState):
     """Keys (R, capacity, H, d_k) and values (R, capacity, H, d_v) of the `length` positions so far.
 
-    Hypotheses with a common prefix have equal keys and values for its positions. On the host, `select` therefore copies
-    only the positions after the common prefix, which are few if the hypotheses are long. `stamps` (R, length)
-    identifies prefixes: two rows with equal stamps at a position are equal up to and including that position. On a GPU
-    `stamps` is None, because copying everything is faster than finding the prefixes.
+    Hypotheses with a common prefix have equal keys and values at the positions of this prefix. On the host, `select`
+    therefore copies only the positions after the common prefix, which are few if the hypotheses are long. `stamps` (R,
+    length) identifies prefixes: two rows with equal stamps at a position are equal up to and including that position.
+    On a GPU `stamps` is None, because copying everything is faster than finding the prefixes.
     """
 
     def __init__(self, keys: npx.Array, values: npx.Array, length: int) -> None:

@@ -14,7 +14,7 @@ from models.registry import ACTIVATIONS, ARCHITECTURES, CELLS, NORMS, POSITIONS
 
 
 def add_former_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the stored keys of a model, adding former defaults for keys that its version did not have yet.
+    """Return a model's stored keys, completed with former defaults for keys that its version did not have yet.
 
     Versions without `position_rates` used the paper's rates for both orders of the sinusoids.
     """
@@ -250,7 +250,7 @@ class TransformerConfig:
         return ARCHITECTURES[self.architecture](self, seed, dtype)
 
     def outline(self) -> Any:
-        """Return the model with shapes but without values, which takes no memory."""
+        """Return the model with shapes but without values, so that it takes no memory."""
         with shapes_only():
             return self.build()
 
@@ -259,11 +259,11 @@ class TransformerConfig:
         return self.outline().n_parameters()
 
     def training_flops(self, source_tokens: int, target_tokens: int, length: int = 30) -> float:
-        """Return the floating-point operations of one update (see models/flops.py).
+        """Return the number of floating-point operations of one update (see models/flops.py).
 
         Args:
-            source_tokens, target_tokens: numbers of tokens; for an encoder, of text tokens and predicted labels.
-            length: tokens of a typical sentence.
+            source_tokens, target_tokens: the numbers of tokens or, for an encoder, of text tokens and labels.
+            length: number of tokens in a typical sentence.
         """
         return training_flops(self.outline(), source_tokens, target_tokens, length)
 
@@ -284,17 +284,17 @@ class TransformerConfig:
 
     @classmethod
     def base(cls, vocab_size: int, **changes: Any) -> "TransformerConfig":
-        """Return the paper's base model, with changes."""
+        """Return the configuration of the paper's base model, with changes."""
         return cls.preset("base", vocab_size, **changes)
 
     @classmethod
     def big(cls, vocab_size: int, **changes: Any) -> "TransformerConfig":
-        """Return the paper's big model, with changes."""
+        """Return the configuration of the paper's big model, with changes."""
         return cls.preset("big", vocab_size, **changes)
 
     @classmethod
     def preset(cls, name: str, vocab_size: int, **changes: Any) -> "TransformerConfig":
-        """Return a model of `PRESETS` by name, with changes."""
+        """Return the configuration in `PRESETS` with this name, with changes."""
         if name not in PRESETS:
             raise ValueError(f"preset: expected one of {', '.join(PRESETS)}; got {name!r}")
         return replace(cls(vocab_size=vocab_size, **PRESETS[name]), **changes)

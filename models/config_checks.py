@@ -31,7 +31,7 @@ def special_ids(c: Any) -> dict[str, Any]:
 
 
 def check_special_ids(c: Any) -> None:
-    """Raise ValueError for special ids outside the vocabulary or the outputs, or for equal ones."""
+    """Raise ValueError for special ids that are outside the vocabulary or the outputs, or equal to each other."""
     vocab_size, n_outputs, special = c.vocab_size, c.n_outputs, special_ids(c)
     for name, value in special.items():
         if not (type(value) is int and 0 <= value < vocab_size):
@@ -60,7 +60,7 @@ def check_unknown_id(c: Any) -> None:
 
 
 def check_widths(c: Any) -> None:
-    """Raise ValueError for sizes that the heads, the positions or the architecture cannot divide."""
+    """Raise ValueError for sizes that are not divisible as the heads, positions or architecture require."""
     if c.d_model % c.n_heads and None in (c.d_k, c.d_v):
         raise ValueError(
             f"d_model: expected a multiple of n_heads = {c.n_heads}; got {c.d_model}; "

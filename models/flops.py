@@ -20,8 +20,8 @@ def training_flops(model: Any, source_tokens: int, target_tokens: int, length: i
 
     Args:
         model: a model, possibly with shapes but without values (`TransformerConfig.outline`).
-        source_tokens, target_tokens: numbers of tokens; for an encoder, of text tokens and predicted labels.
-        length: tokens of a typical sequence, for attention.
+        source_tokens, target_tokens: the numbers of tokens or, for an encoder, of text tokens and labels.
+        length: number of tokens in a typical sequence, for attention.
 
     Raises ValueError for an architecture without a formula.
     """

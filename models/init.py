@@ -48,7 +48,7 @@ def normal(rows: int, width: int, deviation: float, zero_row: int | None = None)
 
 
 def uniform(n_in: int, *n_out: int, gain: float | tuple[float, ...] = 1.0) -> npx.Array:
-    """Sample from U(-a, a), with a from the scheme in use (`scheme`).
+    """Sample from U(-a, a); the scheme in use (`scheme`) determines a.
 
     "xavier": a = gain sqrt(6 / (n_in + n_out)) (Glorot and Bengio, 2010). "uniform_unit_scaling": a = gain
     sqrt(3 / n_in), which gives x W the variance of x (Sussillo and Abbott, 2014; TensorFlow's name). With several

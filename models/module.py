@@ -56,7 +56,7 @@ class Module:
     Attributes:
         training: whether dropout is active; set it with `train()` and `eval()`.
         hook: called with the positional arguments of each call, for inspection. Default None.
-        gradient_checkpointing: save only the inputs and outputs of calls and recompute the rest in backward
+        gradient_checkpointing: whether to save only the inputs and outputs of calls and recompute the rest in backward
             (autograd/rematerialize.py). Default False.
     """
 
@@ -128,8 +128,8 @@ class Module:
     def load_state_dict(self, state: Mapping[str, npx.Array]) -> None:
         """Copy arrays into the parameters with the same names.
 
-        Raises ValueError for missing or unexpected names, wrong shapes and non-numeric arrays; nothing is changed in
-        that case.
+        Raises ValueError for missing or unexpected names, wrong shapes and non-numeric arrays; in these cases, nothing
+        is changed.
         """
         parameters = dict(self.named_parameters())
         common = {name: p for name, p in parameters.items() if name in state}
@@ -156,7 +156,7 @@ class Module:
 
 
 def _parts(container: Any) -> Iterator[tuple[str, Module | Parameter]]:
-    """Yield (name, part) for the Modules and Parameters in a dict, list or tuple, nested ones as "name.i"."""
+    """Yield (name, part) for the Modules and Parameters in a dict, list or tuple; nested ones are named "name.i"."""
     for name, value in container.items() if isinstance(container, dict) else enumerate(container):
         if isinstance(value, (Module, Parameter)):
             yield str(name), value

@@ -116,7 +116,7 @@ class FlatParameters:
         return self._grad
 
     def gradient_chunks(self) -> Iterator[tuple[slice, npx.Array]]:
-        """Yield the gradient in order, as (span of the flat arrays, values); missing gradients as zeros."""
+        """Yield the gradient in order, as (span of the flat arrays, values); missing gradients are zeros."""
         if self._grad is not None:
             yield slice(0, self.size), self.grad
             return

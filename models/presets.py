@@ -1,4 +1,4 @@
-"""The models of the paper by name, as differences from base."""
+"""The models of the paper by name, as differences from its base model."""
 
 from typing import Any
 

@@ -4,7 +4,7 @@
 on the current device; `host` is NumPy itself, for arrays that stay on the host. No package above npx imports CuPy or
 branches on the library.
 
-NPX_GPU_MEMORY limits the GPU memory in use, in GiB (`20`) or as a percentage (`80%`).
+NPX_GPU_MEMORY is a limit on the GPU memory in use, given in GiB (`20`) or as a percentage (`80%`).
 """
 
 import ctypes
@@ -124,14 +124,14 @@ def from_host(x: np.ndarray) -> Array:
 
 
 def to_host(x: Array) -> np.ndarray:
-    """Return an array of either library as a NumPy array, copied only if it is on a GPU."""
+    """Return an array of either library as a NumPy array; only an array on a GPU is copied."""
     return x.get() if _cupy is not None and isinstance(x, _cupy.ndarray) else np.asarray(x)
 
 
 def from_dlpack(x: Any) -> Array:
     """Return an array that shares memory with another library's array, on the same device.
 
-    Errors of the other library propagate. Raises ValueError for an array on a GPU unless `use_device("cuda")` has run.
+    Errors of the other library propagate. Raises ValueError for a GPU array unless `use_device("cuda")` was called.
     """
     kind = int(x.__dlpack_device__()[0])
     if kind != CUDA_DEVICE:
@@ -144,7 +144,7 @@ def from_dlpack(x: Any) -> Array:
 
 
 def read_only(x: Array) -> Array:
-    """Return a read-only view of an array; a view of a CuPy array is writable, because CuPy has no read-only views."""
+    """Return a read-only view of a NumPy array, or a writable view of a CuPy array: CuPy has no read-only views."""
     view = x.view()
     if isinstance(view, np.ndarray):
         view.flags.writeable = False
@@ -194,7 +194,7 @@ def accumulate(values: GradientTargets, accumulate_into: GradientTargets) -> Any
 
 
 def use_tf32(on: bool) -> None:
-    """Set whether float32 matmuls on a GPU round their operands to TF32; no effect on a CPU."""
+    """Set whether float32 matmuls on a GPU round their operands to TF32; this has no effect on a CPU."""
     if _device == "cuda" and _cupy is not None:
         linalg = _cupy._core._routines_linalg
         compute_type = linalg.COMPUTE_TYPE_TF32 if on else linalg.COMPUTE_TYPE_DEFAULT
@@ -239,7 +239,7 @@ def memory_use() -> MemoryUse | None:
 
 
 def free_memory() -> None:
-    """Collect garbage and return unused GPU memory to the driver, for a retry after an out-of-memory error."""
+    """Collect garbage and return unused GPU memory to the driver, so that a failed allocation can be retried."""
     gc.collect()
     if _cupy is not None:
         _cupy.get_default_memory_pool().free_all_blocks()

@@ -183,7 +183,7 @@ class Gradient(Versions):
 
 
 def map_arrays(function: Callable[[Any], Any], value: Any) -> Any:
-    """Return a value with `function` applied to each array in it, through dicts, tuples and named tuples.
+    """Return a value with `function` applied to each array in it, including those in dicts and (named) tuples.
 
     A tuple in which nothing changes is returned as is, because rebuilding it would lose the attributes of a subclass
     such as `DeviceKey`.
@@ -204,7 +204,7 @@ def copy_arrays(value: Any) -> Any:
 
 
 def compare(name: str, expected: Any, result: Any, computed_in: str = "float64") -> None:
-    """Raise KernelMismatch unless two results agree: arrays, numbers, None, and tuples or dicts of them.
+    """Raise KernelMismatch unless two results (arrays, numbers, None, or tuples or dicts of these) agree.
 
     Args:
         computed_in: the dtype of the computation. Its tolerance applies if it exceeds the tolerance of the compared

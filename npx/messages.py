@@ -16,7 +16,7 @@ def one_line(text: object) -> str:
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:
-    """Return a count with its noun: "1 batch", "2,000 batches". `nouns` is the plural if it does not just add an s."""
+    """Return a count with its noun: "1 batch", "2,000 batches". `nouns` is a plural that does not just add an s."""
     return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
 
 

@@ -38,11 +38,11 @@ class Precision:
 
     @property
     def compute_dtype(self) -> np.dtype:
-        """The dtype of activations and matmuls. Raises ValueError if it needs ml_dtypes, which is not installed."""
+        """The dtype of activations and matmuls. Raises ValueError if it needs ml_dtypes and that is missing."""
         return dtype(self.compute_dtype_name)
 
     def require_dtype(self) -> None:
-        """Raise ValueError if the compute dtype needs ml_dtypes, which is not installed."""
+        """Raise ValueError if the compute dtype needs ml_dtypes and that package is not installed."""
         dtype(self.compute_dtype_name)
 
     @property
@@ -82,7 +82,7 @@ def use_precision(name: str) -> Precision:
 def dtype(name: str) -> np.dtype:
     """Return the dtype called `name`.
 
-    bfloat16 comes from the package ml_dtypes; raises ValueError if that is not installed.
+    Raises ValueError for bfloat16 if ml_dtypes, the package that provides it, is not installed.
     """
     if name == "bfloat16":
         try:

@@ -75,7 +75,7 @@ def replay_keys(keys: list[Key]) -> Iterator[None]:
 
 @contextmanager
 def record_keys() -> Iterator[list[Key]]:
-    """Record in the yielded list, for `replay_keys`, the keys that `next_key` returns within the block."""
+    """Yield a list that collects the keys that `next_key` returns within the block, as `replay_keys` takes them."""
     recorded: list[Key] = []
     outer = _keys.get()
 

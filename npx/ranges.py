@@ -48,7 +48,7 @@ class Range:
         return words
 
     def without_commas(self, value: Any) -> str:
-        """Return "5,000" as "5000" and, for a float, "0,5" as "0.5"; "" for other text or a number out of range."""
+        """Turn "5,000" into "5000" and, for a float, "0,5" into "0.5"; return "" for other or out-of-range text."""
         if not isinstance(value, str) or self.kind not in NUMBERS:
             return ""
         if re.fullmatch(r"[1-9][0-9]{0,2}(,[0-9]{3}){1,9}(\.[0-9]+)?", value):

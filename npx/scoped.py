@@ -1,7 +1,7 @@
 """Values that a `with` block sets for its duration, in the thread that entered it.
 
-Several threads can therefore train and translate at the same time. A new thread starts outside all blocks, except the
-worker threads of `cpu/row_blocks.py`, which run within the blocks of the thread they work for.
+Several threads can therefore train and translate at the same time. A new thread starts outside all blocks. Only the
+worker threads of `cpu/row_blocks.py` run within the blocks of the thread that they work for.
 """
 
 from collections.abc import Iterator

@@ -167,7 +167,7 @@ _digests: dict[tuple[int, ...], str] = {}  # see `text_digest`
 
 
 def text_digest(path: PathLike) -> str:
-    """Return the SHA-256 of a text file, and read the file again only if it has changed.
+    """Return the SHA-256 of a text file, which is read again only if it has changed.
 
     After two changes within SETTLED nanoseconds, the file may have the same timestamps, so the hash of a file that has
     just changed is not cached.
@@ -187,7 +187,7 @@ def text_digest(path: PathLike) -> str:
 
 @contextmanager
 def atomic_write(path: PathLike, mode: str = "b", write_through: bool = False) -> Iterator[IO[Any]]:
-    """Open a file, "b" binary or "t" text, that replaces `path` once it is complete and on disk.
+    """Open a binary ("b") or text ("t") file that replaces `path` once it is complete and on disk.
 
     Keeps the permissions of the replaced file. A link, device or pipe is replaced too, because another user may have
     put it into the folder. `write_through` is for outputs that the user named: a link is followed, a device or pipe is
@@ -237,7 +237,7 @@ def atomic_write(path: PathLike, mode: str = "b", write_through: bool = False) -
 
 
 def unique_name(folder: PathLike) -> str:
-    """Return the path of a hidden file or folder, to be created, that no other program uses."""
+    """Return a path for a new hidden file or folder that no other program uses."""
     return f"{folder}/.npx-transformer-{secrets.token_hex(8)}.partial"
 
 

@@ -90,7 +90,7 @@ def lock_folder(folder: Path, program: str) -> Iterator[FolderLock]:
 
 
 def _wait(lock: Path, deadline: float) -> None:
-    """Wait 20 ms if the holder of a lock has died and `deadline` has not passed; else raise UserError with its name."""
+    """Wait 20 ms if a lock's holder has died and `deadline` has not passed; else raise UserError, naming the holder."""
     holder, dead = _describe_holder(lock)
     if not dead or time.monotonic() > deadline:
         raise UserError(f"{lock.parent} is in use by {holder}; try again when it has finished, or use another folder")

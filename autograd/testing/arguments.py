@@ -19,7 +19,7 @@ class Arguments:
 
     Attributes:
         names: the name of each value, such as `input 0`, `input 1['gain']` or `option scale`.
-        values: the positional arguments, where a list, tuple or dict with floating-point arrays is replaced by its
+        values: the positional arguments, in which a list, tuple or dict with floating-point arrays is replaced by its
             items, and the options with floating-point arrays.
     """
 
@@ -146,7 +146,7 @@ def flatten(name: str, x: Any) -> Iterator[tuple[str, Any]]:
 
 
 def replace_leaves(x: Any, rest: Iterator[Any]) -> Any:
-    """Return x in which the values that `flatten` yields are replaced by the next new values."""
+    """Return a copy of x in which the next new values replace the values that `flatten` yields."""
     if type(x) not in (list, tuple, dict) or not has_floats(x):
         return next(rest)
     if type(x) is dict:

@@ -72,8 +72,8 @@ def check_operation(
             operation has to return the same value. The reference has to accept the given inputs and may reject derived
             ones.
         expect: for a gradient that intentionally differs from the derivative: "straight-through" or "reversed"; a
-            function `expect(g, *inputs)` that returns the intended gradients; or a sentence with the reason, which
-            accepts any gradient. The report says how the gradient differs.
+            function `expect(g, *inputs)` that returns the intended gradients; or a sentence with the reason, to accept
+            any gradient. The report says how the gradient differs.
         seed: selects the weights of the outputs and the random directions.
         options: passed on to `operation`. An option with the name of an argument above has to be passed by position,
             or bound with `functools.partial`.

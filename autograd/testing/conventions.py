@@ -125,7 +125,7 @@ class Neighborhood:
         """Points that differ from this point only in entries whose gradient is not 0.
 
         For the eigenvalues of a matrix of zeros, any eigenbasis gives a defensible gradient. A gradient with zeros is
-        that of neighbors with zeros in the same places, which random neighbors do not have.
+        that of neighbors with zeros in the same places; random neighbors have no zeros.
         """
         numbers = [int((g != 0).sum()) for g in self.at_point]
         if not 0 < sum(numbers) < sum(g.size for g in self.at_point):

@@ -26,7 +26,7 @@ class DeclaredGradient:
 
     Args:
         expect: a key of `NAMED`; a function that returns the gradients of the floating-point inputs, called as
-            `expect(g, *inputs)`; or a sentence with the reason, which accepts any gradient.
+            `expect(g, *inputs)`; or a sentence with the reason, to accept any gradient.
     """
 
     def __init__(self, expect: Any) -> None:

@@ -185,7 +185,7 @@ class Directions:
     # Inconclusive cases
 
     def rounding_error_along(self, direction: Direction) -> float:
-        """Return how much rounding the inputs changes the analytic derivative along a direction.
+        """Return how much the analytic derivative along a direction changes if the inputs are rounded.
 
         This is 0 unless the output loses digits to rounding as well (for example, when a linear system is nearly
         singular), because a gradient must be as accurate as its output. Large changes come from broken ties and are
@@ -203,7 +203,7 @@ class Directions:
 
     @cached_property
     def gradient_rounding(self) -> list[Array]:
-        """How much rounding the inputs changes each entry of the gradients."""
+        """How much each entry of the gradients changes if the inputs are rounded."""
         rounding = [npx.zeros_like(g, dtype="float64") for g in self.gradients]
         units = {k: EPS[self.scale.dtype] * abs(a) for k, a in enumerate(self.arrays)}
         for sign in (-2.0, 1.0, 2.0):
@@ -224,8 +224,8 @@ class Directions:
         """Return why a gradient that differs from the numerical derivative is defensible; "" if it is wrong.
 
         In a composition, each operation chooses its value at its own kink: relu(x) - relu(-x) / 10 has the slopes 1/10
-        and 1 at 0, but the gradient 0. No single operation can correct that. This exception does not apply to an
-        operation with a single vjp, or to a composition that has a derivative at this point.
+        and 1 at 0, but the gradient 0. No single operation can correct that, so a composition may have such a gradient
+        unless it has a derivative at this point. An operation with a single vjp may not.
         """
         if not npx.isfinite(analytic):
             return self.neighborhood.discontinuity(direction)

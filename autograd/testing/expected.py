@@ -49,7 +49,7 @@ class Expected:
         Args:
             condition: how the results were computed, for the message.
             factor: multiplier of the expected gradients.
-            cause: the likely cause of a difference, if it differs from the one that the rule names.
+            cause: the likely cause of a difference, if it is not the one that the rule names.
         """
         dtypes = {self.y.dtype.name, *(g.dtype.name for g in self.gradients)}
         tolerance *= 1 if dtypes == {"float64"} else 1e6
@@ -66,7 +66,7 @@ class Expected:
 
 
 def close(a: Array, b: Array, tolerance: float, scale: float = 0.0) -> bool:
-    """Return whether b equals a within `tolerance` times the largest finite magnitude of a, or `scale` if larger.
+    """Return whether b equals a within `tolerance` times the largest finite magnitude of a (at least `scale`).
 
     Non-finite values must be the same in both.
     """

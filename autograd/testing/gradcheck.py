@@ -46,8 +46,8 @@ def gradcheck(
         function: takes Tensors in place of the floating-point inputs and returns one Tensor of any shape.
         inputs: arrays or Tensors, preferably float64. Integers, booleans and other values are passed on unchanged.
         directions: None compares every entry or, for more than 1,500 entries, a sample of entries and random
-            directions. A number N compares along N random directions through all inputs, which is faster, and checks
-            individual entries only after a failure.
+            directions. A number N compares along N random directions through all inputs and checks individual entries
+            only after a failure; this is faster.
         rtol, atol: the relative and absolute tolerance, in addition to the error bound of the numerical derivative.
             None selects a default for the dtype.
         seed: selects the weights c of the outputs and the random directions.
@@ -255,7 +255,7 @@ def check_gradients(
         limit: above this number of entries, only a sample is perturbed separately.
         least: numerical derivatives smaller than this are treated as 0.
         screen: whether to skip the individual entries if the gradient is right along a random direction.
-        known: gradients that have been compared at the same inputs; if these are equal, entries are screened too.
+        known: gradients already compared at the same inputs; if the new ones are equal, entries are screened too.
     """
     check = GradientCheck(problem, report, rtol, atol, seed, least)
     with floating_point_warnings_ignored():

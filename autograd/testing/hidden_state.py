@@ -1,4 +1,4 @@
-"""Hidden state: what a function remembers between calls, detected by repeating a call and restored before each one.
+"""Hidden state: what a function remembers between calls. Repeated calls reveal it, and it is restored before each call.
 
 Two kinds of state make a correct gradient look wrong: random numbers without a key (from the global generators of NumPy
 and Python, or from generators in attributes, closures and globals), and buffers that every call updates, such as
@@ -71,7 +71,7 @@ def random_state(subject: Any) -> tuple[Callable[[], None], Callable[[], bool]]:
 
 
 def buffer_state(layer: Any) -> Callable[[], list[str]]:
-    """Return a function that restores all attributes except modules and parameters, and returns those that changed."""
+    """Return a function that restores all attributes except modules and parameters, and returns the changed names."""
     modules = list(layer.modules()) if hasattr(layer, "modules") else []
     parameters = {id(p) for _, p in layer.named_parameters()} if hasattr(layer, "named_parameters") else set()
 

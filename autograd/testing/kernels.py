@@ -67,8 +67,8 @@ def check_kernel(
         kernel: the kernel to check.
         args, kwargs: its arguments.
         gradient: options of its gradient.
-        derive: False limits the check to the reference, the layouts, one block size and two thread counts, which is
-            fast enough for examples drawn by a strategy. Arguments of more than 150,000 numbers already fill several
+        derive: False limits the check to the reference, the layouts, one block size and two thread counts, so that it
+            is fast enough for examples drawn by a strategy. Arguments of more than 150,000 numbers already fill several
             blocks; for them, only the rule `reference` and the results on two threads are checked.
         seed: selects the gradient of the output.
 
@@ -219,7 +219,7 @@ class KernelCheck:
         return expected if is_finite(expected.outcome) or not is_finite(self.values) else None
 
     def with_rows(self, expected: KernelExpected, times: int) -> KernelExpected | None:
-        """Return `derived` for `times` as many rows; None if the results do not grow with the rows."""
+        """Return `derived` with `times` times as many rows; None if the results do not grow with the rows."""
         longer = self.derived(with_repeated_rows(self.values, times))
         if longer is None:
             return None

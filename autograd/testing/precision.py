@@ -81,8 +81,8 @@ def float64_precision(expected: Expected) -> None:
 def float32_accuracy(expected: Expected, has_domain: bool, least: Sequence[float] = (), loose: float = 1.0) -> bool:
     """Compare float32 results with float64 results at the same inputs, which float32 represents exactly.
 
-    The accepted difference is several times the change that rounding the inputs causes in float64, which measures how
-    well-conditioned the function is at this point.
+    The accepted difference is several times the change that rounding the inputs causes in float64. This change measures
+    how well-conditioned the function is at this point.
 
     Args:
         has_domain: whether a domain is declared; float32 results must then be finite within it.
@@ -204,7 +204,7 @@ def failure_in_16_bits(
     """Return an error if many entries of a result differ from the float64 result, otherwise None.
 
     Args:
-        change: how much rounding the inputs changes each result.
+        change: how much each result changes if the inputs are rounded.
     """
     terms = float(abs(expected.c).max(initial=0.0))  # terms of this size may cancel
     rule, _, fraction, factor = NARROW[dtype]

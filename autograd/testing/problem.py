@@ -124,7 +124,7 @@ class Problem:
         return output
 
     def output_value(self, arrays: Sequence[Array] | None = None) -> Array:
-        """Return the output on the host, in float64, computed without a graph."""
+        """Compute the output without a graph and return it on the host, in float64."""
         with no_grad():
             return npx.to_host(self.output_and_leaves(arrays)[0].data).astype("float64")
 
@@ -139,7 +139,7 @@ class Problem:
         return [npx.to_host(leaf_gradient(t)).copy() for t in leaves]
 
     def output_and_gradients(self, c: Array, require: Sequence[int] | None = None) -> tuple[Array, list[Array]]:
-        """Return the output and the gradients of sum(output * c), computed from write-protected arrays."""
+        """Compute the output and the gradients of sum(output * c) from write-protected arrays."""
         on_device = self.with_arrays([npx.from_host(npx.to_host(a)) for a in self.arrays])
         output, leaves = on_device.run_protected(require)
         y = npx.to_host(output.data).copy()

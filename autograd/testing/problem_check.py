@@ -79,7 +79,7 @@ class ProblemCheck:
         check_gradients(problem, Report(), seed=self.seed, limit=MAX_DERIVED_ENTRIES, least=self.least)
 
     def warm_up(self, problem: Problem) -> None:
-        """Call the layer with other values first, so that values cached by the first call are wrong for later calls."""
+        """Call the layer with other values first, so that values cached by that call are wrong for all later calls."""
         for _, other in variants.values(problem):
             with rejections_skipped():
                 output, _ = other.output_and_leaves()
@@ -171,8 +171,8 @@ class ProblemCheck:
         """Check a derived problem.
 
         Args:
-            limit: up to this many entries, each is perturbed separately unless the gradient is right along a random
-                direction; 0: random directions only.
+            limit: the number of entries up to which each is perturbed separately, unless the gradient is right along a
+                random direction; 0: random directions only.
             in_declared_domain: whether the declared domain and the reference apply.
             guessed: the result of `variants.guessed_shapes`.
         """

@@ -29,7 +29,7 @@ def reference_value(reference: Reference, values: Sequence[Any]) -> Array:
 
 
 def compare_value(problem: Problem, reference: Reference, tolerance: float, given: bool = False) -> None:
-    """Raise CheckError if the operation raises, or returns a different value where the reference is finite.
+    """Raise CheckError if the operation fails, or returns a different value where the reference is finite.
 
     Args:
         given: whether these are the inputs that the user gave. At those, the reference must work: its exceptions are
@@ -79,7 +79,7 @@ def value_difference(problem: Problem, expected: Array, tolerance: float, given:
 def missing_bodies_reported(
     problem: Problem, operation: Any, inputs: Sequence[Any], options: dict[str, Any]
 ) -> Iterator[None]:
-    """Convert errors caused by an operation or vjp without a body to CheckError with the rule `not implemented`."""
+    """Raise CheckError with the rule `not implemented` for errors caused by an operation or vjp without a body."""
     try:
         yield
     except (TypeError, AttributeError, ValueError, GradientError) as error:

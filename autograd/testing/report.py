@@ -157,7 +157,7 @@ class Report:
         compared: the number of analytic derivatives compared with numerical ones.
         worst: the largest relative difference among them.
         kinks: the entries at which the left and right derivatives differ, so any value between them is accepted.
-        conventions: the entries whose gradient differs from the derivative with respect to this entry alone but is one
+        conventions: the entries whose gradient differs from the derivative with respect to the entry alone but is one
             of several defensible values, each with the reason.
         inconclusive: the entries at which no step size gave an accurate numerical derivative, each with the reason.
         notes: random numbers and buffers that were held fixed, and Tensors whose gradients were not compared.

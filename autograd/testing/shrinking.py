@@ -1,4 +1,4 @@
-"""The smallest inputs derived from failing ones at which the same rule is still broken."""
+"""The smallest inputs, derived from failing ones, at which the same rule is still broken."""
 
 from collections.abc import Callable, Iterator
 

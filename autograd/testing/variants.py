@@ -220,8 +220,8 @@ def with_resized_axis(
 ) -> Problem | None:
     """Return the problem with an axis resized in the first floating-point input and in every argument that shares it.
 
-    Returns None if a length of 1 would be broadcast against an argument that is not resized, which the function may not
-    support.
+    Returns None if a length of 1 would be broadcast against an argument that is not resized: the function may not
+    support that.
 
     Args:
         integers: whether to resize integers and booleans too.
@@ -362,7 +362,7 @@ def have_equal_values(problem: Problem, other: Problem) -> bool:
 
 
 def grows_superlinearly(problem: Problem, other: Problem, times: float) -> bool:
-    """Return whether `other`, which is `times` as long as `problem`, has more operations or a disproportionate cost.
+    """Return whether `other`, `times` times as long as `problem`, has more operations or a disproportionate cost.
 
     This happens if the function runs operations for each position, or computes numbers for each pair of positions.
     """

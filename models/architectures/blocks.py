@@ -164,7 +164,7 @@ def make_layers(make_layer: Callable[[], L], c: TransformerConfig) -> list[L]:
 
 @contextmanager
 def record_weights(attentions: Mapping[str, Sequence[Attention]]) -> Iterator[dict[str, list[npx.Array]]]:
-    """Record the attention weights (B, H, T, S) of every call within the block, on the host, by kind of attention.
+    """Record on the host, by kind of attention, the attention weights (B, H, T, S) of every call within the block.
 
     The layers' own hooks are not called; they are restored at the end.
     """
@@ -349,7 +349,7 @@ class SequenceModel(Module):
             1/2 (CE_1 + CE_2) + rdrop / 4 (KL(P_1 | P_2) + KL(P_2 | P_1))
 
         The indices 1 and 2 denote two calls with different dropout masks (Liang et al., 2021; their loss is twice this
-        one). The divergence is summed over targets, without padding, and divided by `loss_normalizer` too.
+        one). Like CE, the divergence is summed over targets, without padding, and divided by `loss_normalizer`.
 
         In training mode, the balance losses of the experts are added. They are multiplied by `config.balance_loss` and
         by the number of targets of this call divided by `loss_normalizer`.

@@ -26,7 +26,7 @@ SQRT_HALF = 0.5**0.5  # preserves the variance of a sum of two terms
 class GatedConvolution(Layer):
     """x -> (x + glu(convolution(x))) / sqrt(2). (B, S, D) -> (B, S, D), or packed (R, D): an encoder layer of ConvS2S.
 
-    The weights are initialized with variance 4 / (width D), which compensates for the gates: they are 1/2 on average.
+    The weights are initialized with variance 4 / (width D) to compensate for the gates, which are 1/2 on average.
     """
 
     causal = False

@@ -107,7 +107,7 @@ class LanguageModel(SequenceModel):
     def limits(self, prompts: npx.Array, max_extra: int) -> npx.Array:
         """Return the maximum number of tokens (B,) that may follow prompts (B, T).
 
-        It is `max_extra`, or lower if positions are limited. Raises ValueError if no position is left.
+        The number is `max_extra`, or less if positions are limited. Raises ValueError if no position is left.
         """
         positions_left = max_extra if self.max_length is None else self.max_length - prompts.shape[1] + 1
         if positions_left < 1:

@@ -52,10 +52,9 @@ class OutputTransform(Module):
 class Encoder(SequenceModel):
     """The encoder of the Transformer with an output projection (Devlin et al., 2019). `model(ids)` returns (B, S, V).
 
-    Each row of ids (B, S) is BOS, tokens, EOS, padding; a second text may follow, with its own EOS. Labels are
-    ids of the output vocabulary; the text uses the same vocabulary unless `config.src_vocab_size` is set.
-    `config.pad_id` marks a token without a label. By default, the type of a token is the number of EOS tokens before
-    it.
+    Each row of ids (B, S) has BOS, tokens, EOS, padding; a second text may follow, with its own EOS. Labels are ids of
+    the output vocabulary; the text uses the same vocabulary unless `config.src_vocab_size` is set. `config.pad_id`
+    marks a token without a label. By default, the type of a token is the number of EOS tokens before it.
 
     Args:
         config: a TransformerConfig.
@@ -195,7 +194,7 @@ class Encoder(SequenceModel):
         """Return the vectors from which labels are predicted, for the last layer's output x (B, S, D).
 
         Args:
-            one_label_per_text: whether each text has one label; the result is then (B, 1, D), else (B, S, D).
+            one_label_per_text: whether each text has one label. If so, the result is (B, 1, D), otherwise (B, S, D).
         """
         return self._pool(x[:, :1]) if one_label_per_text else self._transform(x)
 
@@ -223,7 +222,7 @@ class Encoder(SequenceModel):
     ) -> tuple[Tensor, npx.Array]:
         """Return the vectors (n, D) from which labels are predicted, and the labels (n,), for packed arrays.
 
-        Only these rows reach the output projection: a masked language model predicts only about one token in seven.
+        Other rows do not reach the output projection: a masked language model predicts only about one token in seven.
         """
         hidden = self._encode(ids, types, npx.AttentionSpec(q_packing=packing, kv_packing=packing))
         if one_label_per_text:

@@ -32,8 +32,8 @@ class Inspection(NamedTuple):
 
     Attributes:
         maps: attention weights (B, H, T, S) on the host, one array per layer, by kind of attention.
-        hidden: the output (B, T, D) of each decoder layer, normalized like the last one, so `model.logits` can be
-            applied to all of them.
+        hidden: the output (B, T, D) of each decoder layer, normalized like the last one, so that `model.logits` can be
+            applied to each.
     """
 
     maps: dict[str, list[npx.Array]]
@@ -44,7 +44,7 @@ class TargetSpace(Module):
     """Adds a learned vector to source embeddings, (..., D) -> (..., D), as tensor2tensor does.
 
     In tensor2tensor the vector is a row of a table (32, D), selected by the kind of target. A model with one kind of
-    target needs only this row.
+    target needs only one row.
     """
 
     def __init__(self, d_model: int) -> None:
@@ -59,7 +59,7 @@ class EncoderDecoder(SequenceModel):
 
     Subclasses define `make_encoder(c)` and `make_decoder(c)`, which create the layers. These are called like
     `EncoderLayer` and `DecoderLayer` (blocks.py); a decoder layer also has the methods `new_cache` and
-    `new_source_cache`. A stack with other connections overrides `run_encoder` or `run_decoder`.
+    `new_source_cache`. A subclass with other connections overrides `run_encoder` or `run_decoder`.
     """
 
     examples = "pairs"
@@ -96,7 +96,7 @@ class EncoderDecoder(SequenceModel):
 
         Args:
             src_ids: (B, S).
-            tgt_ids: (B, T+1), each row BOS, tokens, EOS, padding.
+            tgt_ids: (B, T+1), each row with BOS, tokens, EOS, padding.
             label_smoothing: probability moved from the target to other classes, in [0, 1). Default 0.1.
             smoothing_classes: the classes that receive it: "all" (default), "others" or "others_without_pad".
             loss_normalizer: divisor of the sum over target tokens. Default: the number of target tokens, without
@@ -322,8 +322,8 @@ class Transformer(EncoderDecoder):
         seed: seed of the initialization. Default 0.
         dtype: dtype of the parameters. Default float32.
 
-    Ids are integer arrays: `src_ids` (B, S), each row tokens, EOS, padding; `tgt_ids` (B, T), beginning with BOS.
-    Anything else raises ValueError.
+    Ids are integer arrays: `src_ids` (B, S), each row with tokens, EOS, padding; `tgt_ids` (B, T), each row beginning
+    with BOS. Anything else raises ValueError.
     """
 
     def make_encoder(self, c: TransformerConfig) -> list[EncoderLayer]:

@@ -1,6 +1,6 @@
 """One step of the Transformer's decoder layers on plain arrays, for search on a CPU.
 
-It gives the results of the layers in `blocks.py` with a cache but creates no Tensors. The hypotheses of a sentence
+With a cache, the layers in `blocks.py` give the same results, but they create Tensors. The hypotheses of a sentence
 share one cache, and each step adds one column per hypothesis, so all queries of a sentence read the same keys in one
 matmul. A mask says which columns belong to the prefix of which hypothesis, so reordering the hypotheses copies nothing.
 """
@@ -23,7 +23,7 @@ MAX_SHARED_ROWS = 16  # maximum rows per group: a row reads the columns of its w
 
 
 def is_supported(layers: list[Any], memory: npx.Array) -> bool:
-    """Return whether `decode_step` computes what these decoder layers do, for a memory (B, S, D).
+    """Return whether `decode_step` gives the results of these decoder layers for a memory (B, S, D).
 
     Layers with relative positions, normalized queries and keys, grouped heads, windows or hooks must be run as ordinary
     layers.
@@ -41,7 +41,7 @@ def is_supported(layers: list[Any], memory: npx.Array) -> bool:
 
 
 class PrefixCaches(DecodingState):
-    """Keys and values of the target positions for all layers. Each group of adjacent rows shares its columns.
+    """Keys and values of the target positions for all layers. The rows of a group are adjacent and share columns.
 
     Attributes:
         keys, values: for each layer an array (n, capacity, H, d), of which `n_columns` columns are in use.

@@ -20,7 +20,7 @@ class Attention(Module):
         d_k, d_v: width of a head's queries and keys, and width of its values. Default: D / H.
         bias: whether the projections have biases. Default False.
         dropout: rate on the attention weights. Default 0.
-        rotary_base: rotate queries and keys by their positions, with this base. Default None: no rotation.
+        rotary_base: the base for rotating queries and keys by their positions. Default None: no rotation.
         gain: the gain of the Xavier initialization of W^Q, W^K and W^V. Default 1.
         n_kv_heads: number of key and value heads, a divisor of H; H / n_kv_heads query heads share each of them. This
             is grouped-query attention (Ainslie et al., 2023) or, with 1, multi-query attention (Shazeer, 2019).
@@ -73,7 +73,7 @@ class Attention(Module):
 
     @property
     def is_merged(self) -> bool:
-        """True if attention can run on the merged projections, which saves less for backward."""
+        """True if attention can run on the merged projections, so that less is saved for backward."""
         return self.query_norm is None and self.score_bias is None
 
     def options(self, spec: npx.AttentionSpec) -> dict[str, Any]:

@@ -14,8 +14,8 @@ class Linear(Module):
         n_out: width of the output. Several widths give merged matrices, which are initialized separately.
         bias: whether to add b, initially 0. Default True.
         activation: "" (default) or "relu".
-        gain: factor on the initialization of W, Xavier uniform unless within `models.init.scheme`; one number, or one
-            for each of the merged matrices. Default 1.
+        gain: factor on the initialization of W, which is Xavier uniform outside `models.init.scheme`; one number, or
+            one for each of the merged matrices. Default 1.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Embedding(Module):
     Args:
         rows: number V of rows.
         d_model: width D.
-        pad_id: the row that is initially zero, with `init` "normal". Default 0.
+        pad_id: the row that is initially zero if `init` is "normal". Default 0.
         init: "normal" (default), with standard deviation D^-0.5, or "xavier", Xavier uniform over (V, D).
         scaled: whether to multiply by sqrt(D). Default True.
 
@@ -69,7 +69,7 @@ class Dropout(Module):
         self.rate = rate
 
     def draw(self) -> npx.DropoutSpec | None:
-        """Return the next dropout mask, as its rate and random key; None if nothing is dropped."""
+        """Return the rate and the random key of the next dropout mask; None if nothing is dropped."""
         return npx.DropoutSpec(self.rate, npx.next_key()) if self.training and self.rate > 0 else None
 
     def forward(self, x: Tensor) -> Tensor:

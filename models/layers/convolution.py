@@ -22,7 +22,7 @@ def tap_offsets(width: int, dilation: int, causal: bool) -> list[int]:
 
 
 def has_neighbor(x: npx.Array, offset: int, packing: npx.Packing | None, lengths: npx.Array | None) -> npx.Array:
-    """Return for each row of x (B, T, ...), or packed (R, ...), whether its sentence has a position at `offset`."""
+    """Return, for each row of x (B, T, ...) or packed x (R, ...), whether its sentence has a position at `offset`."""
     if packing is None:
         position = npx.arange(x.shape[1]) + offset
         end = x.shape[1] if lengths is None else npx.minimum(lengths, x.shape[1])[:, None]
@@ -86,7 +86,7 @@ class Convolution(Module):
         causal: whether an output reads only its own and earlier positions. Default False: it also reads later ones.
         separable: whether to sum over the positions for each feature and then apply a matmul over the features, instead
             of one matmul over both. Default False.
-        gain: factor on the initialization of the matrix, Xavier uniform. Default 1.
+        gain: factor on the Xavier uniform initialization of the matrix. Default 1.
 
     `forward(x, packing, lengths)`: x (B, T, D), of which sentence b has `lengths[b]` positions (default: T), or packed
     (R, D). `forward(x, cache=cache)` reads earlier positions from the cache, without a graph.

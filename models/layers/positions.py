@@ -56,7 +56,7 @@ def sinusoids(
     """Return sines and cosines of pos * rate_i (paper section 3.5). (length, D).
 
     Args:
-        halves: all sines before all cosines, as in tensor2tensor, fairseq and Marian, instead of interleaved.
+        halves: whether all sines precede all cosines, as in tensor2tensor, fairseq and Marian. Default False.
         rates: "paper", rate_i = 10000^(-2i/D), or "tensor2tensor", 10000^(-i/(D/2 - 1)), with a last column of zeros if
             D is odd, as in the three programs above. Default: the rates of the layout.
     """

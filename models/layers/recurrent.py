@@ -121,7 +121,7 @@ class Recurrent(Module):
     Args:
         d_in: width D of the input.
         d_hidden: width H of the state and of the output.
-        reverse: read each sentence from its end to its beginning. Default False.
+        reverse: whether to read each sentence from its end to its beginning. Default False.
 
     `forward(x, packing, lengths)`: x (B, T, D), of which sentence b has `lengths[b]` positions (default: T), or packed
     (R, D). `forward(x, cache=cache)` continues from the states in the cache, without a graph.
@@ -183,7 +183,7 @@ class LSTM(Recurrent):
 
 @CELLS.register("gru")
 class GRU(Recurrent):
-    """A gated recurrent unit (`gru`), with the reset gate after the matmul, as in cuDNN. (..., D) -> (..., H)."""
+    """A gated recurrent unit (`gru`); its reset gate acts after the matmul, as in cuDNN. (..., D) -> (..., H)."""
 
     n_gates, n_states, operation, kernel = 3, 1, gru, npx.gru
 

@@ -91,10 +91,10 @@ def require_no_bias(spec: npx.AttentionSpec) -> None:
 
 @differentiable
 def restricted_self_attention(qkv, heads, d_k, window, spec=npx.AttentionSpec(), drop=None):
-    """Return `self_attention` limited to `window` positions around each position or, if `causal`, ending at it.
+    """Return `self_attention` over the `window` positions around each position or, if `causal`, up to it.
 
-    qkv (B, T, H * (2 d_k + d_v)) begins with the queries of all heads; result (B, T, H * d_v). Packed: (R, ...). The
-    spec must have no bias.
+    qkv (B, T, H * (2 d_k + d_v)) begins with the queries of all heads; result (B, T, H * d_v). Packed arrays are (R,
+    ...). The spec must have no bias.
     """
     require_no_bias(spec)
     packing = spec.q_packing

@@ -1,4 +1,4 @@
-"""Token types: a learned vector for each part of a text; in BERT it tells two sentences apart."""
+"""Token types: a learned vector for each part of a text, which BERT uses to tell two sentences apart."""
 
 import npx
 from autograd import Tensor, neural

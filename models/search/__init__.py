@@ -1,4 +1,4 @@
-"""Search for the most probable output of a model, sampling from it, and the probability of a given output."""
+"""Search for a model's most probable output, sampling of outputs, and the probability of a given output."""
 
 from models.search.alignment import align, check_alignable
 from models.search.beam import SearchStep, beam_search

@@ -15,7 +15,7 @@ def align(model: Any, src_ids: Any, outputs: Sequence[Sequence[int]]) -> list[li
 
     Args:
         model: a Transformer, or an Ensemble of them, whose attention weights are averaged.
-        src_ids: (B, S), each row at least one token, EOS, padding.
+        src_ids: (B, S), each row with at least one token, EOS, padding.
         outputs: B lists of ids without BOS and EOS.
     """
     config, src_ids = model.config, host.asarray(src_ids)

@@ -1,4 +1,4 @@
-"""Beam search over a batch of sentences, each of which stops as soon as its result cannot change."""
+"""Beam search over a batch of sentences; the search for each one stops as soon as its result cannot change."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -41,7 +41,7 @@ class _BestHypotheses:
         self.finished = host.zeros(shape, bool)
 
     def add(self, sentences: Any, rows: Any, valid: Any, finished: bool, penalty: float, **new: Any) -> None:
-        """Add the `valid` hypotheses among (n, K), for the `sentences` (n,) that the mask `rows` selects.
+        """Add the hypotheses (n, K) that are `valid`, for those of the `sentences` (n,) that the mask `rows` selects.
 
         Finished hypotheses compete by score, log_probability / penalty; unfinished ones only fill empty entries.
         """
@@ -80,26 +80,26 @@ def beam_search(
 
     Args:
         model: a Transformer, or any SearchModel.
-        src_ids: (B, S), each row tokens, EOS, padding.
+        src_ids: (B, S), each row with tokens, EOS, padding.
         beam: number K of hypotheses kept at each step. Default 4.
         alpha: exponent of the length penalty, from -10 to 10. Default 0.6.
         penalty: kind of length penalty, "paper" (default) or "length".
-        max_extra: |Y| is at most the number of source tokens plus this. Default 50.
+        max_extra: |Y| is at most the number of source tokens plus `max_extra`. Default 50.
         n_best: number of hypotheses returned, at most `beam`. Default 1.
-        early_stopping: stop a sentence as soon as no live hypothesis can enter its `n_best`. Default True. With False
-            the search continues to the length limit; the result is the same.
+        early_stopping: stop the search for a sentence as soon as no live hypothesis can enter its `n_best`. Default
+            True. With False the search continues to the length limit; the result is the same.
         full_beam: keep `beam` live hypotheses, as tensor2tensor does. Default False (see below).
         finish_in_beam: with `full_beam`, rank only hypotheses that end among the `beam` most probable continuations, as
             fairseq, transformers and CTranslate2 do. Default False.
-        stop_at_beam: with `full_beam`, stop a sentence when `beam` hypotheses have finished, as fairseq, CTranslate2
-            and transformers (early_stopping=True) do; this misses a better one that would finish later. Default False.
+        stop_at_beam: with `full_beam`, stop the search for a sentence when `beam` hypotheses have finished, as fairseq,
+            CTranslate2 and transformers (early_stopping=True) do; a better one may be missed. Default False.
         observe: called with each step; may raise to end the search. Default None.
 
     Each step keeps the `beam` most probable continuations of a sentence. Continuations that end in EOS are ranked by
     score; the others stay live. With `full_beam`, the 2 `beam` most probable continuations are considered: those that
     end in EOS are ranked, and the `beam` most probable others stay live. Ties go to the better-ranked parent, then to
-    the lower token. Hypotheses that are cut off at the limit come last, and only if fewer than `n_best` have finished.
-    A list is shorter than `n_best` only if there are no more sequences within the limit.
+    the lower token. Hypotheses that are cut off at the limit come last and are returned only if fewer than `n_best`
+    have finished. A list is shorter than `n_best` only if there are no more sequences within the limit.
 
     Raises ValueError for an invalid argument, FloatingPointError for NaN in the logits.
     """

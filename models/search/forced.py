@@ -17,7 +17,7 @@ def forced_log_probabilities(model: Any, src_ids: Any, outputs: Sequence[Sequenc
 
     Args:
         model: a Transformer, or an Ensemble of them.
-        src_ids: (B, S), each row tokens, EOS, padding.
+        src_ids: (B, S), each row with tokens, EOS, padding.
         outputs: B lists of ids without BOS and EOS.
 
     A search that finds the same tokens gives them the same log-probabilities. Raises ValueError for invalid ids and for

@@ -12,8 +12,8 @@ def greedy_search(model: SearchModel, src_ids: Any, *, max_extra: int = 50) -> l
 
     Args:
         model: a Transformer, or any SearchModel.
-        src_ids: (B, S), each row tokens, EOS, padding.
-        max_extra: |Y|, EOS included, is at most the number of source tokens plus this. Default 50.
+        src_ids: (B, S), each row with tokens, EOS, padding.
+        max_extra: |Y|, EOS included, is at most the number of source tokens plus `max_extra`. Default 50.
 
     Returns one hypothesis per sentence, whose `score` is its log-probability. Raises ValueError for an invalid argument
     and FloatingPointError for NaN in the logits.

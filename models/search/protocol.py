@@ -20,7 +20,7 @@ PENALTIES = ("paper", "length")
 
 
 class SearchModel(Protocol):
-    """The interface that a model offers to search. Its R rows are hypotheses, at the start one for each source."""
+    """The interface that a model offers to search. Its R rows are hypotheses, of which each source has one at first."""
 
     config: Any  # with pad_id, bos_id, eos_id, and suppressed_ids, if any
 
@@ -46,7 +46,7 @@ class Hypothesis:
     Attributes:
         tokens: ids without BOS and EOS.
         log_probability: sum over tokens and EOS, in nats.
-        score: log_probability divided by length_penalty(|Y|), by which hypotheses are ranked.
+        score: log_probability divided by length_penalty(|Y|); hypotheses are ranked by their scores.
         finished: False if the output was cut off at the length limit; EOS then counts neither in log_probability nor in
             |Y|.
         token_log_probabilities: the terms of log_probability.

@@ -31,7 +31,7 @@ def sample(
         tokens: number of ids to generate for each prompt.
         temperature: divides the logits; 0 always takes the most probable token. Default 1.
         top_k: sample from the k most probable tokens; 0 (default) from all.
-        top_p: sample from the fewest tokens whose probabilities sum to at least this (Holtzman et al., 2020), after
+        top_p: sample from the fewest tokens whose probabilities sum to at least `top_p` (Holtzman et al., 2020), after
             `top_k`. Default 1.
         seed: text i uses the random keys (seed, i), independently of the other texts and of `tokens`. Default 0.
         window: the maximum number of positions that the model sees. Default: `model.max_length`. When the window is
@@ -87,7 +87,7 @@ def sample_outputs(
 
     Args:
         model: a Transformer, or any SearchModel.
-        src_ids: (B, S), each row tokens, EOS, padding.
+        src_ids: (B, S), each row with tokens, EOS, padding.
         samples: number of outputs for each source. Default 1.
         temperature, top_k, top_p: as for `sample`.
         seed: sample j of source number i uses the random keys (seed, i, j). Default 0.

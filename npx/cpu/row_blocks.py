@@ -55,8 +55,8 @@ def block_size(size: int) -> int:
 def small_blocks(rows: int | None = 1, threads: int = 2) -> Iterator[None]:
     """Set every block size to `rows` (None: unchanged) and use `threads` threads within the `with` block.
 
-    For tests only: applies to every thread of the process. Even the smallest arrays are split among the threads, and
-    the first ranges of the threads are interleaved (npx/testing/interleave.py).
+    Use this only in tests: it affects every thread of the process. Even the smallest arrays are split among the
+    threads, and the first ranges of the threads are interleaved (npx/testing/interleave.py).
     """
     global _forced_rows, _forced_threads
     if min(1 if rows is None else rows, threads) < 1:
@@ -79,7 +79,7 @@ def thread_count() -> int:
 
 
 def map_blocks(body: Callable[[int, int], Any], rows: int, row_bytes: int) -> list[Any]:
-    """Return `[body(start, stop), ...]` over blocks of range(rows), run on all cores, in the order of the blocks.
+    """Call body(start, stop) for blocks of range(rows) on all cores; return the results in the order of the blocks.
 
     Args:
         row_bytes: bytes of one row of the largest operand.
@@ -99,15 +99,15 @@ def block_rows(rows: int, row_bytes: int) -> int:
 
 
 def elementwise(formula: Callable[..., Any], *arrays: Any, outputs: int = 1, in_place: bool = False) -> Any:
-    """Return formula(*arrays) for an elementwise formula and arrays of the same shape, computed on all cores.
+    """Compute formula(*arrays) on all cores, for an elementwise formula and arrays of the same shape.
 
     On a CPU the formula receives blocks of rows, in several threads; on a GPU it receives the complete arrays. 16-bit
     floats are passed as float32, whose range holds their squares and products. The result has the dtype of the first
     array; a formula with several `outputs` returns them as a tuple. Raises ValueError if the shapes differ.
 
     Args:
-        in_place: the formula takes one more array per output and writes the values there instead of returning them,
-            which saves a pass over each output.
+        in_place: whether the formula takes one more array per output and writes the output to it instead of returning
+            it, to save a pass over each output.
     """
     x = arrays[0]
     if mismatches := [a.shape for a in arrays if a.shape != x.shape]:
@@ -147,7 +147,7 @@ def _promote_16_bit(x: Any) -> Any:
 
 
 def parallel_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: bool = False) -> list[Any]:
-    """Return `[body(i, min(i + step, n)) for i in range(0, n, step)]`, run on all cores unless `inline`.
+    """Compute `[body(i, min(i + step, n)) for i in range(0, n, step)]`, on all cores unless `inline`.
 
     A nested call runs in the calling worker's thread, because waiting for the other workers could deadlock. If a body
     raises, no further range starts, and the error is raised here once all running ranges have ended.
@@ -190,7 +190,7 @@ def parallel_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: 
 def panel_size(n: int, panels: int = 4) -> int:
     """Return how many of the n rows (or columns) of a matmul one thread computes at a time.
 
-    In a configured process this is n / panels, limited to the range PANEL_ROWS; otherwise it is n.
+    In a configured process, the result is n / panels, limited to the range PANEL_ROWS; otherwise, it is n.
     """
     smallest, largest = PANEL_ROWS
     return block_size(min(max(-(-n // panels), smallest), largest) if is_configured() else max(1, n))
@@ -199,20 +199,20 @@ def panel_size(n: int, panels: int = 4) -> int:
 def panel_count(flops: int) -> int:
     """Return the number of panels of a matmul: one for a matmul that one thread computes, otherwise two to four.
 
-    BLAS packs the other matrix again for each panel. The count depends only on the size, not on the number of threads.
+    BLAS repacks the unsplit operand for each panel. The count depends only on the size, not on the number of threads.
     """
     return 1 if flops < INLINE_FLOPS else min(max(2, flops // PANEL_FLOPS), 4)
 
 
 def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Return a @ b for matrices, computed on all cores."""
+    """Compute the product a @ b of two matrices on all cores."""
     y = np.empty((a.shape[0], b.shape[1]), a.dtype) if out is None else out
     parallel_matmuls((a, b, y, False))
     return y
 
 
 def parallel_matmuls(*matmuls: tuple[np.ndarray, np.ndarray, np.ndarray, bool]) -> None:
-    """Compute out = a @ b, or out += a @ b if `add`, for several independent tuples (a, b, out, add) on all cores.
+    """Compute out = a @ b (out += a @ b if `add`) on all cores for several independent tuples (a, b, out, add).
 
     Each result is split along its rows or its columns, whichever are more numerous: into `panel_count` parts, or into
     halves if there are several small matmuls.

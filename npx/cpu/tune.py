@@ -12,7 +12,7 @@ and each matmul is split across the threads of `row_blocks.py`, which sleep whil
 been configured, matmuls are not split.
 
 Call `npx.configure_process()` once before training or a search, as the command line, the Trainer and the benchmarks
-do. NPX_TUNE=0 makes it do nothing.
+do. With NPX_TUNE=0, the call does nothing.
 """
 
 import ctypes

@@ -71,7 +71,7 @@ class Worker:
 
 
 def make_offers(function: Callable[[], object], n: int) -> list[Offer]:
-    """Offer the function to n idle workers, or to fewer if others are busy and the process already has n workers."""
+    """Offer the function to n idle workers, or to fewer if the process already has n workers and some are busy."""
     offers: list[Offer] = []
     while len(offers) < n:
         try:

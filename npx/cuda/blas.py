@@ -13,11 +13,11 @@ from npx.settings import setting
 def matmul(
     a: Array, b: Array, out: Array | None = None, add: bool = False, bias: Array | None = None, relu: bool = False
 ) -> Array:
-    """Return a @ b (M, N) for a (M, K) and b (K, N) of the same dtype, written to `out`, or added to it if `add`.
+    """Compute a @ b (M, N) for a (M, K) and b (K, N) of one dtype; write it to `out`, or add it to `out` if `add`.
 
-    Sums accumulate in float32 (float64 for float64) and are rounded once to the dtype of `out`, which is the dtype of a
-    and b or float32. The rows or the columns of a, b and out may be strided: cuBLAS reads transposed matrices and
-    slices of columns in place. If `uses_cublaslt()`, adds `bias` (N,) and, if `relu`, applies ReLU, both before
+    Sums are accumulated in float32 (float64 for float64) and rounded once to the dtype of `out`, which is either that
+    of a and b or float32. The rows or the columns of a, b and out may be strided: cuBLAS reads transposed matrices and
+    slices of columns in place. If `uses_cublaslt()` is true, adds `bias` (N,) and, if `relu`, applies ReLU, both before
     rounding.
     """
     xp, wide = array_module(a), np.result_type(a.dtype, np.float32)
@@ -108,6 +108,6 @@ def _cupy_gemm_ex(cupy: Any) -> Any:
 
 
 def use_own_handle(cupy: Any) -> None:
-    """Run all later matmuls through cublas.py, whose one workspace gives CUDA graphs and eager calls the same bits."""
+    """Run all later matmuls through cublas.py, so that CUDA graphs and eager calls give the same bits."""
     global _own_handle
     _own_handle = _own_handle or Cublas(cupy, DISALLOW_REDUCED_PRECISION_REDUCTION)

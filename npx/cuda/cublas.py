@@ -42,7 +42,7 @@ class Algorithm(ctypes.Structure):
 class GemmArguments(NamedTuple):
     """The arguments of cublasGemmEx after the handle: alpha op(A) op(B) + beta C, in column-major order.
 
-    An argument named `leading_` is the leading dimension of a matrix. Pointers are addresses.
+    `leading_a`, `leading_b` and `leading_c` are the leading dimensions of the matrices. Pointers are addresses.
     """
 
     transposed_a: int
@@ -74,7 +74,7 @@ class Plan(NamedTuple):
 
 
 def load_cublas() -> Any:
-    """Load CuPy's compiled cuBLAS module as a shared library, which gives access to the symbols of cuBLAS."""
+    """Load CuPy's compiled cuBLAS module as a shared library, to access the symbols of cuBLAS."""
     from cupy_backends.cuda.libs import cublas
 
     return ctypes.PyDLL(cublas.__file__)

@@ -28,9 +28,9 @@ ALIGNMENT = 256  # bytes, as for every CUDA allocation
 def pool(cupy: Any) -> Any:
     """Return the memory pool for arrays created by graphs. It never frees memory.
 
-    A graph writes to the memory of its arrays even after they are deleted, so the pool must not return such blocks to
-    the driver, as CuPy's default pool does when memory is short. All graphs share the pool, because they run one after
-    another. NPX_GPU_MEMORY limits the total of both pools.
+    A graph writes to the memory of its arrays even after they are deleted, so this pool, unlike CuPy's default pool,
+    must not return such blocks to the driver when memory is short. All graphs share the pool, because they run one
+    after another. NPX_GPU_MEMORY limits the total of both pools.
     """
     default_pool, blocks, n_bytes = cupy.get_default_memory_pool(), [], 0
     limit = default_pool.get_limit()  # 0 means no limit

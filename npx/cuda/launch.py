@@ -71,7 +71,7 @@ def launch(
 
 
 def contiguous(x: Any) -> Any:
-    """Return x, copied if it is not contiguous. Preserves 0-d shapes, unlike NumPy's ascontiguousarray."""
+    """Return x, or a contiguous copy if x is not contiguous. Preserves 0-d shapes, unlike NumPy's ascontiguousarray."""
     return x if x is None or x.flags.c_contiguous else array_module(x).ascontiguousarray(x)
 
 
@@ -89,7 +89,7 @@ def _c_values(defines: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, str], ..
 
 
 def source_text(source: str, defines: tuple[tuple[str, str], ...]) -> str:
-    """Return a kernel file for a compiler without an include path: `device.cuh`, the definitions, the file itself.
+    """Return the source for a compiler without an include path: `device.cuh`, the definitions, the file itself.
 
     The definitions are not passed as options (-DT=float), because CUDA's own headers, which come first, use such short
     names.

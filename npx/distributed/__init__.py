@@ -1,7 +1,7 @@
 """Data-parallel training with several processes: this process's rank, and collective operations between the ranks.
 
 `mpirun -n 8 npx-transformer train ...` starts eight processes, each with a `rank` from 0 to `size` - 1. The packages
-above npx only use a `World`. `world()` returns the world of this process: by default a single rank, whose collectives
+above npx use only a `World`. `world()` returns the world of this process: by default a single rank, whose collectives
 do nothing and which never imports mpi4py. `join()` switches to the world of all processes that were launched together.
 
     world = npx.distributed.join()
@@ -10,8 +10,8 @@ do nothing and which never imports mpi4py. `join()` switches to the world of all
 
 An all-reduce has two phases. In the reduce-scatter, rank r receives part r of the array from every rank and adds these
 parts in rank order; the all-gather then distributes the sums. MPI only transfers data, so the result is bitwise
-identical on every rank and in every run, whatever route the messages take. Each rank sends 2 (k - 1) / k of the array,
-which is optimal for k ranks; `bytes_sent` counts these bytes.
+identical on every rank and in every run, whatever route the messages take. Each of k ranks sends 2 (k - 1) / k times
+the size of the array, the least possible; `bytes_sent` counts these bytes.
 
 Only one thread calls MPI (`CommThread`), and it never blocks in MPI: it polls requests and sleeps in between. A waiting
 rank thus leaves its core to other processes, can handle signals and knows how long it has waited. Every rank monitors

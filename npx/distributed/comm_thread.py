@@ -8,7 +8,7 @@ A task is a generator that starts MPI requests and yields each one to wait for i
         return sizes
 
 Because only one thread calls MPI, MPI's multi-threaded mode is not needed; its locks are a common source of bugs. The
-thread never blocks in MPI, which would occupy a core: it polls the request and sleeps in between. A waiting rank
+thread never blocks in MPI, because that would occupy a core: it polls the request and sleeps in between. A waiting rank
 therefore leaves its core to other processes, and heartbeats are sent no matter what the rank is computing or waiting
 for.
 """

@@ -15,8 +15,8 @@ ABORTING = np.array([-1], np.int64)  # sent instead of a heartbeat by a rank tha
 class Heartbeat:
     """Monitors the next rank, so that every rank is monitored by one other rank.
 
-    Each rank sends a heartbeat every BEAT seconds with the number of collectives it has started. This rank logs one
-    line and ends all ranks in three cases: the next rank sends no heartbeat for `timeout` seconds; its process has
+    Every BEAT seconds, each rank sends a heartbeat with the number of collectives that it has started. This rank logs
+    one line and ends all ranks in three cases: the next rank sends no heartbeat for `timeout` seconds; its process has
     ended (detected only on the same host); or this rank has waited longer than `world.timeout` in a collective that the
     next rank has not started.
     """
@@ -35,7 +35,7 @@ class Heartbeat:
         self.pending_sends: list[Any] = []
 
     def check(self, now: float) -> None:
-        """Send and receive heartbeats, and end the run if the next rank has failed. Called by the CommThread."""
+        """Send and receive heartbeats; end the run if the next rank has failed. The CommThread calls this method."""
         if now - self.last_check > 2 * BEAT:  # this process itself was suspended
             self.last_received = now
         self.last_check = now

@@ -1,4 +1,4 @@
-"""Termination of an mpirun that hangs after an abort. Opt-in: NPX_KILL_LAUNCHER=1.
+"""Termination of an mpirun that hangs after an abort. NPX_KILL_LAUNCHER=1 enables it.
 
 After an abort mpirun waits for its daemons on all hosts. If a host is down or unreachable, mpirun waits until its TCP
 connection times out, after about 15 minutes; a daemon that cannot reach mpirun waits equally long. An abort also kills

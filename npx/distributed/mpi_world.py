@@ -179,7 +179,7 @@ class MpiWorld(World):
         self.comm_thread.stop()
 
     def log(self, text: str, rank: str = "") -> None:
-        """Write one line with the rank and the training step to stderr."""
+        """Write one line to stderr, with the rank and the training step."""
         with suppress(OSError):
             os.write(2, f"npx-transformer: {rank or self.name}, step {self.step}: {text}\n".encode())
 
@@ -191,7 +191,7 @@ class MpiWorld(World):
         os._exit(status)  # in case MPI hangs
 
     def end_all(self, status: int) -> None:
-        """End all ranks. Called by the CommThread."""
+        """End all ranks. The CommThread calls this method."""
         if setting("NPX_KILL_LAUNCHER"):
             end_launcher()
         threading.Timer(2.0, os._exit, (status,)).start()  # in case MPI hangs

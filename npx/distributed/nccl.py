@@ -1,9 +1,9 @@
 """Collectives between GPUs through NCCL, with one GPU per rank.
 
-As in `mpi_world.py`, the library only transfers data. Every rank sends each other rank its part of the array and adds
-the received parts in rank order, so the bits of a sum do not depend on NCCL's choice of algorithm. Parts may have any
-size, and dtypes that NCCL does not know are sent as bytes. Everything runs on a separate stream, concurrently with the
-backward pass, and the host never waits for it.
+As in `mpi_world.py`, the library only transfers data. Every rank sends part r of its array to each other rank r and
+adds the parts that it receives in rank order, so the bits of a sum do not depend on NCCL's choice of algorithm. Parts
+may have any size, and dtypes that NCCL does not support are sent as bytes. Everything runs on a separate stream,
+concurrently with the backward pass, and the host never waits for it.
 """
 
 from typing import Any

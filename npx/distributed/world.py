@@ -36,7 +36,7 @@ class World:
     # collectives in the same order. `wire_dtype`: a narrower dtype for the transfer; sums are computed in flat's dtype.
 
     def reduce_scatter(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
-        """Replace this rank's shard of `flat` (n,) with the sum over all ranks, added in rank order."""
+        """Replace this rank's shard of `flat` (n,) with its sum over all ranks, computed in rank order."""
         return lambda: None
 
     def all_gather(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
@@ -61,7 +61,7 @@ class World:
         """Start monitoring: end the run if a rank sends no heartbeat for this many seconds."""
 
     def all_ranks_failed(self) -> bool:
-        """Return whether all ranks call this at about the same time, as they do if all fail with the same error."""
+        """Return whether all ranks call this method at about the same time, as they do if all fail in the same way."""
         return True
 
     def abort(self, status: int) -> None:

@@ -37,8 +37,8 @@ def adam_step(
     corrections into two scalars: lr mhat / (sqrt(vhat) + eps) = (lr sqrt(c2) / c1) m / (sqrt(v) + eps sqrt(c2)).
 
     Args:
-        eps_inside: add eps to sqrt(v) before the bias correction, as TensorFlow and fairseq do.
-        scale: multiplies the gradient, to undo loss scaling or to clip.
+        eps_inside: whether to add eps to sqrt(v) before the bias correction, as TensorFlow and fairseq do.
+        scale: the factor of the gradient, which undoes loss scaling and clips the gradient.
     """
     root = (1 - beta2**step) ** 0.5
     step_size, eps = lr * root / (1 - beta1**step), eps if eps_inside else eps * root

@@ -1,6 +1,6 @@
 """Scaled dot-product attention over all heads at once (paper sections 3.2.1 and 3.2.2).
 
-Arrays keep the layout of the projections they come from, (batch, position, head, size) or, packed, (row, head, size),
+Arrays keep the layout of the projections they come from, (batch, position, head, size), or (row, head, size) if packed,
 so splitting into heads and merging them moves no data.
 """
 
@@ -42,8 +42,8 @@ def attention(
     """Return y = dropout(p) v with p = softmax(q k^T / sqrt(d_k)) for each sentence and head.
 
     q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); y (B, T, H, d_v). `spec` defines masks, biases and rotary
-    positions (npx/kernels/attention_spec.py); packed inputs have one axis in place of B and T or S.
-    A query that may attend to no key gets zeros. Saved: the rotated q and k, v, p (B, H, T, S), the dropout, spec.
+    positions (npx/kernels/attention_spec.py); packed inputs have one axis in place of B and T, or of B and S. A query
+    that may attend to no key gets zeros. Saved: the rotated q and k, v, p (B, H, T, S), the dropout, spec.
     """
     q, k = rotate_inputs(q, k, spec)
     p = probabilities(q, k, spec)
@@ -58,7 +58,7 @@ def attention_grad(
     g: Array, q: Array, k: Array, v: Array, p: Array, saved_dropout: SavedDropout, spec: AttentionSpec,
     out: Arrays | None = None, bias: bool = False,
 ) -> Arrays:  # fmt: skip
-    """Return the gradients (gq, gk, gv) of `attention`, written to the three arrays `out` if given.
+    """Return the gradients (gq, gk, gv) of `attention`, in the three arrays `out` if these are given.
 
     With a = dropout(p) and p = softmax(z): gv = a^T g; ga = g v^T; gp = dropout_grad of ga; gz = softmax_grad of gp;
     gs = gz / sqrt(d_k); gq = gs k and gk = gs^T q, both rotated back. g (B, T, H, d_v). With `bias`, the result ends
@@ -324,7 +324,7 @@ def has_contiguous_rows(x: Array) -> bool:
 
 
 def with_contiguous_rows(x: Array) -> Array:
-    """Return x, copied unless the values along its last axis are adjacent in memory."""
+    """Return x, or a copy if the values along its last axis are not adjacent in memory."""
     return x if has_contiguous_rows(x) else array_module(x).ascontiguousarray(x)
 
 
@@ -340,7 +340,7 @@ def launch_attention(
         inputs: q, k, v, of any strides.
         grads: their gradients, of any strides, or ().
         dense: (y,) or (g, y), contiguous.
-        rows: the log-sum-exp and, for gradients, the array of the scores' gradient or None.
+        rows: the log-sum-exp and, for gradients, the array for the gradient of the scores, or None.
     """
     (batch, n_queries, n_keys), size = spec.sizes(*inputs[:2]), dense[0].itemsize
     (heads, d_k), d_v = inputs[0].shape[-2:], inputs[2].shape[-1]
@@ -375,7 +375,7 @@ def launch_attention(
 def tile_size(length: int, row_bytes: int) -> int:
     """Return the number of positions per tile of attention.cu: the largest multiple of 16 that fits in shared memory.
 
-    It is at most 64 and at most `length`, rounded up to a multiple of 16.
+    It is at most 64 and at most `length` rounded up to a multiple of 16.
 
     Args:
         row_bytes: bytes of shared memory that one position takes in the gradient's four tiles, not counting 16 bytes

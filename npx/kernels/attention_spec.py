@@ -22,10 +22,10 @@ class AttentionSpec(NamedTuple):
     """The masks and biases of attention, its rotary positions, and the packing of its inputs.
 
     Attributes:
-        causal: a query attends only to keys up to its own position.
+        causal: whether a query attends only to keys up to its own position.
         kv_lengths: integers (B,); the queries of sentence b attend only to keys before kv_lengths[b].
         bias: constants broadcastable to (B, H, T, S) that are added to the scores; -inf masks a key.
-        rotary_base: queries and keys are rotated by their positions with this base, usually 10000 (`rotate`).
+        rotary_base: the base, usually 10000, for rotating queries and keys by position (`rotate`); None: no rotation.
         q_packing, kv_packing: packing of the queries, and packing of the keys and values. For packed inputs, T and S
             above are the lengths of the longest sentences, and kv_lengths has no effect.
     """
@@ -146,7 +146,7 @@ def rotary_positions(spec: AttentionSpec, q: Array, k: Array) -> tuple[Any, Any]
 
 
 def rotations(spec: AttentionSpec, q: Array, k: Array) -> tuple[Array, Array] | None:
-    """Return the factors (T, H, d/2) or, packed, (R, H, d/2) that rotate q and k; None without rotary positions."""
+    """Return the factors (T, H, d/2), or (R, H, d/2) if packed, that rotate q and k; None without rotary positions."""
     if spec.rotary_base is None:
         return None
     q_positions, k_positions = rotary_positions(spec, q, k)

@@ -73,7 +73,7 @@ NO_SMOOTHING = LabelSmoothing()
 def cross_entropy(logits: Array, targets: Array, smoothing: LabelSmoothing = NO_SMOOTHING, grad: bool = True) -> Output:
     """Return the summed loss () of logits (R, V) and targets (R,) in [0, V). Saved, if `grad`: its gradient (R, V).
 
-    The loss of float16 and bfloat16 logits is float32, because a batch's sum exceeds their range or resolution.
+    The loss of float16 and bfloat16 logits is float32, because a sum over a batch exceeds their range or resolution.
     """
     xp = array_module(logits)
     n, classes = logits.shape
@@ -198,9 +198,9 @@ def linear_cross_entropy_numpy(
         gx = softmax(z) w   - on w[targets] - off sum_k w_k          (sums over the smoothed classes)
         gw = softmax(z)^T x - on sum of x over the rows of each class - off sum_n x_n
 
-    so q is never stored. If m is the largest logit of a row within a panel, that part of the row of softmax(z) is f
-    exp(z - m) with f = exp(m - logsumexp(z)). Rows of x and gx are multiplied by f instead of the logits. Maxima,
-    exponentials and their sums are computed right after a panel's matmul, while its logits are in cache.
+    so q is never stored. If m is the largest logit of a row within a panel, the panel's part of this row of softmax(z)
+    is f exp(z - m) with f = exp(m - logsumexp(z)). Instead of the exponentials, the rows of x and gx are multiplied by
+    f. Maxima, exponentials and their sums are computed right after a panel's matmul, while its logits are in cache.
     """
     on, off = smoothing.target_weights(len(w))
     real = np.flatnonzero(targets != smoothing.pad_id)
@@ -273,8 +273,8 @@ def gradients_in_panels(
     Each panel's result overwrites its exponentials in the buffer.
 
     Args:
-        initial: None, or two vectors (V,) and (D,), whose outer product is subtracted as gw is overwritten instead of
-            added to.
+        initial: None, or two vectors (V,) and (D,). With these, gw is overwritten instead of added to, and their outer
+            product is subtracted.
     """
 
     def body(i: int, j: int) -> Array:

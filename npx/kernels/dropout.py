@@ -21,7 +21,7 @@ class DropoutSpec(NamedTuple):
 
     @property
     def threshold(self) -> int:
-        """`rate` in units of 1 / 65,536: a value is dropped if its random 16-bit word is below this.
+        """`rate` in units of 1 / 65,536: a value is dropped if its random 16-bit word is below the threshold.
 
         Raises ValueError if `rate` is not a probability.
         """
@@ -36,7 +36,7 @@ class DropoutSpec(NamedTuple):
         return WORD / n_kept if n_kept else 0.0
 
     def keep_mask(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Return a bool array on the host, False where values are dropped: a function of key, rate and position."""
+        """Return a host array of bools, False where values are dropped; they depend only on key, rate and position."""
         size = int(np.prod(shape))
         keep = np.empty(size, bool)
 
@@ -59,7 +59,7 @@ def dropout(x: Array, drop: DropoutSpec | None) -> Output:
 
 @dropout.define_gradient
 def dropout_grad(g: Array, drop: DropoutSpec | None, keep: Array | None) -> Array:
-    """Return gx = g * keep / (1 - rate), the same linear map as in the forward pass."""
+    """Return gx = g * keep / (1 - rate); the forward pass applies the same linear map to x."""
     return g if drop is None else array_module(g).where(keep, g * drop.scale, 0).astype(g.dtype, copy=False)
 
 

@@ -64,7 +64,7 @@ def embedding_grad(
 def embedding_numpy(
     table: Array, ids: Array, scale: float = 1.0, positions: Array | None = None, drop: DropoutSpec | None = None
 ) -> Output:
-    """Compute a few sentences at a time, which stay in cache from the lookup to the dropout."""
+    """Compute a few sentences at a time, so that they stay in cache from the lookup to the dropout."""
     ids = np.asarray(ids)
     y = np.empty((*ids.shape, table.shape[1]), table.dtype)
     keep = drop and drop.keep_mask(y.shape)
@@ -110,7 +110,7 @@ def embedding_grad_numpy(
 
 
 def sums_by_id(g: Array, ids: Array) -> tuple[Array, Array]:
-    """Return the unique ids (U,), ascending, and the sums (U, D) of their rows of g (R, D), in the rows' order."""
+    """Return the unique ids (U,), ascending, and the sums (U, D) of their rows of g (R, D), added in row order."""
     order = np.argsort(ids, kind="stable")
     sorted_ids = ids[order]
     starts = np.flatnonzero(np.concatenate((sorted_ids[:1] == sorted_ids[:1], sorted_ids[1:] != sorted_ids[:-1])))
@@ -137,7 +137,7 @@ def embedding_cuda(
 def embedding_grad_cuda(
     g: Array, ids: Array, rows: int, scale: float, drop: DropoutSpec | None, accumulate_into: Array | None = None
 ) -> Array:
-    """Sort the positions by id and sum each run of equal ids in one block: deterministic, without atomics."""
+    """Sort the positions by id and sum each run of equal ids in one block, deterministically and without atomics."""
     xp = array_module(g)
     g, d = contiguous(g), g.shape[-1]
     total = accumulate_into if accumulate_into is not None and accumulate_into.dtype == np.float32 else None

@@ -57,7 +57,7 @@ def check_rows(x: Array, residual: Array | None = None) -> None:
 
 
 def norm_rows(x: Array, gamma: Array, beta: Array, eps: float, xhat: Array, y: Array, rstd: Array) -> None:
-    """Normalize the rows x (n, D); write xhat (n, D), which may be x, y (n, D) and rstd (n, 1)."""
+    """Normalize the rows x (n, D); write xhat (n, D) (possibly to x itself), y (n, D) and rstd (n, 1)."""
     z = np.subtract(x, row_means(x), out=xhat)
     np.vecdot(z, z, out=rstd[:, 0])
     rstd /= z.shape[-1]
@@ -87,7 +87,7 @@ def row_means(z: Array) -> Array:
 
 
 def column_sums(g: Array) -> Array:
-    """Return the sums over the first axis of (n, D), computed as a matmul."""
+    """Compute the sums over the first axis of (n, D) as a matmul."""
     return np.ones(len(g), g.dtype) @ g
 
 
@@ -137,7 +137,7 @@ def residual_norm_numpy(
 
 
 def lossy_columns(gamma: Array, beta: Array) -> Array:
-    """Return the indices of the columns where (y - beta) / gamma does not recover xhat to nearly full precision."""
+    """Return the indices of the columns where (y - beta) / gamma does not recover xhat with nearly full precision."""
     magnitude, limits = np.abs(gamma), np.finfo(gamma.dtype)
     in_range = (magnitude > limits.tiny**0.5) & (magnitude < limits.max**0.5)
     return np.flatnonzero(~(in_range & (4 * magnitude >= np.abs(beta))))
@@ -154,7 +154,7 @@ def residual_norm_grad_numpy(
     keep: Array | None,
     accumulate_into: GradientTargets = NO_TARGETS,
 ) -> tuple[Array, ...]:
-    """Return the gradients (gx, gresidual, ggamma, gbeta) of `residual_norm_numpy`, summed in block order."""
+    """Return the gradients (gx, gresidual, ggamma, gbeta) of `residual_norm_numpy`; sums follow the block order."""
     gresidual, d = np.empty(g.shape, g.dtype), g.shape[-1]
     gx = gresidual if keep is None else np.empty(g.shape, g.dtype)
     if not g.size:
@@ -230,7 +230,7 @@ def residual_norm_grad_cuda(
 ) -> tuple[Array, ...]:
     """Return the gradients (gx, gresidual, ggamma, gbeta) of `residual_norm_cuda`; without dropout gx is gresidual.
 
-    Each block writes its sums for gamma and beta, which are then added in the order of the blocks.
+    Each block writes its sums for gamma and beta; the sums are then added in the order of the blocks.
     """
     xp = array_module(g)
     g = contiguous(g)

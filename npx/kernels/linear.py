@@ -111,7 +111,7 @@ def linear_grad_cuda(
 
 
 def mask_and_sum(g: Array, y: Array | None, bias: bool, accumulate_into: GradientTargets) -> tuple[Array, Array | None]:
-    """Return g where y > 0, else 0 (g itself without y), and its sums over rows if `bias`, else None."""
+    """Return g, set to 0 where y is 0 (unless y is None), and its sums over rows, or None without `bias`."""
     if y is None and not bias:
         return g, None
     xp = array_module(g)

@@ -1,7 +1,7 @@
 """The recurrences of LSTM (Hochreiter and Schmidhuber, 1997) and GRU (Cho et al., 2014), all steps in one call.
 
-The gate inputs z = x W_x + b of all steps are one matmul before the kernel, so a step computes only h w and the gates.
-The gradient of w is one matmul after the last step. Arrays are time-major: a step reads and writes contiguous rows.
+One matmul before the kernel yields the gate inputs z = x W_x + b of all steps, so a step computes only h w and the
+gates. One matmul after the last step yields the gradient of w. Arrays are time-major: steps access contiguous rows.
 """
 
 from typing import Any
@@ -113,7 +113,7 @@ def gru_grad(g: Array, w: Array, gates: Array, q: Array, hs: Array) -> tuple[Arr
 
 
 def _sigmoid(x: Array) -> Array:
-    """1 / (1 + e^-x) = (1 + tanh(x / 2)) / 2, which cannot overflow."""
+    """Return 1 / (1 + e^-x), computed as (1 + tanh(x / 2)) / 2, which cannot overflow."""
     return (1 + array_module(x).tanh(x / 2)) / 2
 
 
@@ -282,7 +282,7 @@ def _step(kernel: str, batch: int, size: int, *arrays: Array) -> None:
 
 @lstm.fast("cupy", "float32")
 def lstm_cuda(z: Array, w: Array, state: Array) -> Output:
-    """Alternate a matmul and a launch for each step."""
+    """Alternate between matmuls and launches, one of each per step."""
     xp, (n, batch, _), size = array_module(z), z.shape, len(w)
     z, gates = contiguous(z), xp.empty(z.shape, z.dtype)
     hs, cs = (xp.empty((n + 1, batch, size), z.dtype) for _ in range(2))
@@ -296,7 +296,7 @@ def lstm_cuda(z: Array, w: Array, state: Array) -> Output:
 
 @lstm_grad.fast("cupy", "float32")
 def lstm_grad_cuda(g: Array, w: Array, gates: Array, hs: Array, cs: Array) -> tuple[Array, Array]:
-    """Alternate a launch and a matmul for each step, from the last to the first."""
+    """Alternate between launches and matmuls, one of each per step, from the last step to the first."""
     xp, (n, batch, size) = array_module(g), g.shape
     g, gh, gc = contiguous(g), xp.zeros(g.shape[1:], g.dtype), xp.zeros(g.shape[1:], g.dtype)
     for t in reversed(range(n)):
@@ -308,7 +308,7 @@ def lstm_grad_cuda(g: Array, w: Array, gates: Array, hs: Array, cs: Array) -> tu
 
 @gru.fast("cupy", "float32")
 def gru_cuda(z: Array, w: Array, b: Array, state: Array) -> Output:
-    """Alternate a matmul and a launch for each step."""
+    """Alternate between matmuls and launches, one of each per step."""
     xp, (n, batch, _), size = array_module(z), z.shape, len(w)
     z, b, gates = contiguous(z), contiguous(b), xp.empty(z.shape, z.dtype)
     q, hs = xp.empty((n, batch, size), z.dtype), xp.empty((n + 1, batch, size), z.dtype)
@@ -322,7 +322,7 @@ def gru_cuda(z: Array, w: Array, b: Array, state: Array) -> Output:
 
 @gru_grad.fast("cupy", "float32")
 def gru_grad_cuda(g: Array, w: Array, gates: Array, q: Array, hs: Array) -> tuple[Array, Array, Array]:
-    """Alternate a launch and a matmul for each step, from the last to the first."""
+    """Alternate between launches and matmuls, one of each per step, from the last step to the first."""
     xp, (n, batch, size) = array_module(g), g.shape
     g, ga, gh = contiguous(g), xp.empty(gates.shape, g.dtype), xp.zeros(g.shape[1:], g.dtype)
     for t in reversed(range(n)):

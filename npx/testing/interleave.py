@@ -1,4 +1,4 @@
-"""Interleaved threads, so that accidentally shared data causes a failure in every run instead of one in a thousand.
+"""Interleave threads, so that accidentally shared data causes a failure in every run, not in one run in a thousand.
 
 Blocks that are small enough for a test would all finish before a second thread wakes up, so a scratch array that two of
 them share would go unnoticed. Here the first block of each thread waits for the others, and every thread hands over to

@@ -2,8 +2,8 @@
 
     python -m npx.testing.nvrtc_report [softmax.cu ...]       prints the table
 
-NVRTC is NVIDIA's compiler as a library, in the package nvidia-cuda-nvrtc and in CuPy's extra [ctk]. `variants` reads
-the definitions that a kernel is compiled with from the head of its .cu file:
+NVRTC is NVIDIA's compiler as a library, in the package nvidia-cuda-nvrtc and in CuPy's extra [ctk]. The head of a .cu
+file lists the definitions with which its kernels are compiled (`variants`):
 
     // Built with: T = float half_t bf16_t, D = 64 128       (all combinations; several lines are several sets)
 """
@@ -121,7 +121,7 @@ def read_log(log: str) -> Iterator[tuple[str, int, int, int]]:
 def figures(
     source: str, architectures: Sequence[str] = ARCHITECTURES, chosen: list[dict[str, str]] | None = None
 ) -> list[Figures]:
-    """Return the figures of all kernels of a file, compiled with `chosen` or all listed definitions; cached on disk."""
+    """Compile a file with `chosen` or all listed definitions; return the figures of its kernels, cached on disk."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     load_nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     rows = []
@@ -160,7 +160,7 @@ def table(rows: list[Figures]) -> str:
 
 
 def main(names: list[str]) -> int:
-    """Print the table of all kernel files, or of those named; return 2 without NVRTC, 1 if a kernel fails."""
+    """Print the table of the named or all kernel files; return 2 without NVRTC, 1 if a kernel does not compile."""
     try:
         load_nvrtc()
     except CompileError as error:

@@ -89,7 +89,7 @@ def info(
 
 
 def describe_time(hours: float) -> str:
-    """Return a time in seconds, minutes or hours, whichever suits it, and also in days from 48 hours on."""
+    """Return a time in the most suitable of seconds, minutes and hours and, from 48 hours on, also in days."""
     if hours < 1:
         return f"{60 * hours:,.0f} minutes" if hours >= 1 / 30 else f"{3600 * hours:,.1f} seconds"
     return f"{hours:,.1f} hours" + (f" ({hours / 24:,.1f} days)" if hours >= 48 else "")
@@ -168,7 +168,7 @@ def has_metrics(entry: dict[str, Any], kind: str, *names: str) -> bool:
 def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the step, tokens, loss and mean speed at the last log line, or at the newest checkpoint if it is later.
 
-    The speed is in tokens per second, over all updates. If training stops between two log lines, only its checkpoint
+    The speed is in tokens per second, over all updates. If training stops between two log lines, only the checkpoint
     includes the last updates.
     """
     from train.run.checkpoint import newest_totals

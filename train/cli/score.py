@@ -1,6 +1,6 @@
 """`score`: BLEU variants, chrF and TER of a translation, confidence intervals and a model's perplexity.
 
-With --pairs: the log-probability of each pair of two texts.
+With --pairs, it prints the log-probability of each pair of two texts.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Standard streams of a command in a pipeline, which may be closed or have a reader that exits early.
+"""A command's standard streams, which may be closed or, in a pipeline, have a reader that exits early.
 
 `main` enters `guard_standard_streams` once. A stream that was closed before the program started becomes the null
 device, so a file opened later never takes its descriptor. Errors on standard error are ignored. If the reader of
@@ -22,7 +22,7 @@ STREAMS = ("stdin", "stdout", "stderr")
 
 
 class BrokenOutput(BaseException):
-    """Raised when the reader of standard output has closed it. Not an OSError, which libraries might catch."""
+    """Raised when the reader of standard output has closed it. It is not an OSError, which libraries might catch."""
 
 
 class GuardedStream:

@@ -131,7 +131,7 @@ def count_agreements(
 ) -> dict[str, int]:
     """Count the pairs of rows that differ in the paper, and how many of them are in the same order, or equal, here.
 
-    If `pooled` is given, "clear" and "clear_alike" count only the pairs that differ by two standard errors.
+    If `pooled` is given, "clear" and "clear_alike" count only the pairs that differ by at least two standard errors.
     """
     pairs = [(a, b) for a, b in combinations(measured, 2) if ROWS[a][measure] != ROWS[b][measure]]
     different = [(a, b) for a, b in pairs if measured[a][measure] != measured[b][measure]]

@@ -64,7 +64,7 @@ def english(number: int) -> str:
 
 
 def german(number: int) -> str:
-    """Return a number in German words: 342 -> "dreihundertzweiundvierzig"; corrects num2words' "einstausend"."""
+    """Return a number in German words: 342 -> "dreihundertzweiundvierzig", with num2words' "einstausend" corrected."""
     from num2words import num2words
 
     return num2words(number, lang="de").replace("einstausend", "eintausend")
@@ -93,7 +93,7 @@ def sample_numbers(seed: int, n_train: int) -> dict[str, list[int]]:
 
 
 def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence[str] = ()) -> dict[str, float]:
-    """Generate the text, train, average, translate 1,000 test numbers, score the result and draw the attention.
+    """Generate the text, train and average a model, translate and score 1,000 test numbers, and draw the attention.
 
     Args:
         out: new folder for all files.
@@ -169,7 +169,7 @@ def write_lines(path: Path, lines: Sequence[str]) -> None:
 
 
 def draw_attention(model: Any, tokenizer: Any, pairs: Sequence[tuple[str, str]], path: Path) -> None:
-    """Draw a heat map of the encoder-decoder attention for each (source, target): last layer, mean of heads.
+    """Draw a heat map of the encoder-decoder attention for each (source, target): the mean of the last layer's heads.
 
     Row t, column s is the weight of source token s when target token t is predicted; a row sums to 1.
     """

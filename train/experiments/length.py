@@ -4,8 +4,8 @@
        /rows/TASK-POSITIONS.json  the results of a row; a row that has this file is finished
        /length.{md,json,png}  all finished rows, rewritten after each row
 
-Each row is a small Transformer with one positional encoding, trained on random sequences of up to 20 tokens of one task
-and tested on new sequences of each length by greedy search. An interrupted row is trained again from the start.
+Each row is a small Transformer with one positional encoding, trained on random sequences of one task with up to 20
+tokens and tested on new sequences of each length by greedy search. An interrupted row is trained again from the start.
 """
 
 import time
@@ -236,7 +236,7 @@ def markdown(table: Mapping[str, Any], has_picture: bool) -> Iterator[str]:
 
 
 def draw(table: Mapping[str, Mapping[str, Any]], path: Path) -> bool:
-    """Draw the exact outputs by length, one panel for each task; return False if matplotlib is not installed."""
+    """Draw the percentage of exact outputs by length, a panel per task; return False if matplotlib is not installed."""
     pyplot = import_pyplot(path.name)
     if pyplot is None or not table:
         return False

@@ -232,7 +232,7 @@ def measure_cell(kind: Kind, n: int, d: int) -> dict[str, Any]:
 
 
 def graph_depth(kind: Kind, n: int) -> int:
-    """Return the number of operations on the longest path through the graph of a layer, without fused recurrences."""
+    """Return the number of operations on the longest path through a layer's graph, in which no recurrence is fused."""
     x = Tensor(npx.ones((1, n, 4)), requires_grad=True)
     layer = make(kind.layer, 4)
     y = composed_lstm(layer.input(x), layer.weight) if isinstance(layer, LSTM) else layer(x)
@@ -289,7 +289,7 @@ def path_length(kind: Kind, distance: int) -> int:
 
 
 class Copier(Module):
-    """Predicts the token that is `distance` positions earlier, with one layer of a kind in a residual connection."""
+    """Predicts the token `distance` positions earlier; it has one layer of a kind, in a residual connection."""
 
     def __init__(self, kind: Kind) -> None:
         self.embedding, self.positions = Embedding(VOCABULARY, COPY_WIDTH), Sinusoids(COPY_WIDTH)

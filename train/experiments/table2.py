@@ -1,6 +1,6 @@
 """Table 2 of the paper: BLEU and training cost of the models in the paper, and of models trained here.
 
-The cost of a model trained here is computed in two ways: by a formula, for each token that the run was trained on; and
+The cost of a model trained here is computed in two ways: by a formula, for each token that the run was trained on; and,
 as in the paper, as time x devices x sustained FLOP/s of a device (footnote 5). Only the second includes overhead.
 
     OUT/en-de.translated, en-fr.translated     translations of the test text, written atomically

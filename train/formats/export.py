@@ -86,7 +86,7 @@ def check_range(tensors: Mapping[str, Any], dtype: str) -> None:
 
 
 def unsupported_fields(c: TransformerConfig, allowed: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a model whose values a target does not support, and the supported values in words.
+    """Yield the model fields whose values a target does not support, each with the supported values in words.
 
     A field that is neither in `allowed` nor in UNCHECKED must have its default value, so a new field of the
     configuration must keep its default until it is listed.

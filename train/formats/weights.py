@@ -77,7 +77,7 @@ def read_weights(folder: Path) -> dict[str, Any]:
 
 
 def read_safetensors(path: Path) -> dict[str, Any]:
-    """Return the arrays of a .safetensors file by name; bfloat16 as float32. Raises UserError for a damaged file."""
+    """Return a .safetensors file's arrays by name; bfloat16 becomes float32. Raises UserError for a damaged file."""
     with open_for_reading(path, "weights in safetensors") as file:
         content = file.read()
     try:

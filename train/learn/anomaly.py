@@ -24,7 +24,7 @@ def ignore_nonfinite_warnings() -> AbstractContextManager[None]:
 
 
 def first_anomaly(compute: Callable[[], object]) -> str:
-    """Return the first operation of `compute` with a non-finite result, with its layer and source line, or ""."""
+    """Return the first operation of `compute` whose result is not finite, with its layer and source line, or ""."""
     try:
         with anomaly():
             compute()

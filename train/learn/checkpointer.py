@@ -321,7 +321,7 @@ class Checkpointer:
 def schedule_of(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the valid values of SCHEDULE_KEYS in state.json.
 
-    Earlier versions stored max_steps separately, and the other keys among those that a resumed run must not change.
+    Earlier versions stored max_steps on its own, and the other keys with those that a resumed run must not change.
     """
     config = content.get("config")
     former = config if isinstance(config, dict) else {}
@@ -331,7 +331,7 @@ def schedule_of(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_resumable(folder: RunFolder, tokenizer: TextTokenizer, texts: Mapping[str, Iterable[str]]) -> None:
-    """Raise UserError if a run was trained with another tokenizer or text. Called before anything is written."""
+    """Raise UserError if a run was trained with another tokenizer or text. Nothing has been written yet."""
     for path, state in islice(store.readable(reversed(folder.steps())), 1):
         store.check_tokenizer(tokenizer, state, folder.tokenizer_file)
         check_same_text(path, state, {part: map(text_digest, files) for part, files in texts.items()})

@@ -63,7 +63,7 @@ class Graphs:
         return graph([first_key, *inputs]) * weight
 
     def gradient(self, g: npx.Array, *inputs: npx.Array) -> npx.Array:
-        """Return the loss of inputs, summed over tokens, a scalar on the device; accumulate g times its gradient."""
+        """Return the loss of inputs (a scalar on the device), summed over tokens; accumulate g times its gradient."""
         loss = self.model.loss_from_inputs(*inputs, **self.loss_options)
         loss.backward(g)
         return loss.data

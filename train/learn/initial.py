@@ -74,10 +74,9 @@ def initialize(
 
     Args:
         model: the model, whose parameters are not yet in a flat buffer.
-        source: a run, whose averaged, best or newest checkpoint is read, or a checkpoint folder.
-        patterns: the parameters to copy. "" copies all parameters except those that predict different labels
-            (`label_parameters`). In this case, the source must have no other parameters and must use them in the same
-            computation.
+        source: a run (its averaged, best or newest checkpoint is read) or a checkpoint folder.
+        patterns: the parameters to copy. "" copies all parameters or, if the two runs have different labels, all except
+            `label_parameters`. With "", the source must have the same parameters and use them in the same computation.
         tokenizer: the tokenizer of the new run.
         on_warning: called with a message if the source's average is older than its newest checkpoint.
 
@@ -125,7 +124,7 @@ def has_same_text_tokenizer(model: SequenceModel, folder: Path, state: Mapping[s
 
 
 def check_same_computation(config: TransformerConfig, source: TransformerConfig, folder: Path) -> None:
-    """Raise UserError if a model with the configuration `source`, read from `folder`, computes another function."""
+    """Raise UserError unless models with `config` and with `source`, read from `folder`, compute the same function."""
 
     def computation(c: TransformerConfig) -> dict[str, Any]:
         rates = resolve_rates(c.positions == "sinusoidal_halves", c.position_rates)

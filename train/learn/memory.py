@@ -17,7 +17,7 @@ def count_trained(shape: TransformerConfig, freeze: str) -> int:
 
 
 def training_memory(n: int, n_trained: int, precision: Precision, has_average: bool) -> dict[str, int]:
-    """Return the bytes of each kind of array for a model with `n` parameters, of which `n_trained` are trained."""
+    """Return the bytes that each kind of array takes, for a model with `n` parameters, `n_trained` of them trained."""
     size = precision.weight_dtype.itemsize
     kinds = {"parameters": n * size, "gradients": n_trained * size, "Adam": 2 * n_trained * size}
     if precision.is_mixed:

@@ -66,8 +66,8 @@ class Adam:
         beta1: decay of the mean of the gradients, in [0, 1). Default 0.9.
         beta2: decay of the mean of their squares, in [0, 1). Default 0.98.
         eps: added to the denominator, above 0. Default 1e-9.
-        weight_decay: at least 0. Default 0, as in the paper.
-        eps_inside: add eps before the bias correction, to sqrt(v) instead of sqrt(vhat), as TensorFlow and fairseq do.
+        weight_decay: the rate of weight decay, at least 0. Default 0, as in the paper.
+        eps_inside: whether to add eps to sqrt(v) before the bias correction, as TensorFlow and fairseq do.
 
     Attributes:
         m, v: the moments (P,), in the dtype of the weights, on the device.
@@ -183,7 +183,7 @@ class LossScale:
 
 
 def squared_norm(flat: FlatParameters) -> npx.Array:
-    """Return the sum of g^2 over all gradients, a scalar on the device; inf or NaN for such a g or an overflow."""
+    """Return the sum of g^2 over all gradients, a scalar on the device; it is inf or NaN if a g is, or on overflow."""
     return npx.sum(npx.stack([sum_of_squares(g) for _, g in flat.gradient_chunks()]))
 
 

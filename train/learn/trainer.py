@@ -384,7 +384,7 @@ class Trainer:
         return self._summarize(reason, result)
 
     def _continue_advice(self) -> str:
-        """Return the options with which a run that has ended continues."""
+        """Return the options that continue a run that has ended."""
         t, s = self.config.train, self.state
         options = {
             f"--set train.max_steps=N with N > {s.step:,}": s.step >= t.max_steps,

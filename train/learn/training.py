@@ -48,7 +48,7 @@ def train(
     max_hours: float = 0.0,
     debug: str = "",
 ) -> Summary:
-    """Train a model from a configuration: tokenizer, token arrays, model, `Trainer.run`.
+    """Train a model from a configuration: prepare tokenizer, token arrays and model, then call `Trainer.run`.
 
     The tokenizer is trained on the training text only. Configuration and files are checked before anything is
     written, and a newly created folder is removed if training fails before the first update. With several ranks
@@ -58,9 +58,9 @@ def train(
     Args:
         config: the configuration of the run.
         run_dir: the run folder. The token arrays go to its data/ folder unless data.prepared names another one.
-        resume: whether to continue from the newest checkpoint of `run_dir`, bit-identical to an uninterrupted run.
+        resume: whether to continue from the newest checkpoint of `run_dir`, bit for bit like an uninterrupted run.
         progress: whether to show progress on standard error.
-        max_hours: time limit; training writes a checkpoint and stops before that. 0 means no limit.
+        max_hours: time limit; training writes a checkpoint and stops before it is reached. 0 means no limit.
         debug: "anomaly" reports the first operation that produced a NaN or infinity, by repeating the update.
 
     Returns:

@@ -2,8 +2,8 @@
 
 The gradient of the mean loss over all target tokens, times the loss scale, is accumulated over the micro-batches; Adam
 divides by the scale and clips in its own pass. The host waits for the device once per update: losses and norm are read
-together after the last backward, and the weights change only if they are finite. With several ranks, each computes
-its share of the micro-batches, and all receive the gradient of the complete update.
+together after the last backward, and the weights change only if both are finite. With several ranks, each computes its
+share of the micro-batches, and all receive the gradient of the complete update.
 """
 
 import math
@@ -142,7 +142,7 @@ class Update:
         return state if self.average is None else state | {"weights": self._gather_weights()}
 
     def weights(self) -> dict[str, npx.Array]:
-        """Return the weights, or their moving average, by name, on the host of rank 0. All ranks must call this."""
+        """Return the weights, or their average, by name, on the host of rank 0. All ranks must call this method."""
         with self.averaged_weights():
             if self.flat.data.size == self.flat.size:
                 return {} if self.world.rank else dict(self.model.state_dict())
@@ -167,7 +167,7 @@ class Update:
         }
 
     def load_weights(self, state: Mapping[str, npx.Array], trained: npx.Array | None = None) -> None:
-        """Restore the result of `weights` and, with a moving average, `optimizer_state["weights"]` as `trained`.
+        """Restore the result of `weights` and, if there is a moving average, `trained` = `optimizer_state["weights"]`.
 
         Raises ValueError for the weights of a different model; nothing is changed in that case.
         """

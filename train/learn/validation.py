@@ -109,7 +109,7 @@ class Validation:
 
 
 def merge_records(parts: list[Any]) -> Any:
-    """Merge the evaluation records of all ranks, which are lists or dictionaries."""
+    """Merge the evaluation records (lists or dictionaries) of all ranks."""
     if isinstance(parts[0], dict):
         return {key: value for part in parts for key, value in part.items()}
     return [record for part in parts for record in part]

@@ -1,8 +1,8 @@
 """Scores of translations: several BLEU variants, chrF and TER, each with its sacreBLEU signature.
 
 BLEU variants differ by several points because they tokenize the text differently before counting n-grams, so a score
-is meaningless without its signature. sacreBLEU (Post, 2018) computes the scores. Given the same words, it agrees with
-multi-bleu.perl if at least one n-gram of every order matches. `score_report` returns the scores as JSON, and
+is meaningless without its signature. sacreBLEU (Post, 2018) computes the scores. Given the same words, sacreBLEU agrees
+with multi-bleu.perl if at least one n-gram of every order matches. `score_report` returns the scores as JSON, and
 `print_report` prints them.
 """
 

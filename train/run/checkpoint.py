@@ -137,7 +137,7 @@ def load_newest(
 def load_weights(path: str | Path, on_warning: Callable[[str], object]) -> tuple[Path, Checkpoint]:
     """Return the folder that `find_checkpoint` chooses, and its checkpoint without the optimizer's arrays.
 
-    `on_warning` receives a message if an older checkpoint replaces a damaged one, and if an average is outdated.
+    `on_warning` receives a message if an older checkpoint replaces a damaged one, or if an average is outdated.
     """
     folder = find_checkpoint(path)
     is_step = original_name(folder).startswith("step-")
@@ -362,7 +362,7 @@ def check_peer(folder: Path, state: Mapping[str, Any]) -> None:
 def check_shapes(model: Any, weights: Mapping[str, npx.Array], file: Path) -> None:
     """Raise DamagedCheckpoint unless `weights`, read from `file`, have the names and shapes of the model's parameters.
 
-    An outline of the model is enough, so a wrong configuration takes no memory.
+    An outline of the model is enough, so checking a wrong configuration takes no memory.
     """
     shapes = {name: p.shape for name, p in model.named_parameters()}
     if problems := mismatches(shapes, weights):

@@ -219,7 +219,7 @@ class RunFolder:
             tokenizer.save(self.tokenizer_file)
 
     def write_config(self, config: RunConfig) -> None:
-        """Write config.toml, unless it already has these values; it may contain the user's comments."""
+        """Write config.toml unless it already has these values, in order to keep the user's comments."""
         if (text := config.dump(MARK)) != self._stored_config():
             write_text(self.config_file, text)
 

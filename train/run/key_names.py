@@ -121,7 +121,7 @@ def plain_name(name: str) -> str:
 
 
 def resolve_name(name: str) -> str | None:
-    """Return the `table.key` that has this name or synonym, or None ("": the name is known to have no counterpart).
+    """Return the `table.key` with this name or synonym, "" if it is known to have no counterpart, or None.
 
     Raises UserError for "optimizer" and "optim", because there is no choice of optimizers.
     """

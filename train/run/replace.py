@@ -31,7 +31,7 @@ def hidden_name(path: Path, suffix: str) -> str:
 def new_folder(target: Path, replaces: bool = True) -> Iterator[str]:
     """Create a hidden folder and yield its path; after the block, rename it to `target`, replacing that folder.
 
-    Without `replaces`, for a folder that the user named, `target` must be missing or empty.
+    If `replaces` is False, as for a folder that the user named, `target` must be missing or empty.
     """
     partial = hidden_name(target, "partial") if replaces else unique_name(target.parent)
     try:
@@ -105,7 +105,7 @@ def original_name(path: Path) -> str:
 
 
 def finish_replacements(parent: Path) -> None:
-    """Complete or undo the replacements of checkpoints that a killed process left unfinished. Requires the lock."""
+    """Complete or undo checkpoint replacements that a killed process left unfinished. The caller must hold the lock."""
     for old in parent.glob(".*.replaced"):
         target = parent / original_name(old)
         with suppress(OSError):

@@ -42,7 +42,7 @@ class RunReport:
 
     @contextmanager
     def open_files(self, state: RunState, validates: bool = False) -> Iterator[None]:
-        """Open the files for a run that continues from `state`; drop lines of metrics.jsonl that are newer than that.
+        """Open the files to continue from `state`; drop lines of metrics.jsonl that are newer than `state`.
 
         With `validates`, the run begins with a validation at the step of `state`; its entry replaces an earlier one.
         """
@@ -87,7 +87,7 @@ class RunReport:
     def show(self, text: str, always: bool = False, shown: int = 0) -> None:
         """Show a line if progress is shown or `always` is true, without writing it to log.txt.
 
-        `shown` is the number of fields at its end that the progress display shows as well (see `Display.write`).
+        `shown` is the number of fields at the end of `text` that the progress display shows too (see `Display.write`).
         """
         with suppress(OSError):  # the terminal or pipe is closed
             if always and not self.progress:

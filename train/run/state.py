@@ -155,7 +155,7 @@ class RunState:
 
 @dataclass
 class Summary:
-    """The result of `Trainer.run`. Losses are in nats per target token, None without validation.
+    """The result of `Trainer.run`. Losses are in nats per target token, or None without validation.
 
     `stopped` is "max_steps", "patience" or "max_hours".
     """

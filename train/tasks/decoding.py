@@ -57,7 +57,7 @@ def decode_stream(
     max_extra: int = 50,
     **options: Any,
 ) -> Iterator[list[ScoredTranslation]]:
-    """Yield the translations of each line, best first; one empty translation for a line without tokens.
+    """Yield the translations of each line, best first. A line without tokens has one empty translation.
 
     Args:
         model: a translation model, or an Ensemble, in eval mode.

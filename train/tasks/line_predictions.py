@@ -105,10 +105,11 @@ def by_windows(
     compute: Callable[[NDArray[np.int32], list[ValueT]], Iterable[ResultT]],
     on_progress: Progress,
 ) -> Iterator[ResultT]:
-    """Yield a result for each line, in order, computed in batches of similar length.
+    """Compute results in batches of lines of similar length, and yield one result for each line, in order.
 
     Args:
-        encode: maps lines to two lists: the ids of each line (BOS and tokens; [] without tokens), and values for it.
+        encode: maps lines to two lists: the ids of each line (BOS and tokens; [] without tokens), and a value for each
+            line.
         compute: returns the results for padded ids (B, S) and the values that `encode` returned for these B lines.
     """
     remaining, number = iter(lines), 0

@@ -55,7 +55,7 @@ class PairTask(Task[T, Corpus, Batch], Generic[T]):
         return SegmentedBatches(segmenter, make_batches)
 
     def side_tokenizers(self, tokenizer: T) -> Sequence[Tokenizer | None]:
-        """Return the tokenizer of the source and of the target, None for a side that is not text."""
+        """Return the tokenizers of the source and of the target, with None for a side that is not text."""
         raise NotImplementedError
 
     def in_order(self, corpus: Corpus, batch_tokens: int) -> Iterator[tuple[npx.Array, Batch]]:
@@ -224,8 +224,8 @@ def format_hypotheses(hypotheses: Sequence[tuple[Any, ...]], index: int, n_best:
     """Format the output for line `index` (from 0), without a trailing newline.
 
     Each hypothesis is (text, score, further fields as text). The result is the best text or, for n_best > 1, a line
-    `index ||| text ||| score` for each hypothesis, as Moses writes them. The further fields are appended to each line,
-    separated by ` ||| `.
+    `index ||| text ||| score` for each hypothesis, as in Moses. The further fields are appended to each line, separated
+    by ` ||| `.
     """
     if n_best == 1:
         text, _, *fields = hypotheses[0]

@@ -109,7 +109,7 @@ class Task(Generic[T, C, B]):
         raise NotImplementedError
 
     def training_batches(self, corpus: C, config: Configuration, tokenizer: T, order: int) -> BatchSource:
-        """Return the shuffled batches that a run trains on, of at most `train.batch_tokens` tokens per side.
+        """Return the shuffled batches that a run trains on, each with at most `train.batch_tokens` tokens per side.
 
         `order` is the version of the batch order that the run started with.
         """
@@ -131,7 +131,7 @@ class Task(Generic[T, C, B]):
         return plural(len(examples), "example")
 
     def n_predictions(self, tokens: int, config: Configuration) -> int:
-        """Return the number of tokens or labels that are predicted in an update, from which its FLOPs are computed.
+        """Return the number of tokens or labels that an update predicts, for the computation of its FLOPs.
 
         `tokens` is the number of tokens in the update on each side.
         """

@@ -1,4 +1,4 @@
-"""Program that trains byte-pair encoding in a separate process, started by `_train_merges` in tokenizer.py.
+"""A program that trains byte-pair encoding in a separate process, started by `_train_merges` in tokenizer.py.
 
 It reads lines of JSON: first a tokenizer.json without a vocabulary, then the trainer's settings, then chunks of text as
 lists of strings, and finally null. It writes the merges as one line of JSON. It does not import this package.

@@ -68,10 +68,10 @@ def prepare_pairs(
     max_length: int = 256,
     on_progress: Callable[[int], object] = lambda n_read: None,
 ) -> "Corpus":
-    """Encode pairs from files of any kind, otherwise like `prepare`.
+    """Prepare pairs from files of any kind, as `prepare` does for text files.
 
-    `encode` receives, for each of the `paths`, a function to call with every byte read, and yields chunks of pairs as
-    (source ids, target ids).
+    `encode` receives, for each of the `paths`, a function to call with all bytes that it reads, and yields chunks of
+    pairs as (source ids, target ids).
     """
     if not 2 <= max_length <= MAX_LENGTH:
         raise UserError(f"max_length: expected 2 to {MAX_LENGTH} tokens per side; got {max_length}; try 256")

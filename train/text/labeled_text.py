@@ -1,9 +1,9 @@
 """Text with labels: files of labeled texts and of tagged words, prepared token arrays, and their batches.
 
-A labeled text is a line `label<TAB>text`, or `label<TAB>text<TAB>text` for a pair of texts. Tagged words are lines
-`word<TAB>tag` with an empty line after each sentence, or a file of sentences and a file of their tags. A prepared text
-consists of BOS, tokens and EOS; each text of a pair has an EOS. The text has one label id, or one per token, in which
-case the padding id means no label.
+A labeled text is a line of the form `label<TAB>text` or, for a pair, `label<TAB>text<TAB>text`. Tagged words are either
+lines of the form `word<TAB>tag`, with an empty line after each sentence, or two files, one of sentences and one of
+their tags. A prepared text consists of BOS, tokens and EOS; each text of a pair has an EOS. A text has one label id, or
+one per token; the padding id then marks tokens without a label.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -202,7 +202,7 @@ def encode_texts(tokenizer: Any, examples: Sequence[Sequence[str]]) -> list[list
 
 
 class WordEncoder:
-    """Encodes sentences word by word, so no subword spans two words; caches the encoded words."""
+    """Encodes sentences word by word, so that no subword spans two words, and caches the encoded words."""
 
     MAX_WORDS = 1 << 20
 

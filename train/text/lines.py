@@ -1,4 +1,4 @@
-"""Reading UTF-8 text files of any size, one sentence per line; every defect gets an error message."""
+"""Read UTF-8 text files of any size, with one sentence per line; every defect raises an error."""
 
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -165,7 +165,7 @@ def read_all_lines(path: str | PathLike[str], allow_pipe: bool = False) -> list[
 
 
 def count_shared_lines(path: str | PathLike[str], others: str | PathLike[str]) -> tuple[int, int]:
-    """Return the number of lines of a small text that also occur in the text `others`, and its number of lines."""
+    """Return how many lines of a small text also occur in the text `others`, and how many lines the small text has."""
     lines = read_all_lines(path)
     distinct, shared = {*lines} - {""}, set[str]()
     for chunk in read_lines(others):

@@ -43,7 +43,7 @@ class PlainTokenizer(Tokenizer):
     def from_files(cls, paths: Sequence[str | PathLike[str]], kind: str, vocab_size: int) -> Self:
         """Train on text files. The tokens are all characters that occur, or at most `vocab_size` byte-pair subwords.
 
-        Raises UserError for an unknown kind, an unreadable file and for more characters than `vocab_size`.
+        Raises UserError for an unknown kind, an unreadable file and more characters than `vocab_size`.
         """
         check_choice("tokenizer", kind, KINDS)
         lines = chain.from_iterable(map(read_plain, paths))

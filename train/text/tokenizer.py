@@ -306,7 +306,7 @@ def _train_merges(spec: dict[str, Any], settings: dict[str, Any], lines: Iterabl
     """Train byte-pair encoding in a separate process (bpe_process.py) and return the merges.
 
     The native trainer runs for minutes, ignores Ctrl-C, and is killed when memory runs out. A separate process protects
-    the caller from this, and releases the memory (1.6 KB per distinct word) at the end.
+    the caller from these effects and releases the memory (1.6 KB per distinct word) at the end.
     """
     program, pipe = [sys.executable, "-I", str(Path(__file__).with_name("bpe_process.py"))], subprocess.PIPE
     with subprocess.Popen(

@@ -63,7 +63,7 @@ def series(metrics: Sequence[Mapping[str, Any]]) -> Series:
 
 
 def draw_curves(runs: Mapping[str, Series], path: Path, source: str) -> Path:
-    """Plot one panel for each metric that any run has, against updates, with one color per run."""
+    """Plot each metric that any run has against the updates, in a panel of its own, with one color per run."""
     from matplotlib.ticker import LogLocator
 
     panels = [name for name in PANELS if any(name in curves for curves in runs.values())]

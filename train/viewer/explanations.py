@@ -201,7 +201,7 @@ TEXT_SIGNS = {"␣": "a space", "⏎": "a line break"}
 
 
 def notation(task: str, is_shared: bool, size: int) -> dict[str, Any]:
-    """Return a text about the vocabulary, and the symbols used in tokens with their meanings."""
+    """Return a text about the vocabulary, and the symbols used in tokens, each with its meaning."""
     text, signs = {
         "text": (TEXT_TOKENS, TEXT_SIGNS),
         "classification": (SUBWORDS + LABELED, LABELED_SIGNS),

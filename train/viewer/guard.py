@@ -1,9 +1,9 @@
 """Access control of the page's server: only the browser of the user who started the server may use it.
 
 The server binds 127.0.0.1, which every local user and every open web page can reach. A request therefore needs an exact
-Host header (against DNS rebinding) and the token printed with the address, or the cookie set in exchange for the token
-(HttpOnly, SameSite=Strict). A POST also needs a JSON body from our own Origin (against CSRF). A content security policy
-prevents the page from loading anything from elsewhere.
+Host header, to prevent DNS rebinding, and either the token printed with the address or the cookie for which it was
+exchanged (HttpOnly, SameSite=Strict). To prevent CSRF, a POST must also have a JSON body and our own Origin. A content
+security policy prevents the page from loading anything from elsewhere.
 """
 
 import asyncio

@@ -14,7 +14,7 @@ LARGEST = 5  # number of layers listed by name
 
 
 def measure_memory(task: Task, model: Any, batch: Any, settings: Any) -> MemoryProfiler:
-    """Measure one forward and backward pass of a batch with the [train] settings; excludes weights and gradients."""
+    """Measure the memory of a forward and backward pass with the [train] settings, without weights and gradients."""
     FlatParameters(model)  # as in training: the flat buffers exist before the pass
     model.train()
     how = {"label_smoothing": settings.label_smoothing, "smoothing_classes": settings.smoothing_over}

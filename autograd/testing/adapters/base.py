@@ -23,9 +23,9 @@ Call = Callable[[list[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 class ForeignOperation:
     """A function of another framework as an operation on Tensors.
 
-    Subclasses define `evaluate`. Arguments that are not Tensors are passed on unchanged, except that arrays become the
-    framework's own type. Several outputs are concatenated into one vector, so one random incoming gradient checks all
-    of them.
+    Subclasses define `evaluate`. Arguments that are not Tensors are passed on unchanged, except that arrays are
+    converted to the framework's own type. Several outputs are concatenated into one vector, so one random incoming
+    gradient checks all of them.
 
     Args:
         functions: the user's functions, whose closures and globals may hold state.
@@ -44,7 +44,7 @@ class ForeignOperation:
         self.notes: list[str] = []
 
     def evaluate(self, values: list[Any], requires_grad: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
-        """Return the outputs and a function that runs the backward pass; None if no output has a gradient.
+        """Return the outputs and a function that runs the backward pass, or None instead if no output has a gradient.
 
         Outputs without a gradient are omitted and recorded with `note`.
 

@@ -19,7 +19,7 @@ PAIRS = (("{}_forward", "{}_backward"), ("forward_{}", "backward_{}"), ("{}", "{
 
 
 class CustomGradient(NamedTuple):
-    """A custom gradient: its name, its kind for tables, and the operation or layer to check."""
+    """A custom gradient: its name, its kind (shown in tables), and the operation or layer to check."""
 
     name: str
     kind: str

@@ -17,7 +17,7 @@ def from_jax(function: Callable[..., Any], numpy: bool = True) -> "JaxOperation"
         function: takes arrays and returns an array or a tuple, list or dict of arrays. Its gradient comes from
             `jax.vjp`, which runs its custom_vjp or custom_jvp.
         numpy: whether to evaluate the traced function in NumPy. JAX takes ten times as long, because it compiles every
-            operation for every shape. JAX always evaluates a function that branches on values, which cannot be traced.
+            operation for every shape. JAX always evaluates functions that branch on values: they cannot be traced.
 
     64-bit floats are enabled if an input is float64, and disabled otherwise.
     """

@@ -1,6 +1,6 @@
 """Evaluate a jaxpr, the program that JAX traces from a function, in NumPy.
 
-JAX compiles every operation for every new shape, which takes longer than a complete check. Tracing takes milliseconds,
+JAX compiles every operation for each new shape, and that takes longer than a full check. Tracing takes milliseconds,
 and most of the resulting primitives are one NumPy call each. JAX evaluates the primitives that are not listed here.
 """
 

@@ -131,7 +131,7 @@ def narrow(y: Array, dtype: Any) -> Array:
 
 
 def positional_names(f: Callable[..., Any], required: bool = False) -> list[str] | None:
-    """Return the names of a function's positional arguments, or of those without a default; None if unknown."""
+    """Return the names of the positional arguments (if `required`, those without a default); None if unknown."""
     try:
         parameters = inspect.signature(f).parameters.values()
     except (TypeError, ValueError):

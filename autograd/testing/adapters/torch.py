@@ -147,7 +147,7 @@ class TorchOperation(ForeignOperation):
         return self.call_seeded(function, arguments)
 
     def non_leaf(self, leaf: Any) -> Any:
-        """Return a tensor computed from a leaf, in its memory layout, that may be modified in place."""
+        """Return a tensor, computed from a leaf and in its memory layout, that may be modified in place."""
         if leaf.is_contiguous() or any(n > 1 and s == 0 for n, s in zip(leaf.shape, leaf.stride(), strict=True)):
             return leaf.clone()
         return self.torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device).copy_(leaf)
@@ -157,8 +157,8 @@ class TorchOperation(ForeignOperation):
     ) -> None:
         """Write to the checker's array if an argument changed without autograd's knowledge; note other changes.
 
-        The checker's arrays are read-only, so it reports the write. Autograd knows of a change that replaces the
-        `grad_fn` of the argument: an in-place operation, or one declared with `ctx.mark_dirty`.
+        The checker's arrays are read-only, so the checker reports the write. Autograd knows of a change that replaces
+        the `grad_fn` of the argument: an in-place operation, or one declared with `ctx.mark_dirty`.
         """
         for i, (x, argument, origin) in enumerate(zip(values, arguments, origins, strict=True)):
             if not is_array(x) or arrays_equal(self.array(argument), x):

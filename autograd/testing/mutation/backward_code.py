@@ -1,10 +1,10 @@
 """Find the backward code of a module: code that runs only in the backward pass, where any change is a bug.
 
 Backward code is the vjp that a function decorated with @differentiable returns: a nested function, a lambda, or the
-result of another function of the module. A helper that only backward code calls belongs to it. Functions under
-`@kernel_name.define_gradient` and their fast versions are backward code too. In other frameworks, backward code is the
-`backward` of a `torch.autograd.Function`, the second rule that `f.defvjp` receives, and `f_backward` next to
-`f_forward` or `f`. The module is neither imported nor run.
+result of another function of the module. A helper that only backward code calls is also backward code, as are functions
+under `@kernel_name.define_gradient` and their fast versions. In other frameworks, backward code is the `backward` of a
+`torch.autograd.Function`, the second rule that `f.defvjp` receives, and `f_backward` next to `f_forward` or `f`. The
+module is neither imported nor run.
 """
 
 import ast

@@ -77,7 +77,7 @@ class planted:
 
     @staticmethod
     def reached(value: Any, *places: tuple[int, int | None, Any]) -> Any:
-        """Record that the running test reaches these places, and at which of them a mutant would change anything.
+        """Record that the running test reaches these places, and which of their mutants would change anything.
 
         A place is (index of the mutant, index of the mutated gradient in the value or None, the incoming gradient if
         the mutant overwrites it).

@@ -50,7 +50,7 @@ class FirstRun(NamedTuple):
 
     Attributes:
         reached: the tests that reach the place of each mutant. Mutants that tests reach but that change nothing are
-            omitted: the gradient is always None, or does not fit the array in which it would be stored.
+            omitted: their gradient is always None, or does not fit the array in which it would be stored.
         names: all tests that reach any place.
     """
 

@@ -1,6 +1,6 @@
 """The gradient of a model, for one process or several ranks: summation over ranks, its norm, and sharding.
 
-Ranks sum their gradients in buckets, from the end of the flat buffer to its start, which is roughly the order in which
+Ranks sum their gradients in buckets, from the end of the flat buffer to its start, roughly in the order in which
 backward finishes them. In the last micro-batch, a bucket is sent as soon as all its gradients are complete, while
 backward continues. All ranks send the same buckets in the same order.
 """

@@ -262,7 +262,7 @@ class Report:
     def as_dict(self) -> dict[str, float | dict[str, float]]:
         """Return `Counts.as_dict` of all sentences.
 
-        Its key "up_to_40" (for a cutoff of 40) holds `Counts.as_dict` of the short sentences.
+        The result's key "up_to_40" (for a cutoff of 40) holds `Counts.as_dict` of the short sentences.
         """
         return {**self.total.as_dict(), f"up_to_{self.cutoff}": self.up_to_cutoff.as_dict()}
 

@@ -7,8 +7,8 @@ tag,
 
 P(tag | shape, ending) is smoothed in the same way with P(tag | shape), and P(tag | shape) with P(tag). These three
 probabilities are estimated from words that occur at most RARE times, because these resemble new words most. As a
-result, a frequent word has the tags with which it occurs, except likely annotation errors; a rare word also has the
-tags of similar words; a new word has only the tags of similar words.
+result, a frequent word has the tags with which it occurs, unless they are likely annotation errors; a rare word also
+has the tags of similar words; a new word has only the tags of similar words.
 """
 
 from collections import Counter, defaultdict

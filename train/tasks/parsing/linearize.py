@@ -25,12 +25,12 @@ def linearize(tree: Tree, tags: bool = False) -> list[str]:
 
 
 def tree_from_tokens(tokens: Sequence[str], words: Sequence[str]) -> tuple[Tree, bool]:
-    """Return the tree over exactly `words` described by `tokens`, and whether it was repaired. Never fails.
+    """Turn any `tokens` into a tree over exactly `words`; return the tree and whether it had to be repaired.
 
-    Repairs: a closing bracket also closes the constituents inside the one that it matches; without a match, it is
-    dropped. Surplus leaves and empty constituents are dropped. Missing words are added to the outermost open
-    constituent, or to the last one if none is open. Open constituents are closed at the end. Punctuation gets the tag
-    that `punctuation` returns; any other word gets the predicted tag, unless that is a punctuation tag.
+    A closing bracket also closes the constituents inside the one that it matches; without a match, it is dropped.
+    Surplus leaves and empty constituents are dropped. Missing words are added to the outermost open constituent, or to
+    the last one if none is open. Open constituents are closed at the end. Punctuation gets the tag that `punctuation`
+    returns; any other word gets the predicted tag, unless that is a punctuation tag.
     """
     marks, stack, n_used, is_repaired = punctuation(words), [Tree(TOP)], 0, False
 

@@ -173,7 +173,7 @@ def read_trees(
 def read_sentences(path: str | PathLike[str]) -> list[tuple[int, list[Tree | Leaf]]]:
     """Return (line number, trees) for each sentence of a file to score.
 
-    As in EVALB: if no tree spans several lines, each line is a sentence, and an empty line is a sentence without a
+    As in EVALB, if no tree spans several lines, each line is a sentence, and an empty line is a sentence without a
     tree. Otherwise each tree is a sentence. Raises UserError like `read_trees`.
     """
     reader, sentences, one_per_line = _Reader(str(path)), [], True

@@ -126,7 +126,7 @@ def wmt14(
     archives: tuple[Archive, ...] = (),
     pairs: tuple[Pair, ...] = (),
 ) -> Dataset:
-    """Return the WMT 2014 corpus from English to `language`; newstest2013 for validation, full newstest2014 as test."""
+    """Return WMT 2014 from English to `language`, with newstest2013 to validate and the full newstest2014 to test."""
     (valid_archive, valid), (test_archive, test) = (newstest(name, language) for name in ("wmt13", "wmt14/full"))
     texts = tuple(Pair(archive.name, f"{stem}.en", f"{stem}.{language}") for archive, stem in stems.items())
     files = (*stems, *archives, valid_archive, test_archive)

@@ -39,7 +39,7 @@ class BoundedHeader(tarfile.TarInfo):
 
 
 def sgml_segments(lines: Iterator[str]) -> Iterator[str]:
-    """Yield the sentences of a WMT or IWSLT test set in SGML or XML, parsed line by line as in sacreBLEU."""
+    """Parse a WMT or IWSLT test set in SGML or XML line by line, as sacreBLEU does, and yield its sentences."""
     return (" ".join(SEGMENT.sub(r"\1", line).split()) for line in lines if line.lstrip().startswith("<seg "))
 
 
@@ -103,7 +103,7 @@ def open_member(archive: Path | None, member: str) -> Iterator[IO[bytes]]:
 
 
 def gunzip(file: IO[bytes], name: str) -> IO[bytes]:
-    """Return the file, decompressed if its name ends in .gz."""
+    """Return the file or, if its name ends in .gz, a file of its decompressed content."""
     return cast(IO[bytes], gzip.open(file)) if name.lower().endswith(".gz") else file
 
 
