@@ -112,7 +112,7 @@ def test_a_last_validation_that_is_best_but_not_saved_is_reported(text, tmp_path
 
 def test_a_run_without_best_weights_names_the_step_of_the_first_ones(text, tmp_path, capsys):
     """A run without best_metric records the step of its best validation, but saves no best weights."""
-    line = "no best checkpoint yet; the first is at step 4: only multiples of train.validate_every count"
+    line = "no best checkpoint before step 4: only multiples of train.validate_every count"
     run(text, tmp_path / "new", max_steps=1, validate_every=4, best_metric="loss")
     assert line in capsys.readouterr().err
     out = tmp_path / "resumed"

@@ -81,7 +81,7 @@ def plan(
         tokens_per_second = updates[-1]["tokens_per_second"]
     if not tokens_per_second:
         raise UserError(
-            "plan: --tokens-per-second, measured on one GPU, is missing; try npx-transformer info PRESET --measure"
+            "plan: --tokens-per-second, measured on one GPU, is missing; try `npx-transformer info PRESET --measure`"
         )
     nominal = LINKS[link]
     link_figures = nominal._replace(
