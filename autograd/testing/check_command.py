@@ -58,7 +58,7 @@ def load(name: str) -> ModuleType:
         got = f"{type(error).__name__}: {error}"
         raise UsageError(f"expected an importable module; got {name!r} ({got})") from None
     if is_path and Path(module.__file__ or "").resolve() != path:
-        raise UsageError(f"expected a file name that no imported module uses; got {path.name}; try renaming it")
+        raise UsageError(f"expected a file name that no imported module uses; got {path.name}; try renaming the file")
     return module
 
 
