@@ -202,7 +202,7 @@ def test_a_buffer_of_a_changed_module_raises(change):
     else:
         tree.scale = Parameter(np.ones(3, "float32"))
     for use in (adam.flat.zero_grad, lambda: adam.step(0.1)):
-        with pytest.raises(ValueError, match="expected the 8 parameters that the Tree had.*; got .*; try building"):
+        with pytest.raises(ValueError, match="expected the 8 parameters that the Tree had.*; got .*; try creating"):
             use()
     assert adam.steps == 0
 

@@ -168,7 +168,7 @@ def test_token_arrays_of_another_tokenizer_are_not_overwritten(own, text, tmp_pa
         "--set=data.valid_tgt=",
     ]
     assert main(["train", *resume]) == 2
-    assert "data.prepared: expected token arrays made with this run's tokenizer" in capfd.readouterr().err
+    assert "data.prepared: expected token arrays made with this run's text and tokenizer; got" in capfd.readouterr().err
     assert {path: path.read_bytes() for path in (folder / "prepared").rglob("*") if path.is_file()} == before
 
 

@@ -192,7 +192,7 @@ def test_a_file_of_a_checkpoint_is_answered_with_the_run(uninterrupted, capfd):
 
 def test_a_run_that_has_lost_its_configuration_is_still_a_run(copy, capfd):
     (copy / "config.toml").unlink()
-    assert "missing config.toml; try giving CONFIG.toml" in error_line(capfd, "train", "--resume", "--out", copy)
+    assert "config.toml is missing; try giving CONFIG.toml" in error_line(capfd, "train", "--resume", "--out", copy)
 
 
 def test_a_picture_of_the_validation_text_needs_one(copy, tmp_path, capfd):

@@ -410,7 +410,7 @@ def test_a_tagger_learns_from_a_file_of_words_and_a_file_of_tags(folder, runs, t
     again = ["train", "--init", str(tmp_path / "run"), "--set", "train.max_steps=1", "--quiet"]
     tagged = f"--train-tagged={folder}/train.tags"
     assert main([*again, tagged, "--out", str(tmp_path / "next")]) == 2
-    assert f"or no file of tags if {folder}/train.tags contains them" in capfd.readouterr().err
+    assert f"or no file of tags if {folder}/train.tags contains the tags" in capfd.readouterr().err
     assert main([*again, tagged, "--train-tags=", "--out", str(tmp_path / "next")]) == 0
     (tmp_path / "short").write_text("DT NN VB DT NN\n")
     (tmp_path / "valid").write_text("DT\n" + "".join((tmp_path / "valid").read_text().splitlines(True)[1:]))

@@ -195,7 +195,7 @@ def test_the_heads_of_a_language_model_are_drawn(trained_run, tmp_path, capsys):
     for option in (["--kind", "cross"], ["--beam", "2"]):
         assert main([*draw, *option]) == 2
         error = capsys.readouterr().err
-        assert f"{option[0]}: expected an encoder-decoder model; got a language model; try without this" in error
+        assert f"{option[0]}: expected an encoder-decoder model; got a language model; omit --" in error
 
 
 @pytest.mark.parametrize(

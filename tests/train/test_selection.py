@@ -196,7 +196,7 @@ def test_the_name_of_a_best_checkpoint_is_its_step(text, tmp_path, monkeypatch, 
         os.symlink("missing", folder / ".averaged.replaced")
     for original, copy in (("best-4", "best-3"), (".best-2.replaced", ".best-5.replaced")):
         shutil.copytree(folder / original, folder / copy)
-        with pytest.raises(UserError, match=f"expected the state of best-{min(set(copy) & set('35'))}; got that"):
+        with pytest.raises(UserError, match=f"expected the state of best-{min(set(copy) & set('35'))}; got the state"):
             average_checkpoints(out, best=True)
         shutil.rmtree(folder / copy)
     (folder / "best").rename(folder / ".best.replaced")
