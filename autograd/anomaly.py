@@ -47,7 +47,7 @@ class AnomalyDetector(Observer):
 
     def on_backward(self, event: BackwardEvent) -> None:
         name = event.node.name
-        location = self.locations.pop(event.node.number, "an operation that ran before the block")
+        location = self.locations.pop(event.node.number, "an operation that ran before the anomaly block")
         if not is_finite(event.g):
             problem = f"expected a finite gradient for {name}; got {first_bad_value(event.g)}"
             raise AnomalyError(f"backward: {problem}\n{location}")
@@ -71,7 +71,7 @@ def first_bad_value(x: Array) -> str:
     x = npx.host.atleast_1d(npx.to_host(x))
     bad = ~npx.isfinite(x)
     index = tuple(int(k[0]) for k in npx.nonzero(bad))
-    return f"{x[index]} at {index}, {int(bad.sum())} of {x.size}"
+    return f"{x[index]} at {index} ({int(bad.sum())} of {x.size} values are not finite)"
 
 
 @contextmanager

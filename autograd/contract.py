@@ -18,8 +18,8 @@ def reject_operands(name: str, dtypes: Collection[Any], hidden: list[Any]) -> No
     """Raise TypeError for Tensors that no gradient would reach (`hidden`), or for mixed floating dtypes."""
     if hidden:
         raise TypeError(
-            f"{name}: expected each Tensor as a separate positional argument; got one in a list, a tuple or an "
-            "option; try passing them separately, or x.data for an index"
+            f"{name}: expected each Tensor as a separate positional argument; got a Tensor in a list, a tuple or an "
+            "option; try one argument per Tensor, or x.data for an index"
         )
     raise TypeError(
         f"{name}: expected Tensors and arrays of the same floating dtype; "
@@ -32,7 +32,7 @@ def check_result(name: str, result: Any, *operands: Any) -> None:
     for x in operands:
         if hasattr(x, "dtype") and x.dtype.kind not in "iub" and x.dtype != result.dtype:
             other = next(getattr(y, "dtype", type(y).__name__) for y in operands if y is not x)
-            pair = f"{x.dtype} and {other}, which would give {result.dtype}"
+            pair = f"{x.dtype} and {other}, whose result would be {result.dtype}"
             raise TypeError(
                 f"{name}: expected operands of the same dtype; got {pair}; "
                 f"try .astype('{x.dtype}') on the other operand"
@@ -44,7 +44,7 @@ def check_vjp_result(name: str, parents: tuple[Any, ...], gradients: Any) -> Non
     if not isinstance(gradients, tuple) or any(parent is not None for parent in parents[len(gradients) :]):
         result = f"a tuple of length {len(gradients)}" if isinstance(gradients, tuple) else type(gradients).__name__
         raise RuntimeError(
-            f"{name}: expected its vjp to return a tuple of length {len(parents)}, a gradient or None per argument; "
+            f"{name}: expected a vjp that returns a tuple of {len(parents)}, a gradient or None for each argument; "
             f"got {result}"
         )
 
@@ -53,7 +53,7 @@ def check_gradient(name: str, like: Any, gradient: Any) -> None:
     """Raise RuntimeError unless the gradient of `like` has the shape and the dtype of `like`."""
     if not hasattr(gradient, "dtype") or gradient.shape != like.shape or gradient.dtype != like.dtype:
         result = f"{gradient.shape} {gradient.dtype}" if hasattr(gradient, "dtype") else type(gradient).__name__
-        raise RuntimeError(f"{name}: expected its vjp to return {like.shape} {like.dtype}; got {result}")
+        raise RuntimeError(f"{name}: expected a vjp that returns a gradient {like.shape} {like.dtype}; got {result}")
 
 
 def reject_changed_weights(name: str) -> NoReturn:
@@ -67,7 +67,7 @@ def reject_changed_weights(name: str) -> NoReturn:
 def reject_consumed_graph(name: str) -> NoReturn:
     """Raise RuntimeError because an earlier backward pass consumed the operation `name`."""
     raise RuntimeError(
-        f"backward: expected a fresh graph; got one whose operation {name!r} was consumed by an earlier backward; "
+        f"backward: expected a fresh graph; got a graph whose operation {name!r} an earlier backward has consumed; "
         "try recomputing the result, or summing the losses and calling backward once"
     )
 

@@ -158,7 +158,7 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
     if module.split(".")[0] != "autograd":
         name = f"{module}.{function.__qualname__}"
     elif name in OPERATIONS and OPERATIONS[name].__module__ != module:
-        raise ValueError(f"differentiable: expected a new name; got {name!r} of {OPERATIONS[name].__module__}")
+        raise ValueError(f"differentiable: expected a new name; {OPERATIONS[name].__module__} already has {name!r}")
     OPERATIONS[name] = operation
     return operation
 
@@ -234,7 +234,7 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
     between. Raises ValueError for a wrong `g`, or for a missing one if `tensor` has several elements.
     """
     if not tensor.requires_grad:
-        raise RuntimeError("backward: expected a Tensor with requires_grad; got one without; try requires_grad=True")
+        raise RuntimeError("backward: expected a Tensor with requires_grad; got a constant; try requires_grad=True")
     if g is None:
         if tensor.size != 1:
             raise ValueError(f"backward: expected a Tensor of one element; got shape {tensor.shape}; try backward(g)")

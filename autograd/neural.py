@@ -111,7 +111,7 @@ def linear(
     """
     if activation not in ACTIVATIONS:
         raise ValueError(
-            f"linear: expected an activation in {ACTIVATIONS}; got {activation!r}; try a separate operation"
+            f"linear: expected an activation in {ACTIVATIONS}; got {activation!r}; try a separate activation"
         )
     if x.shape[-1:] != w.shape[:1] or (b is not None and b.shape != w.shape[1:]):
         bias = "none" if b is None else b.shape

@@ -48,7 +48,7 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
         if not is_grad_enabled():
             raise RuntimeError(
                 "checkpoint: expected gradients to be enabled during backward; got a backward pass within no_grad; "
-                "try calling backward after the block"
+                "try calling backward after the no_grad block"
             )
         gradients: dict[int, Array] = {}
         start = next_version()
@@ -61,7 +61,7 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
         if result.node and (oldest := reachable(result.node)[0]).number < start:
             raise RuntimeError(
                 "checkpoint: expected a function that uses only its arguments and parameters; "
-                f"got one that uses the result of {oldest.name!r} from outside; try passing it as an argument"
+                f"got a function that also uses a result of {oldest.name!r}; try passing this result as an argument"
             )
         if result.requires_grad:
             backward(result, g)

@@ -42,7 +42,7 @@ def verdict(exercise: Exercise, path: Path, limit: float = LIMIT) -> dict[str, A
             child.kill()
             child.communicate()
             lines = [
-                f"It did not finish within {limit:g} seconds and caught the exception that should stop it.",
+                f"Your code did not finish within {limit:g} s and caught the exception that should stop it.",
                 shown(path),
             ]
             return {"passed": False, "lines": lines, "hint": ""}
@@ -167,7 +167,7 @@ def main(arguments: list[str] | None = None) -> int:
     by_number = {exercise.number: exercise for exercise in exercises()}
     if options.number is None:
         if any(vars(options)[name] for name in ("watch", "hint", "solution", "reset", "chapter", "notebook")):
-            parser.error("missing number of an exercise; try python -m book 5 --hint")
+            parser.error("expected the number of an exercise; got no number; try `python -m book 5 --hint`")
         list_all(options.folder)
         return 0
     exercise = by_number.get(options.number)
@@ -177,7 +177,7 @@ def main(arguments: list[str] | None = None) -> int:
     if missing and not (options.solution or options.reset):
         parser.error(
             f"expected the Python of this project's environment; got {sys.executable} without {missing[0]}; "
-            f"try make exercise N={exercise.number}, or .venv/bin/python -m book {exercise.number}"
+            f"try `make exercise N={exercise.number}`, or `.venv/bin/python -m book {exercise.number}`"
         )
     if options.solution:
         say(exercise.solution.read_text(encoding="utf-8").rstrip())
@@ -190,7 +190,7 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             say(f"Open    {shown(write(exercise, options.folder))}  (in JupyterLab)")
         except FileExistsError as error:
-            parser.error(f"expected no file {shown(Path(error.filename))}; got one; try to rename it first")
+            parser.error(f"expected no file {shown(Path(error.filename))}, but it already exists; try renaming it")
     elif options.chapter:
         from book.pages import Page
 

@@ -69,7 +69,7 @@ class Exercise:
                 old = old or function_source(source, new)
                 if source.count(old) != 1:
                     raise ValueError(
-                        f"{self.name}, {name}: expected once in the solution; got {source.count(old)}: {old}"
+                        f"{self.name}, {name}: expected once in the solution; got {source.count(old)} times: {old}"
                     )
                 source = source.replace(old, new)
             answers.append(WrongAnswer(name, hint.replace("\n", " "), source))
@@ -134,7 +134,7 @@ def first_problem(exercise: Exercise, path: Path) -> list[str] | None:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        return [f"{shown(path)}: expected a text file in UTF-8; {getattr(error, 'strerror', None) or error}"]
+        return [f"{shown(path)}: expected a text file in UTF-8; got '{getattr(error, 'strerror', None) or error}'"]
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError) as error:

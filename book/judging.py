@@ -85,7 +85,7 @@ def first_difference(stage: Stage, seed: int, module: ModuleType, path: Path, do
             lines = [f"Not yet: {stage.complaint}.", "", *call]
             if isinstance(yours, BaseException):
                 lines = [
-                    "Not yet: it raises an exception here.",
+                    "Not yet: your code raises an exception here.",
                     *lines[1:],
                     *wrapped(describe_error(yours, path), "  "),
                 ]
@@ -206,7 +206,7 @@ def main(number: str, path: str, limit: str, wall_limit: str, result: str) -> No
     except TimeUp as error:
         lines = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == where]
         at = f"{shown(where)}:{lines[-1].lineno}: at `{lines[-1].line}`" if lines else shown(where)
-        verdict = Verdict(False, [f"It did not finish within {float(limit):g} seconds; is there an endless loop?", at])
+        verdict = Verdict(False, [f"Your code did not finish within {float(limit):g} s; is there an endless loop?", at])
     for clock in clocks:
         signal.setitimer(clock, 0)
     if printed.getvalue():

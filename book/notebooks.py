@@ -122,7 +122,7 @@ def load_ipython_extension(shell: Any) -> None:
     def exercise_magic(line: str, body: str) -> None:
         by_number = {str(exercise.number): exercise for exercise in exercises()}
         if line.strip() not in by_number:
-            say(f"%%exercise: expected a number from 1 to {len(by_number)}; got {line.strip() or 'none'}")
+            say(f"%%exercise: expected a number from 1 to {len(by_number)}; got {line.strip() or 'no number'}")
             return
         shell.run_cell(body)
         submit(by_number[line.strip()], body.rstrip("\n") + "\n", MY)

@@ -99,7 +99,7 @@ def check_architecture(c: Any) -> None:
         if names and c.architecture not in names and value != f.default:
             raise ValueError(
                 f"{f.name}: expected the default unless architecture = {' or '.join(names)}; got {value!r} with "
-                f"{c.architecture}; try without it"
+                f"{c.architecture}; try without {f.name}"
             )
     absolute = ("sinusoidal", "sinusoidal_halves", "learned")
     if c.architecture == "convs2s" and c.positions not in absolute:

@@ -48,8 +48,8 @@ class FlatParameters:
         in_use = [name for name, p in named.items() if p.buffer is not None and p.buffer() is not None]
         if in_use:
             raise ValueError(
-                f"FlatParameters: expected parameters in no other buffer; got {in_use[0]} and {len(in_use) - 1} "
-                "more; try passing on the existing FlatParameters, as in Adam(flat), or deleting it and its Adam"
+                f"FlatParameters: expected parameters in no other buffer; got {in_use[0]}, which is in another one; "
+                "try the existing FlatParameters, as in Adam(flat), or deleting that object and its Adam"
             )
         self.module, self.parameters = module, list(named.values())
         size, dtype = sum(p.size for p in self.parameters), dtypes.pop()
@@ -147,13 +147,13 @@ class FlatParameters:
         if not same_number or any(a is not b for a, b in zip(current, self.parameters, strict=True)):
             raise ValueError(
                 f"FlatParameters: expected the {len(self.parameters)} parameters that the {type(self.module).__name__} "
-                f"had when its buffer was created; got {len(current)}, some of them different; try building it (and "
-                "Adam) after the last change of the module"
+                f"had when its buffer was created; got {len(current)}, some of them different; try creating "
+                "FlatParameters and Adam after the last change of the module"
             )
         if any(p.data is not view for p, view in zip(current, self._data_views, strict=True)):
             raise ValueError(
-                "FlatParameters: expected parameters whose data is in the buffer; got one whose data was set to "
-                "another array; try p.assign(values)"
+                "FlatParameters: expected parameters whose data is in the buffer; got a parameter whose data was set "
+                "to another array; try p.assign(values)"
             )
 
     def mark_updated(self) -> None:

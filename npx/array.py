@@ -138,7 +138,7 @@ def from_dlpack(x: Any) -> Array:
         return np.from_dlpack(x)
     if _cupy is None:
         raise ValueError(
-            'from_dlpack: expected an array on the CPU; got one on a GPU; try npx.use_device("cuda") first'
+            'from_dlpack: expected an array on the CPU; got an array on a GPU; try npx.use_device("cuda") first'
         )
     return _cupy.from_dlpack(x)
 

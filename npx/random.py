@@ -105,7 +105,7 @@ def next_key() -> Key:
 def _philox(key: Key, position: int = 0) -> "np.random.Philox":  # numpy.random is imported on first use
     if key.device_counter is not None:
         raise RuntimeError(
-            "random numbers: a DeviceKey works only in GPU kernels, because only the device knows its step"
+            "random numbers: a DeviceKey works only in GPU kernels, because only the device knows the step"
         )
     return np.random.Philox(key=[key.seed, key.step], counter=[position, 0, key.call, 0])
 

@@ -27,10 +27,10 @@ DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 CANNOT_WRITE = {
     **dict.fromkeys(DISK_FULL, ("space on the disk", "freeing space")),
     **dict.fromkeys(
-        (errno.EROFS, errno.EIO, errno.ESTALE, errno.EINTR), ("a readable and writable path", "changing that")
+        (errno.EROFS, errno.EIO, errno.ESTALE, errno.EINTR), ("a readable and writable path", "repairing the disk")
     ),
     **dict.fromkeys((errno.EACCES, errno.EPERM), ("permission to read and write", "changing the permissions")),
-    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR), ("an existing path", "creating it or moving it back")),
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR), ("an existing path", "creating the path or moving it back")),
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), ("free file descriptors", "a higher ulimit -n")),
     errno.ENOTEMPTY: ("a new or empty folder", "another path"),
     errno.ENOMEM: ("memory to write", "closing other programs"),
@@ -47,6 +47,7 @@ PathLike = str | os.PathLike[str]
 SETTLED = 2 * 10**9  # nanoseconds
 files_read: set[tuple[int, ...]] = set()  # the first files that the command has read (see `identity`)
 MAX_FILES_READ = 4096  # a long training run reads more files, but writes no output that the user names
+MISSING = "a path that does not exist"
 REPLACES = "this output would replace an input or another output; try another path"
 THEN_RETRY, THEN_RESUME = "then the same command again", "then --resume"  # the end of the message of a WriteError
 
@@ -69,13 +70,13 @@ class WriteError(UserError):
 
 
 def describe_path(path: PathLike) -> str:
-    """Return what a path refers to, for a message: "a file", "an empty folder", "nothing"."""
+    """Return what a path refers to, for a message: "a file", "an empty folder"."""
     try:
         if os.path.isdir(path):
             return "a folder that is not empty" if os.listdir(path) else "an empty folder"
         return FILE_TYPES.get(stat.S_IFMT(os.stat(path).st_mode), "an unknown file type")
     except FileNotFoundError:
-        return "a broken link" if os.path.islink(path) else "nothing"
+        return "a broken link" if os.path.islink(path) else MISSING
     except (OSError, ValueError) as error:
         return one_line(error)
 
@@ -105,7 +106,7 @@ def open_for_reading(
     def user_error(error: OSError) -> UserError:
         if isinstance(error, FileNotFoundError):
             remedy = attempt or f"another path{describe_base(path)}"
-            return UserError(f"{path}: expected {expected}; got no such file; try {remedy}")
+            return UserError(f"{path}: expected {expected}; got {MISSING}; try {remedy}")
         remedy = attempt or "another path"
         if error.errno in (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE):  # the file itself may be intact
             remedy = CANNOT_WRITE[error.errno][1]

@@ -48,7 +48,7 @@ class Arguments:
                 name = getattr(function, "__name__", type(function).__name__)
                 raise TypeError(
                     f"{check.__name__}: {name} needs the option {p.name!r}, which is also an option of "
-                    f"{check.__name__} and is not passed on; try passing it by position"
+                    f"{check.__name__} and is not passed on; try passing the option by position"
                 )
 
     def restore(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:

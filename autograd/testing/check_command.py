@@ -50,7 +50,7 @@ def load(name: str) -> ModuleType:
     path = Path(name).resolve()
     is_path = name.endswith(".py")
     if is_path and not path.is_file():
-        raise UsageError(f"expected an existing Python file; got {name}")
+        raise UsageError(f"expected the path of a Python file; got {name}, which is not a file")
     sys.path.insert(0, str(path.parent if is_path else Path.cwd()))
     try:
         module = importlib.import_module(path.stem if is_path else name)
@@ -58,7 +58,7 @@ def load(name: str) -> ModuleType:
         got = f"{type(error).__name__}: {error}"
         raise UsageError(f"expected an importable module; got {name!r} ({got})") from None
     if is_path and Path(module.__file__ or "").resolve() != path:
-        raise UsageError(f"expected a file name that no imported module uses; got {path.name}; try renaming it")
+        raise UsageError(f"expected a file name that no imported module uses; got {path.name}; try renaming the file")
     return module
 
 
@@ -71,14 +71,14 @@ def select(target: str) -> list[CustomGradient]:
         if not gradients:
             raise UsageError(
                 f"expected custom gradients in {module_name}: subclasses of torch.autograd.Function, JAX's custom_vjp, "
-                f"pairs f_forward and f_backward, or operations; it has none; try {module_name}:NAME for a function"
+                f"pairs f_forward and f_backward, or operations; found none; try {module_name}:NAME for a function"
             )
         return gradients
     subject: Any = module
     for part in name.split("."):
         if not hasattr(subject, part):
-            names = ", ".join(g.name for g in gradients) or "no custom gradient"
-            raise UsageError(f"expected a name in {module_name}; got {name!r}; it has {names}")
+            names = ", ".join(g.name for g in gradients) or "the name of a function"
+            raise UsageError(f"expected a name that {module_name} defines; got {name!r}; try {names}")
         subject = getattr(subject, part)
     for gradient in gradients:
         if gradient.name in (name, name.removesuffix(".apply")):

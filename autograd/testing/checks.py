@@ -226,7 +226,7 @@ def check_layer(
 def require_layer(layer: Any, modes: Sequence[str]) -> None:
     """Raise TypeError unless `layer` can be checked, and ValueError for unknown modes."""
     if isinstance(layer, type):
-        raise TypeError(f"check_layer: expected a layer; got the class {layer.__name__}; try an instance of it")
+        raise TypeError(f"check_layer: expected a layer; got the class {layer.__name__}; try an instance of this class")
     if not modes or not {*modes} <= {"train", "eval"}:
         raise ValueError(f"check_layer: expected modes among 'train' and 'eval'; got {modes!r}; try modes=('eval',)")
     missing = [method for method in ("named_parameters", "train", "eval") if not hasattr(layer, method)]

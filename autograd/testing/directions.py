@@ -70,7 +70,7 @@ class Directions:
         if not npx.host.allclose(here, repeated, rtol=0, atol=rounding, equal_nan=True):
             raise ValueError(
                 f"{problem.name}: expected the same output for the same input; two calls differ; "
-                "try giving its random numbers a fixed key (npx.Key, or `with npx.keyed(...)` inside the function)"
+                "try a fixed key for random numbers (npx.Key, or `with npx.keyed(...)` inside the function)"
             )
         # the unit of the steps in each array
         self.sizes = [float(abs(a[npx.isfinite(a)]).max(initial=0.0)) or 1.0 for a in self.arrays]

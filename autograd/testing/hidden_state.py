@@ -192,7 +192,7 @@ def hold_state(problem: Problem, subject: Any, notes: list[str]) -> None:
         problem.output_value()
         notes.append(f"buffers that each call changes: held fixed ({', '.join(sorted(set(restore_buffers())))})")
     if is_varying:
-        advice = "try giving its random numbers a fixed key (npx.Key, or `with npx.keyed(...)` inside it)"
+        advice = "try a fixed key for random numbers (npx.Key, or `with npx.keyed(...)` inside the function)"
         text = f"expected the same output for the same input; repeated calls differ; {advice}"
         raise problem.failure("determinism", text, reproduce=False)
 

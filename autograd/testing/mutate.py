@@ -31,7 +31,7 @@ def find_module(name: str) -> Path:
     if name.endswith(".py") or os.sep in name:
         if not Path(name).is_file():
             raise UsageError(
-                f"expected the path of a .py file; {name} does not exist; try a path relative to {Path.cwd()}"
+                f"expected the path of a .py file; got {name}, which is not a file; try a path relative to {Path.cwd()}"
             )
         return Path(name).resolve()
     path: Any = [os.getcwd(), *sys.path]
@@ -45,8 +45,8 @@ def find_module(name: str) -> Path:
         path = spec.submodule_search_locations or []
     if spec is None or not str(spec.origin).endswith(".py"):
         raise UsageError(
-            f"expected the dotted name of a module or the path of a .py file; got {name!r}, which has no Python file; "
-            f"try the path of the file, relative to {Path.cwd()}"
+            f"expected the dotted name of a module or the path of a .py file; got {name!r}, for which no Python file "
+            f"was found; try the path of the file, relative to {Path.cwd()}"
         )
     return Path(str(spec.origin)).resolve()
 
@@ -59,7 +59,7 @@ def default_tests(file: Path) -> list[str]:
     chosen = [path for path in tests if path == file or name in imported(path)]
     if not chosen:
         raise UsageError(
-            f"expected test files next to {relative_path(file)} or in ./tests that import it; try --tests PATH"
+            f"expected tests that import {relative_path(file)}, next to it or in ./tests; found none; try --tests PATH"
         )
     return [relative_path(path) for path in chosen]
 

@@ -151,7 +151,7 @@ def keeps_dtype(expected: Expected, dtype: str | None) -> None:
     wanted = dtype or (dtypes.pop() if len(dtypes) == 1 else expected.y.dtype.name)
     if expected.y.dtype.name != wanted:
         text = f"expected an output of dtype {wanted}, like the inputs; got {expected.y.dtype}"
-        raise expected.problem.failure("dtype", f"{text}; try dtype={expected.y.dtype.name!r} if it is intended")
+        raise expected.problem.failure("dtype", f"{text}; try dtype={expected.y.dtype.name!r} if intended")
 
 
 def rejects_parameters(problem: Problem) -> bool:

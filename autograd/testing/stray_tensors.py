@@ -28,7 +28,7 @@ def stray_tensors(problem: Problem, layer: Any = None) -> list[Tensor]:
 def note_unchecked_tensors(strays: list[Tensor], notes: list[str]) -> None:
     """Record that the gradients of Tensors in options and closures are not compared."""
     for t in strays:
-        note = f"not compared: the gradient of a Tensor {t.shape} that is not an input; try passing it as one"
+        note = f"not compared: the gradient of a Tensor {t.shape} that is not an input; try passing it as an input"
         if note not in notes:
             notes.append(note)
 

@@ -95,7 +95,7 @@ class LanguageModel(SequenceModel):
         ids = self.check_ids("text ids", prompts)
         if not ids.shape[1]:
             raise ValueError(
-                "text ids: expected prompts of at least one token; got empty ones; try starting with bos_id"
+                "text ids: expected prompts of at least one token; got empty prompts; try starting with bos_id"
             )
         with no_grad():
             dtype = self.embedding.weight.dtype

@@ -166,7 +166,7 @@ class Encoder(SequenceModel):
         if len(labels) != len(text[0]) or labels.shape[1] not in (1, text[0].shape[1]):
             b, s = text[0].shape
             raise ValueError(
-                f"labels: expected ({b}, {s}), one for each token, or ({b}, 1), one for each text; got {labels.shape}"
+                f"labels: expected shape {b, s} (a label per token) or {b, 1} (a label per text); got {labels.shape}"
             )
         return *text, labels
 

@@ -302,7 +302,7 @@ def checked_lengths(name: str, ids: npx.Array, pad_id: int) -> npx.Array:
     if lengths.sum() != mask.sum():
         row = (lengths != mask.sum(axis=1)).argmax()
         raise ValueError(
-            f"{name}: expected padding ({pad_id}) at the end of a row only; got row {row} with padding before its end; "
+            f"{name}: expected padding ({pad_id}) at the end of a row only; got row {row} with padding before a token; "
             "try moving the padding to the end"
         )
     return lengths

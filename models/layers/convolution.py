@@ -134,5 +134,5 @@ class Convolution(Module):
         Raises ValueError unless the layer is causal.
         """
         if not self.causal:
-            raise ValueError("convolution: expected a causal layer for a cache; got a centered one; try causal=True")
+            raise ValueError("convolution: expected a causal layer for a cache; got a centered layer; try causal=True")
         return RowArray(npx.zeros((rows, (self.width - 1) * self.dilation, self.d_in), dtype))

@@ -165,7 +165,7 @@ class Recurrent(Module):
     def new_cache(self, rows: int, dtype: Any) -> RowArray:
         """Return the initial states (R, n_states, H) of `rows` sequences. Raises ValueError for a reversed layer."""
         if self.reverse:
-            raise ValueError("recurrent: expected a layer that reads forward; got a reversed one; try reverse=False")
+            raise ValueError("recurrent: expected a layer that reads forward; got a reversed layer; try reverse=False")
         return RowArray(npx.zeros((rows, self.n_states, self.d_hidden), npx.accumulation_dtype(dtype)))
 
 

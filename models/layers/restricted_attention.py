@@ -86,7 +86,7 @@ class Blocks:
 def require_no_bias(spec: npx.AttentionSpec) -> None:
     """Raise ValueError for a bias, which would take the place of the window."""
     if spec.bias is not None:
-        raise ValueError("restricted attention: expected no bias; got one; try self_attention with npx.mask_bias")
+        raise ValueError("restricted attention: a bias is not supported; try self_attention with npx.mask_bias")
 
 
 @differentiable
@@ -138,7 +138,7 @@ class RestrictedSelfAttention(SelfAttention):
         if not self.is_merged or self.n_kv_heads != self.n_heads:
             raise ValueError(
                 f"attention_window = {window} cannot be combined with n_kv_heads, qk_norm or relative positions; "
-                "try removing one of the two"
+                "try without attention_window, or without those"
             )
         self.window = window
 

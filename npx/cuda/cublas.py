@@ -176,7 +176,7 @@ class Cublas:
         self.call(heuristic, self.handle, *descriptors, MAX_ALGORITHMS, results, ctypes.byref(count))
         algorithms = [algorithm for algorithm in results[: count.value] if algorithm.state == 0]
         if not algorithms:
-            raise RuntimeError(f"cublasLt: no algorithm for {m} x {n} x {k}; try NPX_CUBLASLT=0")
+            raise RuntimeError(f"cublasLt: no algorithm for a {m} x {n} x {k} matmul; try NPX_CUBLASLT=0")
         return Plan(operation, (layout_a, layout_b, layout_c), algorithms)
 
     def create_descriptor(self, kind: str, *args: int) -> Any:

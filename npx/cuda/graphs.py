@@ -39,7 +39,7 @@ def pool(cupy: Any) -> Any:
         nonlocal n_bytes
         if limit and default_pool.total_bytes() + n_bytes + size > limit:
             in_use = default_pool.total_bytes() + n_bytes
-            raise MemoryError(f"CUDA graph: expected {size} free bytes; got a limit of {limit} with {in_use} in use")
+            raise MemoryError(f"CUDA graph: expected {size} free bytes; got {in_use} of at most {limit} bytes in use")
         blocks.append(cupy.cuda.Memory(size))
         n_bytes += size
         if limit:

@@ -61,11 +61,11 @@ class Heartbeat:
         """Return a description of the next rank's failure, or "" if it has not failed."""
         comm_thread, timeout = self.world.comm_thread, self.world.timeout
         if select.select(self.exit_fds, [], [], 0)[0]:
-            return "its process has ended (killed or out of memory)"
+            return "the process has ended (killed or out of memory)"
         if silence > self.timeout:
             return f"no heartbeat for {silence:.0f} s (train.rank_timeout)"
         waited = now - (comm_thread.waiting_since or now)
         is_behind = silence < 2 * BEAT and self.peer_collectives < comm_thread.n_collectives
         if timeout is not None and waited > timeout and is_behind:
-            return f"it has kept another rank waiting for {waited:.0f} s (train.rank_timeout)"
+            return f"this rank has kept another rank waiting for {waited:.0f} s (train.rank_timeout)"
         return ""

@@ -51,13 +51,13 @@ def join() -> World:
     comm = MPI.COMM_WORLD
     if comm.Get_size() != size:
         raise RuntimeError(
-            f"ranks: expected an MPI with the {size} processes that were launched; got one with {comm.Get_size()}; "
+            f"ranks: expected MPI to connect all {size} launched processes; got {comm.Get_size()} connected; "
             "try the mpirun of the MPI that mpi4py uses, or srun --mpi=pmix"
         )
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
         raise RuntimeError(
-            "ranks: expected an MPI with MPI_THREAD_SERIALIZED; got one without this level; try Open MPI, with "
-            f"{pip_install('mpi')}"
+            "ranks: expected an MPI library that supports MPI_THREAD_SERIALIZED; got a lower thread level; "
+            f"try Open MPI, with {pip_install('mpi')}"
         )
     from npx.distributed.mpi_world import MpiWorld
     from npx.distributed.nccl_world import NcclWorld

@@ -55,7 +55,7 @@ def variants(source: str) -> list[dict[str, str]]:
     """Return the definitions that the head of a kernel file lists."""
     sets = re.findall(r"^// Built with: (.*)$", (SOURCES / source).read_text(), re.MULTILINE)
     if not sets:
-        raise CompileError(f"{source}: expected a line '// Built with: T = float half_t bf16_t'; found none")
+        raise CompileError(f"{source}: expected a line '// Built with: T = float half_t bf16_t'; found no such line")
     combinations = []
     for line in sets:
         pairs = [part.partition("=") for part in line.split(",")]

@@ -196,7 +196,7 @@ def test_an_accumulating_vjp_with_a_wrong_shape_raises():
     def faulty(x):
         return x * 1.0, accumulates(lambda g, accumulate_into: (g[:1].copy(),))
 
-    with pytest.raises(RuntimeError, match=r"faulty: expected its vjp to return \(2,\)"):
+    with pytest.raises(RuntimeError, match=r"faulty: expected a vjp that returns a gradient \(2,\)"):
         faulty(Tensor(np.ones(2), requires_grad=True)).backward(np.ones(2))
 
 

@@ -37,5 +37,5 @@ def test_an_array_on_a_gpu_that_is_not_in_use_raises():
         def __dlpack_device__(self):
             return 2, 0
 
-    with pytest.raises(ValueError, match="expected an array on the CPU; got one on a GPU"):
+    with pytest.raises(ValueError, match="expected an array on the CPU; got an array on a GPU"):
         npx.from_dlpack(OnGpu())

@@ -194,11 +194,11 @@ MESSAGES = {
     "a forbidden import": ("from npx import softmax\n", r"05_softmax\.py:1: expected only numpy.*; found npx"),
     "an exception": (
         SOLUTION.replace("    e = ", "    raise ValueError('not today')\n    e = "),
-        r"Not yet: it raises an exception here\.\n\n  softmax.*\n  .*05_softmax\.py:12: ValueError: not today",
+        r"Not yet: your code raises an exception here\.\n\n  softmax.*\n  .*05_softmax\.py:12: ValueError: not today",
     ),
     "incompatible shapes": (
         SOLUTION.replace("    e = ", "    np.ones((2, 3)) @ np.ones((2, 3))\n    e = "),
-        r"(?s)Not yet: it raises an exception here\..*05_softmax\.py:12: ValueError: .*"
+        r"(?s)Not yet: your code raises an exception here\..*05_softmax\.py:12: ValueError: .*"
         r"\(size 2 is\s+different from 3\)\n\nHint: Two shapes do not fit\.",
     ),
     "an exception at import": (

@@ -97,7 +97,7 @@ def test_flops_are_those_of_the_matmuls_of_a_masked_batch():
     "call, message",
     [
         (lambda m: m(np.array([[1, 0, 2]])), "text ids: expected padding (0) at the end of a row only; got row 0"),
-        (lambda m: m.loss([[1, 5, 2]], [[3, 4]]), "labels: expected (1, 3), one for each token, or (1, 1), one for"),
+        (lambda m: m.loss([[1, 5, 2]], [[3, 4]]), "labels: expected shape (1, 3) (a label per token) or (1, 1) (a"),
         (lambda m: m.pooled(np.array([[1, 2]]), "max"), "pooling: expected mean or first; got 'max'; try mean"),
     ],
 )

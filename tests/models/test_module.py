@@ -164,9 +164,9 @@ def test_parameters_lie_in_one_buffer_at_a_time():
     """A new buffer can be created once the first has been deleted."""
     tree = Tree()
     flat = FlatParameters(tree)
-    with pytest.raises(ValueError, match="in no other buffer; got scale and 7 more; try passing on"):
+    with pytest.raises(ValueError, match="in no other buffer; got scale, which is in another one; try"):
         FlatParameters(tree)
-    with pytest.raises(ValueError, match="got gamma and 1 more"):
+    with pytest.raises(ValueError, match="got gamma, which is in"):
         FlatParameters(tree.stack[0])
     flat.data += 1
     before = tree.state_dict()
@@ -202,7 +202,7 @@ def test_a_buffer_of_a_changed_module_raises(change):
     else:
         tree.scale = Parameter(np.ones(3, "float32"))
     for use in (adam.flat.zero_grad, lambda: adam.step(0.1)):
-        with pytest.raises(ValueError, match="expected the 8 parameters that the Tree had.*; got .*; try building"):
+        with pytest.raises(ValueError, match="expected the 8 parameters that the Tree had.*; got .*; try creating"):
             use()
     assert adam.steps == 0
 
@@ -248,9 +248,9 @@ def test_frozen_parameters_are_not_updated():
     adam.step(0.1)
     assert (square.second.data == 2).all() and square.second.grad is None and (square.first.data < 1).all()
     square.second.requires_grad = True
-    with pytest.raises(ValueError, match="expected the 1 parameters that the Square had.*; try building it"):
+    with pytest.raises(ValueError, match="expected the 1 parameters that the Square had.*; try creating"):
         adam.step(0.1)
-    with pytest.raises(ValueError, match="in no other buffer; .* or deleting it and its Adam"):
+    with pytest.raises(ValueError, match="in no other buffer; .* or deleting that object and its Adam"):
         Adam(square)
     del adam
     adam = Adam(square)
@@ -282,7 +282,7 @@ def test_weights_outside_of_the_buffer_raise():
     adam = Adam(square)
     square.first.data = np.full(2, 5, "float32")
     for use in (adam.flat.zero_grad, lambda: adam.step(0.1)):
-        with pytest.raises(ValueError, match=r"got one whose data was set to another array; try p.assign\(values\)"):
+        with pytest.raises(ValueError, match=r"parameter whose data was set to another array; try p.assign\(values\)"):
             use()
 
 

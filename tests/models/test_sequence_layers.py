@@ -139,7 +139,7 @@ def test_restricted_attention_rejects_a_bias(n_cached):
     with no_grad():
         layer(x[:, :n_cached], npx.AttentionSpec(causal=True), cache)
         for call in calls:
-            with pytest.raises(ValueError, match="restricted attention: expected no bias; got one"):
+            with pytest.raises(ValueError, match="restricted attention: a bias is not supported"):
                 call()
 
 

@@ -69,10 +69,10 @@ def test_checkpoints_of_different_models_are_not_averaged(tmp_path):
 def test_a_folder_without_checkpoints_is_not_averaged(tmp_path, last):
     with pytest.raises(UserError) as error:
         average_checkpoints(tmp_path / "nowhere", last)
-    assert "expected a run folder; got nothing" in one_line(error)
+    assert "expected a run folder; got a path that does not exist" in one_line(error)
     with pytest.raises(UserError) as error:
         average_checkpoints(tmp_path, last)
-    assert "expected a run folder; got another folder; try a folder that train" in one_line(error)
+    assert "expected a run folder; got another folder; try a folder that `train`" in one_line(error)
     (tmp_path / "config.toml").touch()
     with pytest.raises(UserError) as error:
         average_checkpoints(tmp_path, last)

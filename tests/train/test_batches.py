@@ -95,7 +95,7 @@ def test_unequal_numbers_of_lines_are_reported_with_files_and_counts(tmp_path_fa
 
 def test_unreadable_files_raise_user_errors(tmp_path):
     (tmp_path / "empty").touch()
-    wrong = {"none": "got no such file", "": "got a folder", "empty": "got an empty file", "empty/x": "Not a dir"}
+    wrong = {"none": "that does not exist", "": "got a folder", "empty": "got an empty file", "empty/x": "Not a dir"}
     wrong |= {"pipe": "got a pipe"}
     os.mkfifo(tmp_path / "pipe")
     for name, reason in wrong.items():
@@ -197,7 +197,7 @@ def test_only_changed_input_is_prepared_again(tmp_path):
     (tmp_path / "out" / "src.tokens").unlink()
     assert [count_calls(9), count_calls(9)] == [2, 0]
     tgt.unlink()
-    with pytest.raises(UserError, match="tgt.txt: expected a text file; got no such file"):
+    with pytest.raises(UserError, match="tgt.txt: expected a text file; got a path that does not exist"):
         count_calls(9)
 
 

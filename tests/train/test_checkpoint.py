@@ -266,13 +266,13 @@ def test_files_swapped_between_checkpoints_are_detected(run):
     second.rename(first)
     (run / "other").rename(second)
     for path in (first, second):
-        with pytest.raises(UserError, match="got those of another checkpoint"):
+        with pytest.raises(UserError, match="got the arrays of another checkpoint"):
             load_checkpoint(path.parent)
 
 
 def test_a_checkpoint_renamed_to_another_step_is_rejected(tmp_path):
     save(tmp_path, 4).rename(tmp_path / "checkpoints" / "step-9")
-    with pytest.raises(UserError, match="expected the state of step-9; got that of step 4"):
+    with pytest.raises(UserError, match="expected the state of step-9; got the state of step 4"):
         load_checkpoint(tmp_path / "checkpoints" / "step-9")
 
 

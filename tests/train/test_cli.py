@@ -150,7 +150,7 @@ VALID = ["--valid-src={texts}/valid.src", "--valid-tgt={texts}/valid.tgt"]
 # name -> (arguments after `train --out NEW`, parts of the message)
 INVALID = {
     "no config": (GOOD, ["CONFIG.toml", "base"]),
-    "missing config": (["none.toml", *GOOD], ["none.toml", "no such file"]),
+    "missing config": (["none.toml", *GOOD], ["none.toml", "a path that does not exist"]),
     "unknown key": (["{invalid_files}/key.toml", *GOOD], ["key.toml", "train.max_stepz", "train.max_steps"]),
     "unknown setting": (["base", *GOOD, "--set", "train.sead=2"], ["train.sead", "train.seed"]),
     "heads": (["base", *GOOD, "--set", "model.d_model=100"], ["d_model", "100"]),
@@ -210,7 +210,7 @@ def test_invalid_options_of_the_other_commands(run, texts, invalid_files, tmp_pa
         (["translate", "--model", "none", "--input", source], "none"),
         (["translate", *model, "--input", "none.txt"], "none.txt"),
         (["translate", *model, "--input", invalid_files / "latin"], "latin", "line 1", "0xe9"),
-        (["translate", *model, "--input", source, "--output", tmp_path / "no" / "file"], "no folder"),
+        (["translate", *model, "--input", source, "--output", tmp_path / "no" / "file"], "is not a folder"),
         (["translate", *model, "--input", source, "--output", tmp_path], "a folder"),
         (["translate", *model, "--input", source, "--n-best", "9"], "--n-best", "9"),
         (["translate", *model, "--input", source, "--beam", "0"], "--beam", "from 1 to 512"),

@@ -81,7 +81,7 @@ def test_a_moved_folder_is_named(own, tmp_path, capfd, monkeypatch):
     capfd.readouterr()
     assert main(["train", "--resume", "--out", str(out), "--set=train.max_steps=2"]) == 2
     error = capfd.readouterr().err
-    assert error.endswith(f"got no such files; try --data with the new path of {folder}\n") and error.count("\n") == 1
+    assert error.endswith(f"do not exist; try --data with the new path of {folder}\n") and error.count("\n") == 1
     monkeypatch.chdir(tmp_path)
     assert main(["train", "--resume", "--out", str(out), "--set=train.max_steps=2", "--data=moved"]) == 0
     load_model(out)  # although the checkpoint names the former path of the tokenizer
@@ -95,7 +95,8 @@ def test_a_moved_folder_is_named(own, tmp_path, capfd, monkeypatch):
     capfd.readouterr()
     assert main(["train", str(out / "config.toml"), "--out", str(tmp_path / "new")]) == 2
     expected = (
-        "expected an existing tokenizer.json, or bpe or wordpiece to train one; got no such file; try --set data."
+        "expected an existing tokenizer.json, or bpe or wordpiece to train a tokenizer; got a path that does not exist"
+        "; try --set data."
     )
     assert f"moved/tokenizer.json: {expected}tokenizer=F with another path, or --data DIR" in capfd.readouterr().err
 
@@ -104,7 +105,7 @@ def test_all_missing_texts_are_named(text, tmp_path, capfd):
     texts = [f"--{part}-{side}=no.{part}.{side}" for part in ("train", "valid") for side in ("src", "tgt")]
     assert main(["train", "tiny", f"--out={tmp_path / 'run'}", *texts]) == 2
     error = capfd.readouterr().err
-    assert "no.train.src, no.train.tgt, no.valid.src, no.valid.tgt: expected text files; got no such files" in error
+    assert "no.train.src, no.train.tgt, no.valid.src, no.valid.tgt: expected text files; got paths that do" in error
     assert "; try --train-src F --train-tgt F --valid-src F --valid-tgt F with other paths (these paths are" in error
 
 
@@ -167,7 +168,7 @@ def test_token_arrays_of_another_tokenizer_are_not_overwritten(own, text, tmp_pa
         "--set=data.valid_tgt=",
     ]
     assert main(["train", *resume]) == 2
-    assert "data.prepared: expected token arrays made with this run's tokenizer" in capfd.readouterr().err
+    assert "data.prepared: expected token arrays made with this run's text and tokenizer; got" in capfd.readouterr().err
     assert {path: path.read_bytes() for path in (folder / "prepared").rglob("*") if path.is_file()} == before
 
 
@@ -181,7 +182,7 @@ def test_token_arrays_of_another_text_are_not_overwritten(own, tmp_path, capfd):
     assert main(["train", "--resume", "--out", str(out), "--set=train.max_steps=2"]) == 2
     error = capfd.readouterr().err
     assert "data.prepared: expected token arrays made with this run's text" in error
-    assert "made with a different one; try the original text, which a resumed run needs, or --set data.p" in error
+    assert "made with a different text; try the original text, which a resumed run needs, or --set data.p" in error
     assert contents(folder) == before
 
 
@@ -245,8 +246,8 @@ def edit_texts(*keys, value):
         (edit_texts("train", "sha256", "src", value=5), [], "got 'texts.train.sha256.src: expected str; got 5'"),
         (edit_texts("train", "sha256", value={}), [], "got 'texts.train.sha256: expected two languages'"),
         (edit_texts("more", value=5), [], "got 'texts.more: expected keys and values; got int'"),
-        (lambda folder: shutil.rmtree(folder), [], "got nothing; try npx-transformer data own"),
-        (lambda folder: (folder / "manifest.json").unlink(), [], "an unfinished one; try the same `data` command"),
+        (lambda folder: shutil.rmtree(folder), [], "got a path that does not exist; try `npx-transformer data own"),
+        (lambda folder: (folder / "manifest.json").unlink(), [], "an unfinished folder; try the same `data` command"),
         (lambda folder: (folder / "manifest.json").write_text("{}"), [], "settings: missing"),
         (truncate, [], "valid.tgt: expected the text of"),
         (lambda folder: (folder / "train.src").unlink(), [], "train.src: expected the text of"),
@@ -254,7 +255,7 @@ def edit_texts(*keys, value):
         (lambda folder: change_letter(folder / "valid.tgt"), [], "valid.tgt: expected the text of"),
         (edit_tokenizer, [], "tokenizer.json: expected the tokenizer of"),
         (lambda folder: None, ["--train-src=x"], "cannot be combined with"),
-        (lambda folder: None, ["--set=data.task=language"], "expected the task translation; got language"),
+        (lambda folder: None, ["--set=data.task=language"], "only to the task translation, not to language"),
     ],
 )
 def test_bad_folders_are_rejected_on_one_line(own, tmp_path, capfd, damage, options, part):
@@ -300,7 +301,7 @@ def test_a_changed_text_is_prepared_again_with_a_note(text, tmp_path, capfd):
         (mine / f"train.{language}").write_text("")
     assert prepare(mine, out) == 2 and not (out / "manifest.json").exists()  # no longer complete
     assert train(out, tmp_path / "run") == 2
-    assert "got an unfinished one" in capfd.readouterr().err
+    assert "got an unfinished folder" in capfd.readouterr().err
 
 
 # ---- the configuration of a run and that of the folder
@@ -425,4 +426,4 @@ def test_hold_out_takes_distinct_sources_out_of_the_training_text(tmp_path, capf
     assert main([*other, *valid, "--hold-out", "5"]) == 2
     assert "--hold-out cannot be combined with --valid-src; try" in capfd.readouterr().err
     assert main(["data", "multi30k", "--out", str(tmp_path / "m"), "--hold-out", "5"]) == 2
-    assert "data multi30k: --hold-out applies only to data own" in capfd.readouterr().err
+    assert "data multi30k: --hold-out applies only to `data own`" in capfd.readouterr().err

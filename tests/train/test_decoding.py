@@ -120,7 +120,7 @@ def test_translations_begin_with_their_prefixes(loaded, uninterrupted, source, t
         assert main(["translate", "--model", str(uninterrupted), *arguments]) == 2
         error = capfd.readouterr().err
         assert (
-            f"--constrain {file}: expected one for each line of the input; {got}; try" in error
+            f"--constrain {file}: expected one prefix for each line of the input; {got}; try" in error
             and error.count("\n") == 1
         )
         assert not output.exists()
@@ -198,7 +198,7 @@ def test_an_ensemble_needs_one_tokenizer(uninterrupted, source, capfd):
     other = Path(__file__).with_name("run_0_2")
     assert main(["translate", "--model", str(uninterrupted), "--model", str(other), "--input", str(source)]) == 2
     error = capfd.readouterr().err
-    assert f"expected runs with the same tokenizer; got different ones in {other} and {uninterrupted}; try" in error
+    assert f"runs with the same tokenizer; got different tokenizers in {other} and {uninterrupted}; try" in error
     assert error.count("\n") == 1
 
 

@@ -66,17 +66,17 @@ def copy(uninterrupted, tmp_path):
             ["info", "tiny", "--set", "model.n_layer=2"],
             "--set: model.n_layer: expected a key of [model]; got an unknown",
         ),
-        (["info", "runs/x"], "got no such file or preset; try a folder that train has written"),
-        (["plan", "runs/x"], "got no such file or preset; try a folder that train has written"),
-        (["average", "runs/x"], "runs/x: expected a run folder; got nothing; try a folder that train has written"),
-        (["info", "tine"], "got no such file or preset; try tiny"),
-        (["draw", "curves", "runs/a", "--out", "a.svg"], "got 'runs/a'; try draw runs/a curves"),
-        (["prepare", "own"], "prepare: expected a command; got an unknown one; try npx-transformer data"),
-        (["train", "tiny", "--lr", "0.1", "--out", "D"], "--lr: expected an option of this command; got a key; try "),
+        (["info", "runs/x"], "got runs/x, which does not exist; try a folder that `train` has written"),
+        (["plan", "runs/x"], "got runs/x, which does not exist; try a folder that `train` has written"),
+        (["average", "runs/x"], "runs/x: expected a run folder; got a path that does not exist; try"),
+        (["info", "tine"], "got tine, which does not exist; try tiny"),
+        (["draw", "curves", "runs/a", "--out", "a.svg"], "got 'runs/a'; try `draw runs/a curves`"),
+        (["prepare", "own"], "prepare: expected a command; got an unknown command; try `npx-transformer data`"),
+        (["train", "tiny", "--lr", "0.1", "--out", "D"], "--lr: expected an option of this command; got a conf"),
         (["train", "tiny", "--fp16", "--out", "D"], "try --set train.precision=VALUE"),
         (["train", "tiny", "--epochs", "5", "--out", "D"], "try --set train.max_steps=VALUE"),
         (["train", "tiny", "--max-steps=5"], "try --set train.max_steps=5"),
-        (["train", "tiny", "--freeze", "encoder.*"], "got a key; try --set 'train.freeze=encoder.*'"),
+        (["train", "tiny", "--freeze", "encoder.*"], "got a configuration key; try --set 'train.freeze=encoder.*'"),
         (["train", "tiny", "--set", "train.optimizer=sgd", "--out", "D"], "is always Adam; try train.peak_lr"),
         (["train", "tiny", "--set", "optimizer=adam", "--out", "D"], "is always Adam; try train.peak_lr"),
         (["train", "tiny", "--optimizer", "adam", "--out", "D"], "is always Adam; try train.peak_lr"),
@@ -88,7 +88,7 @@ def copy(uninterrupted, tmp_path):
             "; try --set data.task=language\n",
         ),
         (["train", "tiny", "--out", "D", "--set", "train.peak_lr", "0.1"], "(0.1); try --set train.peak_lr=0.1\n"),
-        (["train", "", "--out", "D"], "'': expected a configuration file; got no such file; try a preset"),
+        (["train", "", "--out", "D"], "'': expected a configuration file; got a path that does not exist; try a"),
         (["train", "tiny", "TEXTS", "--out", "D", "--set", "data.tokenizer="], "'': expected a Hugging Face tokenizer"),
         (["train", "tiny", "TEXTS", "--out", "D", "--set", "data.vocab_size=9"], "data.vocab_size: expected at least"),
         (
@@ -98,7 +98,7 @@ def copy(uninterrupted, tmp_path):
         (["generate", "--model", "RUN", "--prompt", "a\udcff"], "--prompt: expected UTF-8; got invalid bytes"),
         (
             ["translate", "--model", "TEXT"],
-            "expected a run folder or a checkpoint folder; got another folder; try a folder that train",
+            "expected a run folder or a checkpoint folder; got another folder; try a folder that `train`",
         ),
         (["parse", "--model", "RUN", "--svg", "tree.png"], "tree.png: expected a file name ending in .svg; got '.png'"),
         (["train", "tiny", "--set", "train.max_steps=5,000", "--out", "D"], 'got "5,000"; try max_steps = 5000\n'),
@@ -120,7 +120,7 @@ def copy(uninterrupted, tmp_path):
         (["translate", "--model", "RUN", "x.en", "y.en"], "try --input x.en\n"),
         (["info", "base", "TEXT"], "; try --data /"),
         (["train", "base", "TEXT", "--out", "D"], "; try --data /"),
-        (["train", "RUN", "--out", "D"], "config.toml, or --init /"),
+        (["train", "RUN", "--out", "D"], "config.toml, or, instead of CONFIG, --init /"),
         (["train", "TEXT", "--out", "D"], "got a folder; try the path of a file inside it\n"),
         (["score", "x.hyp", "x.ref"], "; try --hyp x.hyp\n"),
         (["info", "base", "x.en"], "extra argument(s) (x.en); try a single RUN|CONFIG.toml|PRESET, or npx-tr"),
@@ -138,7 +138,7 @@ def copy(uninterrupted, tmp_path):
         (["train", "--resume", "RUN"], "Missing option '--out'; try --out RUN, or npx-transformer train --help\n"),
         (["translate", "x"], "Missing option '--model'; try --model RUN, or npx-transformer translate --help\n"),
         (["plan", "base", "--link", "infiniband"], '"nvlink", "ib", "ethernet"; got infiniband; try ib\n'),
-        (["parse", "--model", "RUN", "--svg", "no/tree.svg"], "expected a file to write; got no folder no; try"),
+        (["parse", "--model", "RUN", "--svg", "no/tree.svg"], "expected a file to write; got a path in no, which"),
     ],
 )
 def test_a_usage_error_names_its_option_and_writes_nothing(
@@ -192,14 +192,14 @@ def test_a_file_of_a_checkpoint_is_answered_with_the_run(uninterrupted, capfd):
 
 def test_a_run_that_has_lost_its_configuration_is_still_a_run(copy, capfd):
     (copy / "config.toml").unlink()
-    assert "missing config.toml; try giving CONFIG.toml" in error_line(capfd, "train", "--resume", "--out", copy)
+    assert "config.toml is missing; try giving CONFIG.toml" in error_line(capfd, "train", "--resume", "--out", copy)
 
 
 def test_a_picture_of_the_validation_text_needs_one(copy, tmp_path, capfd):
     config = (copy / "config.toml").read_text(encoding="utf-8")
     (copy / "config.toml").write_text(re.sub(r"(valid_(src|tgt)) = .*", r'\1 = ""', config), encoding="utf-8")
     err = error_line(capfd, "draw", copy, "roles", "--out", tmp_path / "roles.svg")
-    assert err.endswith(": expected a run with a text data.valid_src; got one without; try another run\n")
+    assert err.endswith(": expected a run with a text data.valid_src; got a run without this text; try another run\n")
     assert not (tmp_path / "roles.svg").exists()
 
 
@@ -255,15 +255,15 @@ def test_a_run_with_relative_paths_says_where_it_looked_for_its_texts(copy, tmp_
     err = error_line(capfd, "train", "--resume", "--out", copy, "--set=train.max_steps=13")
     base = tmp_path / "elsewhere"
     assert (
-        "texts/train.en, texts/train.de, texts/valid.en, texts/valid.de: expected text files; got no such files; try "
-        "--train-src F --train-tgt F --valid-src F --valid-tgt F with other paths (these paths are relative to "
+        "texts/train.de, texts/valid.en, texts/valid.de: expected text files; got paths that do not exist"
+        "; try --train-src F --train-tgt F --valid-src F --valid-tgt F with other paths (these paths are relative to "
         f"{base})\n" in err
     )
     valid = ("--set=data.valid_src=", "--set=data.valid_tgt=")
     err = error_line(capfd, "train", "--resume", "--out", copy, f"--train-tgt={copy / 'config.toml'}", *valid)
     assert (
-        "texts/train.en: expected a text file; got no such file; try --train-src with another path (this path is "
-        f"relative to {base})\n" in err
+        "texts/train.en: expected a text file; got a path that does not exist; try --train-src with another path (this "
+        f"path is relative to {base})\n" in err
     )
 
 

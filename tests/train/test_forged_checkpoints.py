@@ -48,7 +48,7 @@ FORGERIES = {
         f"the arrays of .*step-9; got {NAME} of shape",
         f"got {NAME} of shape .24, 8. instead of .8, 24.",
     ),
-    "missing": (lambda weights: weights.pop(NAME), f"the arrays of .*; got no {NAME}", f"got no {NAME}"),
+    "missing": (lambda weights: weights.pop(NAME), f"the arrays of .*; got a file without {NAME}", f"got no {NAME}"),
     "extra": (
         lambda weights: weights.update(w=np.ones(1, "f")),
         "got w of shape",

@@ -230,7 +230,7 @@ def read(folder, src="src", tgt="tgt", name="a.tar"):
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE])
 def test_links_and_devices_in_archives_are_not_members(tmp_path, kind):
     archive(tmp_path, entry("src", type=kind, linkname="/etc/passwd"), entry("tgt", b"a\n"))
-    with pytest.raises(UserError, match="a.tar: expected an archive with src; got no such file"):
+    with pytest.raises(UserError, match="a.tar: expected an archive with src; got 'an archive without"):
         read(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["a.tar"]
 

@@ -116,7 +116,7 @@ def test_info_uses_the_vocabulary_of_a_data_folder(run, texts, tmp_path, capfd):
         assert main(["info", "tiny", "--data", str(out), *options]) == 0
         assert "vocabulary   275 tokens," in capfd.readouterr().out
     assert_rejected(capfd, ["info", run, "--data", out], "--data applies only to presets and configuration files")
-    assert_rejected(capfd, ["info", "tiny", "--data", tmp_path], "expected a folder written by npx-transformer data")
+    assert_rejected(capfd, ["info", "tiny", "--data", tmp_path], "expected a folder written by `npx-transformer data`")
 
 
 def test_info_estimates_the_activations_of_a_batch(monkeypatch, capfd):

@@ -123,8 +123,8 @@ def test_unusable_weights_and_patterns_raise_one_line(text, source, tmp_path):
         ({"model": {"layer_norm_eps": 1e-5}}, "expected model.layer_norm_eps = 1e-06, .*; got 1e-05; try "),
         ({"model": {"position_rates": "tensor2tensor"}}, 'expected model.position_rates = "paper", .*"tensor2tensor"'),
         ({"data": {"tokenizer": str(tmp_path / "tokenizer.json")}}, "embedding.weight of shape"),
-        ({"init_only": "encoder.*, coder.*"}, "train.init_only: .* got 'coder..', which matches none; try encoder"),
-        ({"init_only": ","}, "train.init_only: .* got ',', which matches none; try "),
+        ({"init_only": "encoder.*, coder.*"}, "train.init_only: .* got 'coder..', which matches no .*; try encoder"),
+        ({"init_only": ","}, "train.init_only: .* got ',', which matches no parameter; try "),
         ({"freeze": "Encoder.*"}, "train.freeze: expected patterns .*; got 'Encoder.*'.*; try encoder"),
         ({"freeze": "*"}, "train.freeze: .* match all "),
     ]
@@ -133,7 +133,7 @@ def test_unusable_weights_and_patterns_raise_one_line(text, source, tmp_path):
             start_from(text, source, tmp_path / "run", **changes)
         one_line(error)
         assert not (tmp_path / "run").exists()
-    with pytest.raises(UserError, match="expected a run folder or a checkpoint folder; got nothing; try"):
+    with pytest.raises(UserError, match="expected a run folder or a checkpoint folder; got a path that does not"):
         run(text, tmp_path / "run", init=str(tmp_path / "none"))
     with pytest.raises(UserError, match=r"train.init: expected the tokenizer of .*; try data.tokenizer = "):
         model, tokenizer, _ = load_model(source)
@@ -184,7 +184,7 @@ def test_one_side_of_a_text_is_not_combined_with_the_text_of_another_run(text, s
     options = ["--init", str(source), "--out", str(tmp_path / "new"), given.format(part=part, file=text / "valid.en")]
     assert main(["train", *options]) == 2
     error = capsys.readouterr().err
-    assert f"expected both sides of a text; got one, which would be paired with {text / f'{part}.de'} from" in error
+    assert f"expected both sides of a text; got one side, to be paired with {text / f'{part}.de'} from" in error
     assert error.count("\n") == 1 and f"--{part}-src: " in error and f"adding --{part}-tgt F\n" in error
     assert not (tmp_path / "new").exists()
 

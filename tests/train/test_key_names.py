@@ -56,7 +56,7 @@ MEANINGS = {
     "search.alpha": "lenpen beam_alpha length_penalty",
     "search.max_extra": "max_output_length max_new_tokens max_len_b",
 }  # fmt: skip
-UNKNOWN = "expected an option of this command; got an unknown one"
+UNKNOWN = "expected an option of this command; got an unknown option"
 WITHOUT_COUNTERPART = """
     encoder_embed_path no_token_positional_embeddings adaptive_softmax_cutoff layernorm_embedding no_cross_attention
     encoder_layerdrop quant_noise_pq source_lang criterion sentence_avg warmup_init_lr min_lr stop_min_lr
@@ -122,7 +122,7 @@ def test_an_unknown_table_gets_a_suggestion_only_if_it_resembles_one(tables, hin
 
 def test_another_name_of_an_option_leads_to_the_option(capsys):
     assert main(["train", "tiny", "--out", "D", "--src", "x"]) == 2
-    assert "--src: expected an option of this command; got an unknown one; try --train-src" in capsys.readouterr().err
+    assert "--src: expected an option of this command; got an unknown option; try --train" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_repeated_option_is_an_error_unless_it_has_several_values(command, opt
     for twice in ([option, "1", option, "1"], [f"{option}=1", option, "2"], [option, "1", f"{option}=2"]):
         twice = [word for text in twice for word in ([text, "b"] if option == "--pairs" and text == "1" else [text])]
         assert main([*command.split(), *twice]) == 2
-        assert f"{option}: expected the option once; got it twice; try only one of them" in capsys.readouterr().err
+        assert f"{option}: expected the option once; got it twice; try only one value" in capsys.readouterr().err
     assert main(["score", "--ref=a", "--hyp=b", "--metric=chrf", "--metric=x"]) == 2
     assert "--metric: expected one of" in capsys.readouterr().err
 

@@ -84,7 +84,7 @@ def test_an_invalid_labeled_text_is_named_by_its_line(tmp_path, text, message):
         ("the\tDT\ncat\n", "line 2: expected word<TAB>tag, one word per line; got 'cat'; try a tag for each word"),
         ("the\tDT\tx\n", "line 1: expected word<TAB>tag"),
         ("new york\tNN\n", "line 1: expected word<TAB>tag"),
-        ("\n\n", "expected lines word<TAB>tag; got only empty lines; try creating it again"),
+        ("\n\n", "expected lines word<TAB>tag; got only empty lines; try another file"),
     ],
 )
 def test_invalid_tagged_words_are_named_by_their_line(tmp_path, text, message):
@@ -119,7 +119,7 @@ def test_a_file_of_tags_gives_what_tagged_words_give(tmp_path_factory, sentences
     [
         (
             ["pos", "neg", "<unk>"],
-            "f: expected labels other than <pad>, <s>, </s>, <unk>; got <unk>; try renaming them",
+            "f: expected labels other than <pad>, <s>, </s>, <unk>; got <unk>; try other names",
         ),
         (["pos", "pos"], "f: expected at least two different labels; got only 'pos'; try a file with more labels"),
         ([], "f: expected at least two different labels; got no label; try a file with more labels"),
@@ -352,17 +352,17 @@ def test_results_do_not_depend_on_the_batch(runs, monkeypatch):
         (
             "masking",
             "classify",
-            "expected a model of the task classification or tagging; got one of masking; try npx-transformer embed",
+            "expected a model of the task classification or tagging; got a model of the task masking; try `npx-",
         ),
         ("masking", "embed --pooling max", '--pooling: expected one of "mean", "first"; got max'),
         ("tagging", "classify", "line 2: expected text; got an empty line; try removing the line"),
         ("masking", "embed", "line 2: expected text; got an empty line; try removing the line"),
-        ("masking", "generate", "expected a model of the task language; got one of masking"),
-        ("masking", "draw confusion", "expected a classifier or a tagger; got the task masking"),
+        ("masking", "generate", "expected a model of the task language; got a model of the task masking"),
+        ("masking", "draw confusion", "expected a classifier or a tagger; got a run for the task masking"),
         (
             "masking",
             "draw beam --input=cat",
-            "expected a model that translates or parses; got an encoder; try draw",
+            "expected a model that translates or parses; got an encoder; try `draw",
         ),
     ],
 )
@@ -410,7 +410,7 @@ def test_a_tagger_learns_from_a_file_of_words_and_a_file_of_tags(folder, runs, t
     again = ["train", "--init", str(tmp_path / "run"), "--set", "train.max_steps=1", "--quiet"]
     tagged = f"--train-tagged={folder}/train.tags"
     assert main([*again, tagged, "--out", str(tmp_path / "next")]) == 2
-    assert f"or no file of tags if {folder}/train.tags contains them" in capfd.readouterr().err
+    assert f"or no file of tags if {folder}/train.tags contains the tags" in capfd.readouterr().err
     assert main([*again, tagged, "--train-tags=", "--out", str(tmp_path / "next")]) == 0
     (tmp_path / "short").write_text("DT NN VB DT NN\n")
     (tmp_path / "valid").write_text("DT\n" + "".join((tmp_path / "valid").read_text().splitlines(True)[1:]))

@@ -61,7 +61,7 @@ def test_training_is_deterministic_and_load_inverts_save(folder, tokenizers, tmp
 
 
 def test_a_vocabulary_smaller_than_the_characters_raises(folder):
-    match = r"vocab_size: expected at least 23 \(19 different characters and 4 .*\); got 22; try a larger one, or token"
+    match = r"vocab_size: expected at least 23 \(19 different characters and 4 .*\); got 22; try a larger data.voc"
     with pytest.raises(UserError, match=match):
         PlainTokenizer.from_files([folder / "train.txt"], "characters", 22)
     with pytest.raises(UserError, match="tokenizer: expected one of characters, bpe; got 'wordpiece'"):
@@ -195,7 +195,7 @@ def test_the_heads_of_a_language_model_are_drawn(trained_run, tmp_path, capsys):
     for option in (["--kind", "cross"], ["--beam", "2"]):
         assert main([*draw, *option]) == 2
         error = capsys.readouterr().err
-        assert f"{option[0]}: expected an encoder-decoder model; got a language model; try without this" in error
+        assert f"{option[0]}: expected an encoder-decoder model; got a language model; omit --" in error
 
 
 @pytest.mark.parametrize(
@@ -216,11 +216,11 @@ def test_invalid_options_are_reported_on_one_line(trained_run, capsys, options, 
 def test_a_model_of_another_task_is_rejected(trained_run, capfd):
     assert main(["translate", "--model", str(trained_run)]) == 2
     assert (
-        "expected a model of the task translation; got one of language; try npx-transformer generate"
+        "expected a model of the task translation; got a model of the task language; try `npx-transformer generate"
         in capfd.readouterr().err
     )
     assert main(["generate", "--model", str(BEFORE)]) == 2
-    assert "expected a model of the task language; got one of translation" in capfd.readouterr().err
+    assert "expected a model of the task language; got a model of the task translation" in capfd.readouterr().err
     assert main(["draw", str(trained_run), "beam", "--input", "to", "--out", "a.svg"]) == 2
     assert "expected a model that translates or parses; got a language model; try" in capfd.readouterr().err
 

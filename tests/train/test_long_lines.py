@@ -90,7 +90,7 @@ def test_a_tree_on_many_lines_has_the_limit_of_a_line(tmp_path):
     (tmp_path / "trees").write_text("(S\n" + line * 90 + ")\n(S\n" + line * 120 + ")\n")
     trees = read_trees(tmp_path / "trees")
     assert next(trees)[0] == 92
-    with pytest.raises(UserError, match="line 194: expected a tree of at most 1,048,576 characters; got a longer one"):
+    with pytest.raises(UserError, match="line 194: expected a tree of at most 1,048,576 characters; got a longer tree"):
         next(trees)
 
 

@@ -52,7 +52,7 @@ def test_an_output_is_not_inside_the_run(run, texts, tmp_path, capfd, name, mode
     for output in (run / name, link):
         for program in ("translate", "parse"):
             options = ["--model", str(run / model), "--input", str(texts / "valid.src"), "--output", str(output)]
-            got = f"expected a file outside the run; got one in {run / model}; try another path"
+            got = f"expected a file outside the run; got a file in {run / model}; try another path"
             assert main([program, *options]) == 2
             assert capfd.readouterr().err == f"npx-transformer: {output}: {got}\n"
             assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
@@ -67,7 +67,7 @@ def test_an_output_does_not_replace_a_file_that_the_run_links_to(run, texts, tmp
     before = output.read_bytes()
     options = ["--input", str(texts / "valid.src"), "--output", str(output)]
     assert main(["translate", "--model", str(copied), *options]) == 2
-    reason = f"expected a file outside the run; got one in {copied}; try another path"
+    reason = f"expected a file outside the run; got a file in {copied}; try another path"
     reason = reason if link == "checkpoints" else REPLACED
     assert capfd.readouterr().err.endswith(f"npx-transformer: {output}: {reason}\n")
     assert output.read_bytes() == before
@@ -81,7 +81,7 @@ def test_a_picture_is_not_inside_a_run_that_it_shows(run, tmp_path, capfd, name)
     link.symlink_to(run / name)
     for options in ([str(run), "curves"], [str(other), "curves", "--also", str(run)]):
         assert main(["draw", *options, "--out", str(link)]) == 2
-        got = f"expected a file outside the run; got one in {run}; try another path"
+        got = f"expected a file outside the run; got a file in {run}; try another path"
         assert capfd.readouterr().err == f"npx-transformer: {link}: {got}\n"
     assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     assert main(["draw", str(other), "curves", "--out", str(text)]) == 0

@@ -161,7 +161,7 @@ def test_a_users_file_is_not_overwritten_by_alternative_text(tmp_path, uninterru
         ),
         (["heads", "--out", "a.svg"], "expected a sentence for heads"),
         (["heads", "--input", "one", "--out", "a.jpg"], "expected a file name ending in .png or .svg; got '.jpg'"),
-        (["heads", "--input", "one", "--out", "none/a.svg"], "got no folder none"),
+        (["heads", "--input", "one", "--out", "none/a.svg"], "got a path in none, which is not a folder"),
         (["heads", "--input", "one " * 300, "--out", "a.svg"], "expected 1 to 255 tokens; got"),
         (["heads", "--input", "one", "--kind", "corss", "--out", "a.svg"], "got 'corss'; try cross"),
         (

@@ -164,7 +164,7 @@ def test_a_claim_is_unclear_within_two_standard_errors(gap, trainings):
     ("changes", "message"),
     [
         ({"rows": ["A-h3"]}, "--rows: expected one of base, .*; got 'A-h3'; try A-h32"),
-        ({"steps": 5}, "expected steps = 4, as in its finished rows; got 5; try a new --out"),
+        ({"steps": 5}, "expected steps = 4, as in the finished rows; got 5; try a new --out"),
         ({"settings": [*SMALL, "train.seed=2"]}, "expected settings = .*train.seed=2.*; try a new --out"),
         ({"texts": {"train_src": "nowhere"}}, "nowhere: expected a text file"),
         ({"texts": {"valid_src": "", "valid_tgt": ""}}, "valid_src: missing validation text"),
@@ -397,5 +397,5 @@ def test_measure_speed_takes_the_fastest_update(texts, monkeypatch):
     tokens_per_second = speed.measure_speed(config.transformer_config(300), config)
     assert tokens_per_second == 3 * 2 * 30 / 0.25  # 3 pairs of 30 tokens per side; the fastest step after the warmup
     language = RunConfig.from_dict({"model": {"architecture": "decoder"}, "data": {"task": "language"}})
-    with pytest.raises(UserError, match="expected a model of the task translation; got language"):
+    with pytest.raises(UserError, match="expected a model of the task translation, not language"):
         speed.measure_speed(language.transformer_config(300), language)

@@ -112,7 +112,7 @@ def test_a_last_validation_that_is_best_but_not_saved_is_reported(text, tmp_path
 
 def test_a_run_without_best_weights_names_the_step_of_the_first_ones(text, tmp_path, capsys):
     """A run without best_metric records the step of its best validation, but saves no best weights."""
-    line = "no best checkpoint yet; the first is at step 4: only multiples of train.validate_every count"
+    line = "no best checkpoint before step 4: only multiples of train.validate_every count"
     run(text, tmp_path / "new", max_steps=1, validate_every=4, best_metric="loss")
     assert line in capsys.readouterr().err
     out = tmp_path / "resumed"
@@ -196,7 +196,7 @@ def test_the_name_of_a_best_checkpoint_is_its_step(text, tmp_path, monkeypatch, 
         os.symlink("missing", folder / ".averaged.replaced")
     for original, copy in (("best-4", "best-3"), (".best-2.replaced", ".best-5.replaced")):
         shutil.copytree(folder / original, folder / copy)
-        with pytest.raises(UserError, match=f"expected the state of best-{min(set(copy) & set('35'))}; got that"):
+        with pytest.raises(UserError, match=f"expected the state of best-{min(set(copy) & set('35'))}; got the state"):
             average_checkpoints(out, best=True)
         shutil.rmtree(folder / copy)
     (folder / "best").rename(folder / ".best.replaced")

@@ -168,7 +168,7 @@ def test_every_command_that_loads_an_outdated_average_says_so(model, text, tmp_p
     log = (run / "log.txt").read_text(encoding="utf-8")
     assert f"until `average` runs again or {averaged} is deleted" in log
     warning = (
-        f"the loaded {averaged} is older than step-13; try npx-transformer average again, {newest} instead of "
+        f"the loaded {averaged} is older than step-13; try `npx-transformer average` again, {newest} instead of "
         f"{run}, or deleting {averaged}\n"
     )
     new = tmp_path / "new"

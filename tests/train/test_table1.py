@@ -66,5 +66,5 @@ def test_an_interrupted_table_resumes_only_at_the_same_scale(tmp_path, monkeypat
     monkeypatch.setattr(table1, "measure_kind", lambda kind, scale, report: table["kinds"]["convolutional"])
     assert run_table1(tmp_path / "out", "small")["kinds"].keys() == table["kinds"].keys()
     assert "self-attention" not in capsys.readouterr().err
-    with pytest.raises(UserError, match="expected scale = small, as in its finished rows; got full; try a new --out"):
+    with pytest.raises(UserError, match="expected scale = small, as in the finished rows; got full; try a new --out"):
         run_table1(tmp_path / "out", "full")

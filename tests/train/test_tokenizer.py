@@ -214,7 +214,7 @@ def test_dropout_truncation_and_padding_of_foreign_files_are_disabled(tmp_path, 
         ),
         ({"kind": "unigram"}, "tokenizer: expected one of bpe, wordpiece; got 'unigram'"),
         ({"pretokenizer": "chars"}, "pretokenizer: expected one of words, whitespace; got 'chars'"),
-        ({"paths": ["no/such/file"]}, "no/such/file: expected a text file; got no such file; try"),
+        ({"paths": ["no/such/file"]}, "no/such/file: expected a text file; got a path that does not exist; try"),
     ],
 )
 def test_invalid_training_arguments_raise_user_errors(folder, change, message):
@@ -272,7 +272,7 @@ def test_a_damaged_file_raises_a_user_error_with_its_name(tmp_path, tokenizers, 
 
 
 def test_a_missing_file_raises_a_user_error(tmp_path):
-    with pytest.raises(UserError, match="got no such file"):
+    with pytest.raises(UserError, match="got a path that does not exist"):
         Tokenizer.load(tmp_path / "none.json")
 
 

@@ -101,7 +101,7 @@ def test_a_run_killed_before_its_first_checkpoint_continues_beside_other_files(t
         (out / "config.toml").write_bytes(content.encode())
     else:
         (out / "config.toml").rename(tmp_path / "config.toml")
-    for reason in ["a folder with an edited config.toml"] * (edit not in ("nothing", "moved")) + [
+    for reason in ["a folder with a config.toml that was edited"] * (edit not in ("nothing", "moved")) + [
         "a folder with .nfs0001"
     ]:
         if reason.endswith(".nfs0001"):

@@ -76,7 +76,7 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         if args and (synonym := COMMAND_SYNONYMS.get(args[0].lower())):
-            raise UserError(f"{args[0]}: expected a command; got an unknown one; try npx-transformer {synonym}")
+            raise UserError(f"{args[0]}: expected a command; got an unknown command; try `npx-transformer {synonym}`")
         name, command, rest = super().resolve_command(ctx, args)
         if command:
             check_values(command.get_params(ctx), rest)
@@ -105,16 +105,16 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
         if option not in options:
             key = resolve_name(option[2:]) if option.startswith("--") and "--set" in options else None
             own = f"--{key.partition('.')[2].replace('_', '-')}" if key else ""
-            attempt, got = known_option(option, options) or (own if own in options else ""), "an unknown one"
+            attempt, got = known_option(option, options) or (own if own in options else ""), "an unknown option"
             if key and not attempt:
                 value = value or next((text for text in args[i + 1 : i + 2] if not text.startswith("-")), "")
-                attempt, got = suggest_setting(option[2:], value, key), "a key"
+                attempt, got = suggest_setting(option[2:], value, key), "a configuration key"
             if attempt:
                 raise UserError(f"{option}: expected an option of this command; got {got}; try {attempt}")
             continue
         if option in given:  # click would ignore the first value
-            join = ", or a file that joins both texts (cat)" if option.endswith(("-src", "-tgt")) else ""
-            raise UserError(f"{option}: expected the option once; got it twice; try only one of them{join}")
+            join = ", or a file that joins both texts (`cat A B`)" if option.endswith(("-src", "-tgt")) else ""
+            raise UserError(f"{option}: expected the option once; got it twice; try only one value{join}")
         if not (options[option].is_flag or options[option].multiple):
             given.add(option)
         path = value or next(iter(args[i + 1 : i + 2]), "")
@@ -249,7 +249,7 @@ def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) 
             raise UserError(f"{path}: {REPLACES}")
     for model in models:
         if is_inside_run(path, model):
-            raise UserError(f"{path}: expected a file outside the run; got one in {model}; try another path")
+            raise UserError(f"{path}: expected a file outside the run; got a file in {model}; try another path")
     if path.is_dir() or not path.parent.is_dir():
-        got = "a folder" if path.is_dir() else f"no folder {path.parent}"
+        got = "a folder" if path.is_dir() else f"a path in {path.parent}, which is not a folder"
         raise UserError(f"{path}: expected a file to write; got {got}; try another path")

@@ -67,7 +67,7 @@ def classify(
     if top is not None and task.name == "tagging":
         raise UserError("--top applies only to classifiers; for a tagger, try --json, which prints probabilities")
     if gold_tags is not None and task.name != "tagging":
-        raise UserError("--gold-tags applies only to taggers, and the model is a classifier; omit it")
+        raise UserError("--gold-tags applies only to taggers, and the model is a classifier; omit --gold-tags")
     if gold_tags is not None and gold is None:
         raise UserError("--gold-tags needs --gold, the file with the words; try adding --gold F")
     gold_files = [str(path) for path in (gold, gold_tags) if path is not None]

@@ -89,14 +89,14 @@ def data(
             )
         valid = (Pair("", valid_src, valid_tgt),) if valid_src else ()
         if mirror:
-            raise UserError(f"data own: --mirror {mirror} has no effect, because nothing is downloaded; try without it")
+            raise UserError(f"data own: --mirror {mirror} has no effect, because nothing is downloaded; omit --mirror")
         if hold_out and valid_src:
             raise UserError("data own: --hold-out cannot be combined with --valid-src; try only one of them")
         corpus = Dataset("src", "tgt", (), (Pair("", train_src, train_tgt),), valid)
     elif hold_out:
-        raise UserError(f"data {name}: --hold-out applies only to data own; omit it")
+        raise UserError(f"data {name}: --hold-out applies only to `data own`; omit --hold-out")
     elif any(files):
-        raise UserError(f"data {name}: this corpus is downloaded, so text files are not accepted; try data own")
+        raise UserError(f"data {name}: this corpus is downloaded, so text files are not accepted; try `data own`")
     else:
         corpus = dataset(name)
     rules = Rules(max_words, max_ratio, not keep_scripts, not keep_duplicates)

@@ -67,7 +67,7 @@ def draw(
 
     if what not in PICTURES:
         named = PICTURE_SYNONYMS.get(what.lower()) or nearest(what, PICTURES)
-        attempt = f"draw {what} {run}" if str(run) in PICTURES else named
+        attempt = f"`draw {what} {run}`" if str(run) in PICTURES else named
         raise UserError(f"draw: expected RUN and one of {', '.join(PICTURES)}; got '{what}'; try {attempt}")
     picture.check(out)
     picture.check_alt_text(out)
@@ -131,7 +131,7 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
     if model.examples != "pairs":
         if kind or overrides:
             name, got = "kind" if kind else next(iter(overrides)), MODEL_DESCRIPTIONS[model.examples]
-            raise UserError(f"--{name}: expected an encoder-decoder model; got {got}; try without this option")
+            raise UserError(f"--{name}: expected an encoder-decoder model; got {got}; omit --{name}")
         inspect_one = inspect_text if model.examples == "text" else inspect_encoder
         draw_heads(inspect_one(model, tokenizer, sentence), sentence, out, origin, ["text"])
         return
@@ -153,7 +153,7 @@ def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any])
     model, tokenizer, origin, search = load_for_search(run, overrides)
     if model.examples != "pairs":
         got = MODEL_DESCRIPTIONS[model.examples]
-        raise UserError(f"{run}: expected a model that translates or parses; got {got}; try draw RUN heads")
+        raise UserError(f"{run}: expected a model that translates or parses; got {got}; try `draw RUN heads`")
     src, tree = source_ids(model, tokenizer, sentence), Tree()
     hypotheses = translate(constrained_model(model, tokenizer, sentence), src, search, observe=tree)
     print(output_text(tokenizer, sentence, hypotheses[0].tokens))
@@ -170,10 +170,10 @@ def draw_curves_of(runs: list[Path], out: Path) -> None:
         folder = RunFolder(run)
         curves[name] = series([entry for _, entry in folder.metric_lines()] if folder.metrics_file.exists() else [])
         if not curves[name]:
-            if run.is_dir() and not folder.has_run_files():
+            if not folder.has_run_files():
                 raise not_a_run_error(run, "a run folder")
             raise UserError(
-                f"{run}: expected a run with metrics; got nothing to draw; try a folder that train has written"
+                f"{run}: expected a run with metrics; got no metrics yet; try again after train.log_every updates"
             )
     draw_curves(curves, out, ", ".join(f"{name}/metrics.jsonl" for name in curves))
 
@@ -185,7 +185,7 @@ def open_corpus(run: Path, part: str, config: Any, tokenizer: Any) -> Any:
     from train.text.corpus import Corpus
 
     if not getattr(config.data, name := TASKS[config.data.task].files[part][0]):
-        raise UserError(f"{run}: expected a run with a text data.{name}; got one without; try another run")
+        raise UserError(f"{run}: expected a run with a text data.{name}; got a run without this text; try another run")
     return Corpus.open(RunFolder(run).data(part, config.data.prepared), tokenizer.special)
 
 
@@ -195,7 +195,7 @@ def pairs_task(run: Path, config: Any) -> Any:
 
     task = TASKS[config.data.task]
     if task.examples != "pairs":
-        raise UserError(f"{run}: expected a run trained on pairs; got the task {task.name}")
+        raise UserError(f"{run}: expected a run trained on pairs; got a run for the task {task.name}")
     return task
 
 
@@ -223,7 +223,7 @@ def draw_confusion_of(run: Path, out: Path) -> None:
     model, tokenizer, config, origin = load_with_origin(run, "", warn)
     task = TASKS[config.data.task]
     if not isinstance(task, LabeledTask):
-        raise UserError(f"{run}: expected a classifier or a tagger; got the task {task.name}")
+        raise UserError(f"{run}: expected a classifier or a tagger; got a run for the task {task.name}")
     text, evaluation = open_corpus(run, "valid", config, tokenizer), LabelEvaluation(label_names(tokenizer))
     for examples, batch in task.in_order(LabeledText(text, task.one_label_per_text), config.train.batch_tokens):
         evaluation.add(model, examples, batch)

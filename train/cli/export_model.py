@@ -35,4 +35,4 @@ def export_model(
     from train.formats import export_run
 
     export_run(run, to, out, dtype, warn)
-    warn(f"exported {run} to {to}: {out}")
+    warn(f"exported {run} to {out} in {to} format")

@@ -22,4 +22,4 @@ def import_model(
     from train.formats import import_folder
 
     run = import_folder(folder, out, warn)
-    warn(f"{run.path}: imported {folder}")
+    warn(f"imported {folder} as the run {run.path}")

@@ -55,7 +55,7 @@ def info(
     if run:
         if settings or data:
             option = "--set" if settings else "--data"
-            raise UserError(f"{option} applies only to presets and configuration files; {what} is a run; omit it")
+            raise UserError(f"{option} applies only to presets and configuration files; {what} is a run; omit {option}")
         loaded = find_checkpoint(what)
         state = read_state(loaded)
         warn_of_old_average(what, loaded, state, warn)

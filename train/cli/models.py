@@ -22,8 +22,8 @@ def load_models(runs: Sequence[Path], on_warning: Callable[[str], object]) -> tu
     for run, tokenizer in zip(runs, tokenizers, strict=True):
         if tokenizer.digest != tokenizers[0].digest:
             raise UserError(
-                f"--model: expected runs with the same tokenizer; got different ones in {run} and {runs[0]}; try "
-                f"training the model with --set data.tokenizer={runs[0] / 'tokenizer.json'}"
+                f"--model: expected runs with the same tokenizer; got different tokenizers in {run} and {runs[0]}; "
+                f"try training the model with --set data.tokenizer={runs[0] / 'tokenizer.json'}"
             )
     model = members[0] if len(members) == 1 else Ensemble(members)
     return model, tokenizers[0], configs[0], origins
@@ -55,16 +55,16 @@ def resolve_model(
         if vocab_size is not None:
             raise UserError(
                 f"--vocab-size applies only to presets and configuration files; {what} is a run with its own "
-                "vocabulary; omit it"
+                "vocabulary; omit --vocab-size"
             )
         return run, run.load_config(settings), model_config(read_state(find_checkpoint(what)))
     if run.path.is_dir():
-        raise not_a_run_error(run.path, "a run folder", "one without config.toml")
+        raise not_a_run_error(run.path, "a run folder", "a folder without config.toml")
     if what not in PRESETS and not run.path.is_file():
         similar = difflib.get_close_matches(what, PRESETS, n=1)
-        attempt = similar[0] if similar else "a folder that train has written, CONFIG.toml, or a preset such as base"
+        attempt = similar[0] if similar else "a folder that `train` has written, CONFIG.toml or a preset such as base"
         raise UserError(
-            f"{what}: expected a run folder, CONFIG.toml or a preset; got no such file or preset; try {attempt}"
+            f"{what}: expected a run folder, CONFIG.toml or a preset; got {what}, which does not exist; try {attempt}"
         )
     changes = [*settings, *([f"data.vocab_size={vocab_size}"] if vocab_size else ())]
 

@@ -71,9 +71,7 @@ def text_option(*names: str, **settings: Any) -> Any:
 
     def check(parameter: typer.CallbackParam, value: str) -> str:
         if any("\ud800" <= c <= "\udfff" for c in value or ""):
-            raise UserError(
-                f"{parameter.opts[0]}: expected UTF-8; got invalid bytes; try converting it (iconv -t UTF-8)"
-            )
+            raise UserError(f"{parameter.opts[0]}: expected UTF-8; got invalid bytes; try `iconv -t UTF-8`")
         return value
 
     return typer.Option(*names, callback=check, **settings)

@@ -83,7 +83,7 @@ def parse(
         network, tokenizer, config, origin = load_with_origin(model, "parsing", warn)
         if tags and not tokenizer.tags:
             raise UserError(
-                f"--lexicon: expected a parser that writes tags; got {model}, which writes XX; try without it"
+                f"--lexicon: expected a parser that writes tags; got {model}, which writes XX; omit --lexicon"
             )
         overrides = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra}
         search = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)

@@ -1,4 +1,4 @@
-"""`plan`: estimate the time and cost of training on many GPUs from the speed of one."""
+"""`plan`: estimate the time and cost of training on many GPUs from the speed of one GPU."""
 
 from typing import Annotated
 
@@ -62,7 +62,7 @@ def plan(
         typer.Option("--set", metavar="train.KEY=VALUE", help="Override a training key; may be repeated."),
     ] = None,
 ) -> None:
-    """Estimate the time and cost of training on many GPUs from the speed of one."""
+    """Estimate the time and cost of training on many GPUs from the speed of one GPU."""
     from npx.precision import precision_named
     from train.experiments.plan import LINKS, estimate_step, table, training_table
     from train.tasks import TASKS
@@ -81,7 +81,7 @@ def plan(
         tokens_per_second = updates[-1]["tokens_per_second"]
     if not tokens_per_second:
         raise UserError(
-            "plan: --tokens-per-second, measured on one GPU, is missing; try npx-transformer info PRESET --measure"
+            "plan: --tokens-per-second, measured on one GPU, is missing; try `npx-transformer info PRESET --measure`"
         )
     nominal = LINKS[link]
     link_figures = nominal._replace(

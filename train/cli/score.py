@@ -84,7 +84,7 @@ def score(
         missing = "--ref" if ref is None else "--hyp"
         raise UserError(f"score: missing {missing}; try {missing} F, or --pairs SRC TGT --model RUN")
     if device != "cpu" and not model:
-        raise UserError("--device has no effect without --model; omit it")
+        raise UserError("--device has no effect without --model; omit --device")
     if bool(model) != (src is not None):
         raise UserError("score: --model and --src must be given together; try both, or neither")
     if model and len(model) > 1:
@@ -102,7 +102,7 @@ def score(
     wanted = metric or SCORES
     metrics = [key for key in wanted if key in WITHOUT_TER or not reason]
     if not metrics:
-        expected = "a score that can be computed for these lines"
+        expected = "a metric that can be computed for these lines"
         raise UserError(f"--metric: expected {expected}; got only ter, but {reason}; try --metric chrf")
     if len(metrics) < len(wanted):
         print(reason, file=sys.stderr)

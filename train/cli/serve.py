@@ -36,7 +36,7 @@ def serve(
         raise UserError(f"serve: {missing[0]} is not installed; try {pip_install('page')}")
     for path in also or ():
         if not path.is_dir():
-            raise UserError(f"--also: expected a run folder; got {path}; try a folder that train has written")
+            raise UserError(f"--also: expected a run folder; got {path}, which is not a folder; try the path of a run")
     import uvicorn
 
     from train.viewer.connections import server_config
@@ -82,7 +82,7 @@ def load_page(runs: list[Path]) -> Any:
         if config.data.task == "masking":
             raise UserError(
                 f"{runs[0]}: expected a translation model, a language model, a parser, a classifier or a tagger; got "
-                "the task masking"
+                "a model for the task masking"
             )
         if model.examples == "pairs":
             check_heads(model)

@@ -98,7 +98,7 @@ def stream_lines(file: BinaryIO, name: str, max_line_bytes: int) -> Iterator[str
             block = os.read(descriptor, 1 << 16)
         except OSError as error:
             got = error.strerror
-            raise UserError(f"{name}: expected readable text; got '{got}'; try copying it to another disk") from None
+            raise UserError(f"{name}: expected readable text; got '{got}'; try a copy of the input") from None
         size += len(block)
         if b"\n" in block or not block:
             *lines, rest = b"".join([*pending, block]).split(b"\n")

@@ -145,7 +145,7 @@ def check_task_options(names: Iterable[str], config: Any) -> None:
             if config.transformer_config(config.data.vocab_size).architecture not in architectures:
                 attempt += f" --set model.architecture={architectures[0]}"
             raise UserError(
-                f"{option(name)}: expected an option of the task {task.name}; got one of the task {owner.name}; "
+                f"{option(name)}: expected an option of the task {task.name}; got an option of the task {owner.name}; "
                 f"try {attempt}"
             )
 
@@ -157,7 +157,7 @@ def check_sides(changed: Collection[str], task: Task[Any, Any, Any], data: Any) 
         for name in names if given else ():
             if name not in given and (file := getattr(data, name)):
                 raise UserError(
-                    f"{option(given[0])}: expected both sides of a text; got one, which would be paired with {file} "
+                    f"{option(given[0])}: expected both sides of a text; got one side, to be paired with {file} "
                     f"from the configuration; try adding {option(name)} F"
                 )
 
@@ -202,7 +202,7 @@ def use_data_folder(
     base = read({})
     original, defaults = base.data, preset_values(base.model.preset)["data"]
     if original.task != "translation":
-        raise UserError(f"--data: expected the task translation; got {original.task}; try the options of that task")
+        raise UserError(f"--data applies only to the task translation, not to {original.task}; omit --data")
     unused: set[str] = set()
     if original.vocabularies == "separate":  # a new tokenizer encodes the texts again
         unused = {"tokenizer", "prepared"}
@@ -247,7 +247,7 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
         if not RunFolder(out).has_run_files():
             attempt = "without --resume" if RunFolder(out).is_new() else "another --out"
             raise not_a_run_error(out, "a run folder to resume", describe_path(out), attempt)
-        raise UserError(f"{out}: missing config.toml; try giving CONFIG.toml as well")
+        raise UserError(f"{out}: config.toml is missing; try giving CONFIG.toml as well")
     config_is_of_run = init is not None and config is None
     if init is not None:
         tokenizer_file, config_file = run_files(find_checkpoint(init))
@@ -261,7 +261,7 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
                 changes = [tokenizer, *changes]
     if config is None and not resume:
         raise UserError(
-            "train: expected CONFIG.toml or a preset; got neither; try npx-transformer train base --out RUN"
+            "train: expected CONFIG.toml or a preset; got neither; try `npx-transformer train base --out RUN`"
         )
     return RunFolder(out).load_config(changes) if config is None else load_config(config, changes, config_is_of_run)
 
@@ -282,6 +282,6 @@ def load_config(config: str, changes: Iterable[str], complete: bool = False) -> 
         if (folder / "manifest.json").is_file():
             attempt = f"a preset, such as tiny, with --data {config}"
         elif (folder / "config.toml").is_file():
-            attempt = f"{folder / 'config.toml'}, or --init {config} (--resume --out {config}) without it"
+            attempt = f"{folder / 'config.toml'}, or, instead of CONFIG, --init {config} or --resume --out {config}"
         raise UserError(f"{config}: expected a configuration file; got a folder; try {attempt}")
     return RunConfig.load(config, changes, complete=complete)

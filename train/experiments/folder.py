@@ -24,7 +24,7 @@ def open_table_folder(out: Path, settings: Mapping[str, Any], mark: str = "setti
             expected, got = (
                 (f"{name} = {stored[name]}", value) if name in SHOWN else (f"the same {name}", "different ones")
             )
-            raise UserError(f"{out}: expected {expected}, as in its finished rows; got {got}; try a new --out")
+            raise UserError(f"{out}: expected {expected}, as in the finished rows; got {got}; try a new --out")
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / mark, {**stored, **settings})
 

@@ -63,7 +63,7 @@ def first_update(shape: TransformerConfig, config: RunConfig) -> tuple[Update, B
     """Return a new model's update, and a micro-batch of random sentences for it."""
     task = TASKS["translation"]
     if config.data.task != task.name:
-        raise UserError(f"--measure: expected a model of the task translation; got {config.data.task}; try a preset")
+        raise UserError(f"--measure: expected a model of the task translation, not {config.data.task}; try a preset")
     settings = replace(
         config.train, batch_tokens=max(SENTENCE_LENGTH, min(config.train.batch_tokens, MAX_BATCH_TOKENS)), accumulate=1
     )

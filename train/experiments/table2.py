@@ -79,7 +79,7 @@ def training_cost(path: Path) -> dict[str, Any]:
     run = RunFolder(path)
     if (totals := newest_totals(run)) is None:
         expected = "a run with a step-N checkpoint, which records the number of tokens"
-        raise UserError(f"{path}: expected {expected}; got one with averaged weights only")
+        raise UserError(f"{path}: expected {expected}; got a run with averaged weights only")
     config = run.load_config()
     shape = model_config(read_state(find_checkpoint(path)))
     meta, source_fraction = run.data("train", config.data.prepared) / "meta.json", 0.5

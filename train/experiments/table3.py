@@ -146,8 +146,8 @@ def run_table3(
     if failed:
         first = next(iter(failed))
         raise UserError(
-            f"reproduce table3: expected {len(names)} rows; got {len(names) - len(failed)}, without "
-            f"{', '.join(failed)} ({first}: {failed[first]}); try the same command again, which trains only these"
+            f"reproduce table3: expected {len(names)} rows; got all but {', '.join(failed)} ({first}: {failed[first]})"
+            "; try the same command again: it trains only the missing rows"
         )
     return comparison
 

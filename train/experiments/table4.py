@@ -153,7 +153,8 @@ def test_run(
     candidates = {folder.name: folder for folder in (run.averaged, run.best) if folder.is_dir()}
     if not candidates:
         raise UserError(
-            f"{run.path}: expected a trained parser; got no checkpoints; try train --resume --out {run.path}"
+            f"{run.path}: expected a trained parser; got a run without checkpoints; "
+            f"try `npx-transformer train --resume --out {run.path}`"
         )
     valid_f1: dict[str, float] = {}
     for name, folder in candidates.items():

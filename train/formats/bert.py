@@ -144,7 +144,7 @@ def read_wordpiece_tokenizer(folder: Path) -> tuple[AffixTokenizer, Any]:
     for token in (*SPECIALS.values(), UNKNOWN):
         if token not in vocabulary:
             raise UserError(
-                f"{folder}: expected a vocabulary with {token}; got one without it; try the files of a BERT model"
+                f"{folder}: expected a vocabulary with {token}; this token is missing; try the files of a BERT model"
             )
     special = [vocabulary[token] for token in SPECIALS.values()]
     order = np.array([*special, *(i for i in range(len(vocabulary)) if i not in {*special})])
@@ -177,7 +177,7 @@ def read_wordpiece_spec(folder: Path) -> dict[str, Any]:
     names = [line.rstrip("\n") for line in read_all_lines(folder / VOCABULARY)]
     vocabulary = {name: i for i, name in enumerate(names)}
     if len(vocabulary) < len(names):
-        raise UserError(f"{folder / VOCABULARY}: expected each subword once; got a repeated one; try {REMEDY}")
+        raise UserError(f"{folder / VOCABULARY}: expected each subword once; got a repeated subword; try {REMEDY}")
     normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=settings.get("tokenize_chinese_chars", True) is not False,

@@ -15,7 +15,7 @@ from models import TransformerConfig, sinusoids
 from models.layers.positions import resolve_rates
 from npx.registry import Registry
 from train.errors import UserError
-from train.files import describe_path, disk_errors
+from train.files import MISSING, describe_path, disk_errors
 from train.run.checkpoint import load_model
 from train.run.config import RunConfig
 from train.run.folder import is_inside_run
@@ -49,11 +49,11 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
     Raises UserError for a folder that exists, and for a model or dtype that the format does not support.
     """
     got = "a link" if os.path.islink(out) else describe_path(out)
-    if got not in ("nothing", "an empty folder"):
+    if got not in (MISSING, "an empty folder"):
         raise UserError(f"{out}: expected a new folder; got {got}; try another --out")
     model, tokenizer, config = load_model(run, "", on_warning)
     if is_inside_run(out, run):
-        raise UserError(f"{out}: expected a folder outside the run; got one in {run}; try another --out")
+        raise UserError(f"{out}: expected a folder outside the run; got a folder in {run}; try another --out")
     if target == "ctranslate2" and model.config.suppressed_ids:
         on_warning(f"{out}: forbidden tokens are not part of CTranslate2's format; try its option suppress_sequences")
     out = Path(os.path.abspath(out))

@@ -107,7 +107,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file. Raises UserError for any other content."""
     content = read_json(path, "settings of a model")
     if not isinstance(content, dict):
-        raise UserError(f"{path}: expected a JSON object; got a {type(content).__name__}; try downloading it again")
+        raise UserError(f"{path}: expected a JSON object; got a {type(content).__name__}; try a new download")
     return content
 
 
@@ -150,7 +150,7 @@ def read_sentencepiece(folder: Path, pad: int, eos: int) -> PairTokenizer:
         vocabulary = read_object(folder / file)
         if UNKNOWN not in vocabulary:
             raise UserError(
-                f"{folder / file}: expected a vocabulary with {UNKNOWN}; got one without it; try downloading it again"
+                f"{folder / file}: expected a vocabulary with {UNKNOWN}; this token is missing; try a new download"
             )
         special = SpecialIds(pad, pad, eos, vocabulary[UNKNOWN])
         sides.append(SentencePieceTokenizer(content, vocabulary, special, str(folder / model)))
@@ -162,9 +162,7 @@ def special_id(config: Mapping[str, Any], name: str, folder: Path) -> int:
     """Return the id of a special token. Raises UserError if it is missing."""
     value = config.get(name)
     if type(value) is not int:
-        raise UserError(
-            f"{folder / CONFIG}: {name}: expected a single token id; got {value!r}; try downloading it again"
-        )
+        raise UserError(f"{folder / CONFIG}: {name}: expected a single token id; got {value!r}; try a new download")
     return value
 
 

@@ -129,8 +129,8 @@ def check_tokenizer(tokenizer: Any, target: str) -> None:
     """Raise UserError for a tokenizer that transformers cannot read."""
     if isinstance(tokenizer, PairTokenizer) and not isinstance(tokenizer.source, SentencePieceTokenizer):
         raise UserError(
-            f"export: expected a tokenizer with one vocabulary for --to {target}; got two, which transformers reads "
-            "only from SentencePiece; try --to ctranslate2"
+            f"export: expected a tokenizer with one vocabulary for --to {target}; got two vocabularies, which "
+            "transformers reads only from SentencePiece; try --to ctranslate2"
         )
 
 

@@ -55,7 +55,7 @@ def find_npz(folder: Path) -> Path | None:
     """Return the .npz file of a folder, or None. Raises UserError if there are several."""
     files = sorted(folder.glob("*.npz"))
     if len(files) > 1:
-        raise UserError(f"{folder}: expected one .npz file; got {len(files)}; try a folder with only one of them")
+        raise UserError(f"{folder}: expected one .npz file; got {len(files)}; try a folder with a single .npz file")
     return files[0] if files else None
 
 
@@ -101,10 +101,10 @@ def read_arrays(path: Path) -> dict[str, Any]:
             with np.load(file, allow_pickle=False) as arrays:
                 content = {name: arrays[name] for name in arrays.files}
     except (BadZipFile, ValueError, EOFError, KeyError, OverflowError) as error:
-        raise UserError(f"{path}: expected a Marian model; got '{one_line(error)}'; try downloading it again") from None
+        raise UserError(f"{path}: expected a Marian model; got '{one_line(error)}'; try a new download") from None
     for name, array in content.items():
         if name != SETTINGS and array.dtype.kind != "f":
-            raise UserError(f"{path}: {name}: expected floats; got {array.dtype}; try the model before quantization")
+            raise UserError(f"{path}: {name}: expected floats; got {array.dtype}; try the unquantized model")
     return content
 
 
@@ -112,7 +112,7 @@ def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
     """Return the keys of [model] except `tying`. Raises UserError, naming the setting, for unsupported features."""
     for key, value in config.items():
         if key in TEXT_SETTINGS and not isinstance(value, str):
-            raise UserError(f"{name}: {key}: expected one value; got {value}; try downloading it again")
+            raise UserError(f"{name}: {key}: expected one value; got {value}; try a new download")
     for key, values in SUPPORTED_VALUES.items():
         if config.get(key, values[0]) not in values:
             raise UserError(f"{name}: {key}: expected {values[0]}; got {config[key]}; {UNSUPPORTED}")
@@ -151,7 +151,7 @@ def number(config: Mapping[str, str], key: str, kind: type, default: Any, name: 
     try:
         return kind(text) if text is not None or default is None else default
     except (TypeError, ValueError):
-        raise UserError(f"{name}: {key}: expected a number; got {text!r}; try downloading it again") from None
+        raise UserError(f"{name}: {key}: expected a number; got {text!r}; try a new download") from None
 
 
 def renamed(name: str, array: Any) -> tuple[str, Any]:
@@ -212,9 +212,9 @@ def read_yaml(text: str, name: str) -> dict[str, Any]:
     try:
         content = yaml.load(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise UserError(f"{name}: expected YAML; got '{one_line(error)}'; try downloading it again") from None
+        raise UserError(f"{name}: expected YAML; got '{one_line(error)}'; try a new download") from None
     if not isinstance(content, dict):
-        raise UserError(f"{name}: expected keys with values; got {type(content).__name__}; try downloading it again")
+        raise UserError(f"{name}: expected keys with values; got {type(content).__name__}; try a new download")
     return content
 
 
@@ -252,10 +252,10 @@ def read_marian_tokenizer(
         for token in (EOS, UNKNOWN):
             if token not in vocabulary:
                 raise UserError(
-                    f"{file}: expected a vocabulary with {token}; got one without it; try downloading it again"
+                    f"{file}: expected a vocabulary with {token}; this token is missing; try a new download"
                 )
         if PAD in vocabulary:
-            raise UserError(f"{file}: expected a vocabulary of Marian, without {PAD}; got {PAD}; {UNSUPPORTED}")
+            raise UserError(f"{file}: expected a Marian vocabulary, which lacks {PAD}; got {PAD}; {UNSUPPORTED}")
         sides.append((content, vocabulary, file))
     n_tokens = len(sides[0][1]), len(sides[1][1])
     pad = max(n_tokens)

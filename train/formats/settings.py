@@ -18,7 +18,7 @@ def read_value(config: Mapping[str, Any], name: str, key: str, kind: type = int,
     """Return the value of a key in the file `name`. Raises UserError for a value that is not of type `kind`."""
     value = config.get(key, default)
     if type(value) is not kind and not (kind is float and type(value) is int):
-        raise UserError(f"{name}: {key}: expected {WORDS[kind]}; got {value!r}; try downloading it again")
+        raise UserError(f"{name}: {key}: expected {WORDS[kind]}; got {value!r}; try a new download")
     return value
 
 

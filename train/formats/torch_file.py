@@ -179,7 +179,7 @@ def read_torch_file(path: Path) -> dict[str, Any]:
         return {str(name): tensor.array() for name, tensor in tensors.items() if isinstance(tensor, StoredTensor)}
     except pickle.UnpicklingError as error:
         raise UserError(
-            f"{path}: expected a pickle of tensors only; got {one_line(error)}; try converting it to safetensors"
+            f"{path}: expected a pickle of tensors only; got {one_line(error)}; try a conversion to safetensors"
         ) from None
     except (
         ValueError, TypeError, LookupError, AttributeError, EOFError, OverflowError, RuntimeError, zipfile.BadZipFile,

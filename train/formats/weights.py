@@ -32,7 +32,7 @@ class Tensors:
     def take(self, candidates: tuple[str, ...], shape: tuple[int, ...]) -> Any:
         """Return the first tensor that exists, as float32. Raises UserError for a wrong shape, NaN and infinity."""
         key = next((key for key in candidates if key in self.weights), None)
-        got = "no such tensor" if key is None else f"shape {self.weights[key].shape}"
+        got = "no tensor of this name" if key is None else f"shape {self.weights[key].shape}"
         if key is None or self.weights[key].shape != shape:
             raise UserError(
                 f"{self.name}: {key or candidates[0]}: expected shape {shape}, as in the settings; got {got}; try the "
@@ -42,7 +42,7 @@ class Tensors:
             array = self.weights[key].astype(np.float32)
         if not np.isfinite(array).all():
             raise UserError(
-                f"{self.name}: {key}: expected finite float32 values; got NaN or infinity; try downloading it again"
+                f"{self.name}: {key}: expected finite float32 values; got NaN or infinity; try a new download"
             )
         self.remaining.discard(key)
         return array
@@ -67,7 +67,7 @@ def read_weights(folder: Path) -> dict[str, Any]:
             isinstance(name, str) and Path(name).name == name for name in files.values()
         ):
             raise UserError(
-                f"{folder / INDEX}: expected a weight_map of file names; got something else; try downloading it again"
+                f"{folder / INDEX}: expected a weight_map of file names; got something else; try a new download"
             )
         parts = [read_safetensors(folder / name) for name in sorted({*files.values()})]
         return {name: array for part in parts for name, array in part.items()}
@@ -84,7 +84,7 @@ def read_safetensors(path: Path) -> dict[str, Any]:
         return {name: decode(tensor) for name, tensor in deserialize(content)}
     except (SafetensorError, ValueError, KeyError) as error:
         raise UserError(
-            f"{path}: expected weights in safetensors; got '{one_line(error)}'; try downloading it again"
+            f"{path}: expected weights in safetensors; got '{one_line(error)}'; try a new download"
         ) from None
 
 

@@ -40,7 +40,7 @@ def select(key: str, patterns: str, names: Iterable[str]) -> list[str]:
             groups = sorted({name.split(".")[0] for name in names})
             raise UserError(
                 f"{key}: expected patterns that match parameters ({'.*, '.join(groups)}.*); got '{part}', which "
-                f"matches none; try {nearest(part.split('.')[0], groups)}.*"
+                f"matches no parameter; try {nearest(part.split('.')[0], groups)}.*"
             )
     return [name for name in names if any(fnmatchcase(name, part) for part in parts)]
 
@@ -107,8 +107,8 @@ def initialize(
     vocabulary = [name for name in names if name in model.vocabulary_parameters()]
     if vocabulary and not is_same_tokenizer and not has_same_text_tokenizer(model, folder, checkpoint.state, tokenizer):
         raise UserError(
-            f"train.init: expected the tokenizer of {source}, on which {vocabulary[0]} depends; got a different one; "
-            f'try data.tokenizer = "{run_files(folder)[0]}", or train.init_only without {vocabulary[0]}'
+            f"train.init: expected the tokenizer of {source}, on which {vocabulary[0]} depends; got a different "
+            f'tokenizer; try data.tokenizer = "{run_files(folder)[0]}", or train.init_only without {vocabulary[0]}'
         )
     for name in names:
         parameters[name].assign(npx.from_host(weights[name]))

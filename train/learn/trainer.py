@@ -341,9 +341,7 @@ class Trainer:
         line = ""
         if not existing_folder(self.checkpoints.folder.best).is_dir():
             first = (s.step // t.validate_every + 1) * t.validate_every
-            line = (
-                f"no best checkpoint yet; the first is at step {first:,}: only multiples of train.validate_every count"
-            )
+            line = f"no best checkpoint before step {first:,}: only multiples of train.validate_every count"
         elif copy(s).add_validation(result["loss"], value if metric != "loss" else None):
             line = (
                 f"the validation after step {s.step:,} has the best {metric}, but checkpoints/best keeps step "

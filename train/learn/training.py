@@ -16,7 +16,7 @@ from pathlib import Path
 import npx
 from models import ARCHITECTURES, TransformerConfig
 from train.errors import UserError
-from train.files import text_digest
+from train.files import MISSING, text_digest
 from train.json_files import open_own_folder, reject_links
 from train.learn.checkpointer import check_resumable
 from train.learn.initial import initialize, select, select_frozen
@@ -133,8 +133,8 @@ def load_existing_tokenizer(task: Task, path: str) -> TextTokenizer:
     """Return the tokenizer in a file that data.tokenizer names. Raises UserError if it is missing or damaged."""
     if path and not os.path.exists(path):
         raise UserError(
-            f"{path}: expected an existing tokenizer.json, or {' or '.join(task.tokenizers)} to train one; got no such "
-            "file; try --set data.tokenizer=F with another path, or --data DIR if `data` wrote it"
+            f"{path}: expected an existing tokenizer.json, or {' or '.join(task.tokenizers)} to train a tokenizer; "
+            f"got {MISSING}; try --set data.tokenizer=F with another path, or --data DIR if `data` wrote the file"
         )
     return task.load_tokenizer(path)
 
@@ -230,9 +230,9 @@ def check_shared_arrays(folder: Path, tokenizer: TextTokenizer, paths: Iterable[
     if not has_tokenizer or [*meta.get("sha256", {}).values()] != [text_digest(path) for path in paths]:
         original = "the original text, which a resumed run needs, or " if has_tokenizer and is_resumed else ""
         raise UserError(
-            f"data.prepared: expected token arrays made with this run's {'text' if has_tokenizer else 'tokenizer'}; "
-            f"{folder} has arrays made with a different one; try {original}--set data.prepared=, which stores the "
-            "arrays of the current text in the run folder"
+            f"data.prepared: expected token arrays made with this run's text and tokenizer; got arrays in {folder} "
+            f"made with a different {'text' if has_tokenizer else 'tokenizer'}; try {original}--set data.prepared=, "
+            "which stores the arrays of the current text in the run folder"
         )
 
 

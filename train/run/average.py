@@ -61,7 +61,7 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
                 if path is paths[-1]:
                     total[name] = (total[name] / last).astype(array.dtype)
             if missing := total.keys() - names:
-                raise damaged_error(path / MODEL, f"the arrays of {paths[0]}; got no {min(missing)}")
+                raise damaged_error(path / MODEL, f"the arrays of {paths[0]}; got a file without {min(missing)}")
         state = {key: states[-1][key] for key in (*IDENTITY, *RUN_IDENTITY) if key in states[-1]}
         state |= {"averaged_steps": [state["step"] for state in states], "averaged_best": best}
         lock.check()

@@ -28,6 +28,7 @@ from train.run.replace import existing_folder, original_name, remove_folder
 from train.run.state import RunState
 from train.run.storage import (
     STATE,
+    WRITER,
     DamagedCheckpoint,
     damaged_error,
     model_config,
@@ -235,7 +236,7 @@ def warn_of_old_average(
         return
     if missing := [candidate.name for candidate in candidates if step_of(candidate) not in averaged]:
         on_warning(
-            f"the loaded {folder} is older than {missing[-1]}; try npx-transformer average again, "
+            f"the loaded {folder} is older than {missing[-1]}; try `npx-transformer average` again, "
             f"{folder.with_name(missing[-1])} instead of {path}, or deleting {folder}"
         )
 
@@ -263,7 +264,7 @@ def task_of(state: Mapping[str, Any]) -> Task:
     name = state.get("task", "translation")
     if name not in (*TASKS,):
         got = f"a checkpoint of the task {name!r}"
-        raise UserError(f"model: expected one of {', '.join(TASKS)}; got {got}; try the version that wrote it")
+        raise UserError(f"model: expected one of {', '.join(TASKS)}; got {got}; try {WRITER}")
     return TASKS[name]
 
 
@@ -356,7 +357,7 @@ def check_peer(folder: Path, state: Mapping[str, Any]) -> None:
     run = owner_of(folder)
     others = (path for path in reversed((run.averaged, run.best, *run.steps())) if path.name != folder.name)
     for path, peer in readable(others):
-        return check_same_run(folder, state, path, peer, "", "removing the one that another run wrote")
+        return check_same_run(folder, state, path, peer, "", "removing the checkpoint of the other run")
 
 
 def check_shapes(model: Any, weights: Mapping[str, npx.Array], file: Path) -> None:
@@ -368,7 +369,7 @@ def check_shapes(model: Any, weights: Mapping[str, npx.Array], file: Path) -> No
     if problems := mismatches(shapes, weights):
         raise damaged_error(file, f"the parameters of the model in {STATE}; got {problems[0]}")
     if len(dtypes := {str(array.dtype) for array in weights.values()}) != 1:
-        raise damaged_error(file, f"weights of one dtype; got {' and '.join(sorted(dtypes)) or 'none'}")
+        raise damaged_error(file, f"weights of one dtype; got {' and '.join(sorted(dtypes)) or 'no weights'}")
 
 
 def mismatches(shapes: Mapping[str, tuple[int, ...]], weights: Mapping[str, npx.Array]) -> list[str]:

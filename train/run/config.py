@@ -26,7 +26,7 @@ from models import PRESETS, TransformerConfig
 from models.config import add_former_defaults
 from models.fields import describe_range, fits, range_of, value_type
 from train.errors import UserError, one_line
-from train.files import open_for_reading
+from train.files import MISSING, open_for_reading
 from train.run.key_names import KEY_LIST, OTHER_UNITS, plain_name, suggest_key
 from train.run.keys import (
     DECIDED,
@@ -91,12 +91,12 @@ class RunConfig:
             presets = f"a preset ({', '.join(PRESETS)}) or `npx-transformer info base --config > my.toml`"
             attempt = files.get(similar[0], similar[0]) if similar else presets
             path = str(path) or "''"
-            raise UserError(f"{path}: expected a configuration file; got no such file; try {attempt}")
+            raise UserError(f"{path}: expected a configuration file; got {MISSING}; try {attempt}")
         with open_for_reading(path, "a configuration file") as file:
             raw = file.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
             raise UserError(
-                f"{path}: expected a file of at most {MAX_BYTES:,} bytes; got a larger one; try a shorter one"
+                f"{path}: expected a file of at most {MAX_BYTES:,} bytes; got a larger file; try a shorter file"
             )
         try:
             text = raw.decode("utf-8").removeprefix("\ufeff")

@@ -153,7 +153,7 @@ class RunFolder:
             got = f"a run that has lost its checkpoints step-N ({weights[-1].name} has no optimizer state)"
             attempt = f"moving step-N back, or --init {self.path} with a new --out"
         elif self._stored_config() is not None:
-            name = next(iter(self._foreign_names()), "an edited config.toml, or one of another version")
+            name = next(iter(self._foreign_names()), "a config.toml that was edited or that another version wrote")
             got, attempt = f"a folder with {name}", "--resume to continue the run in it, or a new --out"
         elif self.path.is_dir() and (names := [*self._foreign_names(), *sorted(self._names())]):
             got = f"a folder with {names[0]}"
@@ -245,7 +245,7 @@ def step_of(path: Path) -> int:
 
 
 def not_a_run_error(
-    path: Path, expected: str, got: str = "another folder", attempt: str = "a folder that train has written"
+    path: Path, expected: str, got: str = "another folder", attempt: str = "a folder that `train` has written"
 ) -> UserError:
     """Return the error for a path that is not a run; suggest the runs in this folder or the run that contains it."""
     runs = [str(child) for child in sorted(path.glob("*")) if child.is_dir() and RunFolder(child).steps()]

@@ -66,7 +66,7 @@ class RunState:
         if problem := schema_error(content, schema):
             raise ValueError(f"run.{problem}")
         if unknown := content.keys() - schema.keys():
-            raise ValueError(f"run: expected {', '.join(schema)}; got {', '.join(sorted(unknown))}")
+            raise ValueError(f"run: expected the keys {', '.join(schema)}; got {', '.join(sorted(unknown))}")
         state = cls(**content)
         for name, value, limit in (
             ("validated", state.validated, step),

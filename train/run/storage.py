@@ -36,6 +36,7 @@ MAX_HEADER = 1 << 20  # maximum bytes of a .safetensors header, enough for about
 SCHEMA: Schema = {"format": int, "step": STEP, "model": dict, "tokenizer_digest": str, "files": dict}
 FILE: Schema = {"bytes": Range(int, "[0, 1e18]")}
 REMEDY = "an older checkpoint, or a copy of the file"
+WRITER = "the version of npx-transformer that wrote the checkpoint"
 
 
 class DamagedCheckpoint(UserError):
@@ -55,13 +56,12 @@ def read_state(folder: Path) -> dict[str, Any]:
         raise damaged_error(file, f"a valid checkpoint state; got '{problem}'")
     if state["format"] not in FORMATS:
         raise UserError(
-            f"{file}: expected checkpoint format {' or '.join(map(str, FORMATS))}; got {state['format']}; "
-            "try the npx-transformer version that wrote it"
+            f"{file}: expected checkpoint format {' or '.join(map(str, FORMATS))}; got {state['format']}; try {WRITER}"
         )
     if state["format"] > 1 and is_seal_broken(state):
         raise damaged_error(file, "a state that matches its SHA-256; got a changed one")
     if (named := re.fullmatch(r"(?:step|best)-([0-9]+)", original_name(folder))) and named[1] != str(state["step"]):
-        raise damaged_error(file, f"the state of {named[0]}; got that of step {state['step']}")
+        raise damaged_error(file, f"the state of {named[0]}; got the state of step {state['step']}")
     try:
         model_config(state)
     except UserError as error:
@@ -78,7 +78,7 @@ def model_config(state: Mapping[str, Any]) -> TransformerConfig:
         return TransformerConfig.from_dict(state["model"])
     except (TypeError, ValueError) as error:
         got = f"'{one_line(error)}'"
-        raise UserError(f"model: expected a known configuration; got {got}; try the version that wrote it") from None
+        raise UserError(f"model: expected a known configuration; got {got}; try {WRITER}") from None
 
 
 def read_arrays(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, npx.Array]]:
@@ -86,7 +86,7 @@ def read_arrays(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, npx
     try:
         listed = state["files"].get(file.name)
         if listed is None or schema_error(listed, FILE):
-            raise damaged_error(file, f"a valid entry for this file in {STATE}; got no such entry")
+            raise damaged_error(file, f"a valid entry for this file in {STATE}; got a missing or invalid entry")
         with open_for_reading(file, "a checkpoint's arrays", attempt=REMEDY) as raw:
             if (size := os.fstat(raw.fileno()).st_size) != listed["bytes"]:
                 raise damaged_error(file, f"{listed['bytes']:,} bytes; got {size:,}")
@@ -97,16 +97,16 @@ def read_arrays(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, npx
         with safe_open(file, framework="np") as tensors:
             identity = json.loads((tensors.metadata() or {}).get("npx_transformer", "null"))
             if identity != {key: state[key] for key in IDENTITY}:
-                raise damaged_error(file, f"the arrays that belong to {STATE}; got those of another checkpoint")
+                raise damaged_error(file, f"the arrays that belong to {STATE}; got the arrays of another checkpoint")
             names = list(tensors.keys())
             if state["format"] > 1 and {*names} != {*listed.get("tensors", ())}:
-                raise damaged_error(file, f"the arrays that {STATE} lists; got different ones")
+                raise damaged_error(file, f"the arrays that {STATE} lists; got other arrays")
             for name in names:
                 array = tensors.get_tensor(name)
                 if str(array.dtype) not in DTYPES:
                     raise damaged_error(file, f"{' or '.join(DTYPES)} in {name}; got {array.dtype}")
                 if state["format"] > 1 and array_digest(name, array) != listed["tensors"][name]:
-                    raise damaged_error(file, f"values of {name} that match their SHA-256; got changed ones")
+                    raise damaged_error(file, f"values of {name} that match their SHA-256; got changed values")
                 if not np.isfinite(array).all():
                     raise damaged_error(file, f"finite values in {name}; got NaN or infinity")
                 yield name, array

@@ -133,7 +133,7 @@ def _check_count(lines: Iterable[str | None], n_prefixes: int) -> Iterator[str |
             yield line
     if n_lines != n_prefixes:
         raise UserError(
-            f"prefixes: expected one for each line of the input; got {n_prefixes:,} for {n_lines:,} lines; "
+            f"prefixes: expected one prefix for each line of the input; got {n_prefixes:,} for {n_lines:,} lines; "
             "try an empty line for each line without a prefix"
         )
 

@@ -15,7 +15,7 @@ import npx
 from models.fields import key
 from npx.registry import Registry
 from train.errors import UserError, plural
-from train.files import describe_base
+from train.files import MISSING, describe_base
 from train.tasks.protocols import Batch, BatchSource, Configuration, Corpus, Evaluation, TextTokenizer
 from train.text.lines import decoded_chunks, line_pieces
 from train.text.tokenizer import KINDS, Tokenizer
@@ -165,14 +165,14 @@ def missing_texts_error(files: Mapping[str, str], prepared: str) -> UserError:
         attempt = f"{' '.join(f'{option(name)} F' for name in files)} with other paths{base}"
     if prepared and {os.path.dirname(os.path.abspath(file)) for file in files.values()} == {os.path.dirname(prepared)}:
         attempt = f"--data with the new path of {os.path.dirname(prepared)}"  # the texts are in a folder of `data`
-    expected = "text files; got no such files" if others else "a text file; got no such file"
+    expected = "text files; got paths that do not exist" if others else f"a text file; got {MISSING}"
     return UserError(f"{', '.join(files.values())}: expected {expected}; try {attempt}")
 
 
 def task_error(path: object, expected: str, task: Task[Any, Any, Any]) -> UserError:
     """Return the error for a model of the task `task` where one of the task `expected` is required."""
-    attempt = f"; try npx-transformer {task.command}" if task.command else ""
-    return UserError(f"{path}: expected a model of the task {expected}; got one of {task.name}{attempt}")
+    attempt = f"; try `npx-transformer {task.command}`" if task.command else ""
+    return UserError(f"{path}: expected a model of the task {expected}; got a model of the task {task.name}{attempt}")
 
 
 def option(name: str) -> str:

@@ -86,8 +86,8 @@ def prepare_pairs(
             pairs, tokens = _write(chunks, max_length, files, dtype, on_progress)
             if not pairs["kept"]:
                 raise UserError(
-                    f"{', '.join(map(str, paths.values()))}: expected at least one pair; got {pairs['empty']:,} with "
-                    f"an empty side and {pairs['too_long']:,} over max_length {max_length}; try other files or a "
+                    f"{', '.join(map(str, paths.values()))}: expected at least one pair; got {pairs['empty']:,} pairs "
+                    f"with an empty side and {pairs['too_long']:,} over max_length {max_length}; try other files or a "
                     "larger data.max_length"
                 )
             sources = {name: str(path) for name, path in paths.items()}
@@ -256,7 +256,7 @@ def _lengths(offsets: IntArray, block: int = 1 << 20) -> NDArray[np.uint16]:
         if exact.max() > MAX_LENGTH:
             raise UserError(
                 f"pair {i + int(exact.argmax())}: expected at most {MAX_LENGTH} tokens per side; got {exact.max()}; "
-                f"try splitting it"
+                "try splitting the pair"
             )
         lengths[i : i + block] = exact
     return lengths

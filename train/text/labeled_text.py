@@ -77,7 +77,7 @@ def read_tagged(
     if sentence.texts:
         yield sentence
     if is_empty:
-        raise UserError(f"{path}: expected lines word<TAB>tag; got only empty lines; try creating it again")
+        raise UserError(f"{path}: expected lines word<TAB>tag; got only empty lines; try another file")
 
 
 def read_parallel_tags(
@@ -103,9 +103,7 @@ def read_parallel_tags(
             yield LabeledExample(number, words, tags)
             is_empty = False
     if is_empty:
-        raise UserError(
-            f"{words_path}: expected a sentence of words per line; got only empty lines; try creating it again"
-        )
+        raise UserError(f"{words_path}: expected a sentence of words per line; got only empty lines; try another file")
 
 
 def check_tag_lines(words_path: str, tags_path: str) -> None:
@@ -115,7 +113,7 @@ def check_tag_lines(words_path: str, tags_path: str) -> None:
         raise UserError(
             f"{tags_path}: expected {plural(counts[0], 'line')}, one for each sentence of {words_path}; got "
             f"{counts[1]:,}; try the file with the tags of these words, or no file of tags if {words_path} "
-            "contains them"
+            "contains the tags"
         )
 
 
@@ -138,7 +136,7 @@ def make_label_tokenizer(path: object, labels: Iterable[str]) -> Tokenizer:
             )
     if reserved := names & {*SPECIALS}:
         got = ", ".join(sorted(reserved))
-        raise UserError(f"{path}: expected labels other than {', '.join(SPECIALS)}; got {got}; try renaming them")
+        raise UserError(f"{path}: expected labels other than {', '.join(SPECIALS)}; got {got}; try other names")
     if len(names) < 2:
         got = f"only {next(iter(names))!r}" if names else "no label"
         raise UserError(f"{path}: expected at least two different labels; got {got}; try a file with more labels")

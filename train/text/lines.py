@@ -147,7 +147,7 @@ def decoded_chunks(
             yield lines
             is_first, number = False, number + block.count(b"\n")
         if is_first:
-            raise UserError(f"{path}: expected at least one line of text; got an empty file; try creating it again")
+            raise UserError(f"{path}: expected at least one line of text; got an empty file; try another file")
 
 
 def count_lines(path: str | PathLike[str]) -> int:

@@ -53,7 +53,7 @@ class PlainTokenizer(Tokenizer):
                 raise UserError(
                     f"data.vocab_size: expected at least {len(SPECIALS) + len(characters)} ({len(characters)} "
                     f"different characters and {len(SPECIALS)} special tokens); got {vocab_size}; "
-                    'try a larger one, or tokenizer = "bpe"'
+                    'try a larger data.vocab_size, or tokenizer = "bpe"'
                 )
             vocabulary = {token: i for i, token in enumerate((*SPECIALS, *characters))}
             model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": SPECIALS[DEFAULT_IDS.unk_id]}

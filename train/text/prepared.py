@@ -30,7 +30,7 @@ def write_prepared(
     the folder is a link or cannot be written, and on ranks other than 0.
     """
     if npx.distributed.world().rank:
-        got = "missing or different ones"
+        got = "missing or different arrays"
         raise UserError(f"{out_dir}: expected the token arrays that rank 0 wrote; got {got}; try a shared folder")
     reject_links(out_dir)
     make_folder(out_dir)

@@ -39,12 +39,10 @@ class SentencePieceTokenizer(Tokenizer):
         if not all(type(i) is int for i in ids) or sorted(ids) != list(range(len(ids))):
             raise UserError(
                 f"{name}: expected each id from 0 to {len(ids) - 1} once; got missing or repeated ids; "
-                "try downloading it again"
+                "try a new download"
             )
         if not all(type(i) is int and 0 <= i < len(ids) for i in special):
-            raise UserError(
-                f"{name}: expected special ids below {len(ids)}; got {tuple(special)}; try downloading it again"
-            )
+            raise UserError(f"{name}: expected special ids below {len(ids)}; got {tuple(special)}; try a new download")
         self.model, self.vocabulary = model, dict(vocabulary)
         self._pieces = sorted(self.vocabulary, key=self.vocabulary.__getitem__)
         self.special = special
@@ -120,7 +118,7 @@ def load_engine(model: bytes, name: str) -> Any:
         return SentencePieceProcessor(model_proto=model)
     except RuntimeError as error:
         raise UserError(
-            f"{name}: expected a SentencePiece model; got '{one_line(error)[:100]}'; try downloading it again"
+            f"{name}: expected a SentencePiece model; got '{one_line(error)[:100]}'; try a new download"
         ) from None
 
 

@@ -110,7 +110,7 @@ class Tokenizer:
         if len({*special_ids}) < len(SPECIALS):
             raise UserError(
                 f"{name}: expected distinct ids for {', '.join(SPECIALS)}; "
-                f"got {', '.join('none' if i is None else str(i) for i in ids)}; try a tokenizer trained by "
+                f"got {', '.join('no id' if i is None else str(i) for i in ids)}; try a tokenizer trained by "
                 f"this program"
             )
         vocabulary = engine.get_vocab(with_added_tokens=True)
@@ -261,7 +261,7 @@ def check_surrogates(texts: Iterable[str]) -> None:
     """Raise UserError for a text with lone surrogates, which stand for invalid UTF-8 in Python."""
     for number, text in enumerate(texts, 1):
         if any("\ud800" <= c <= "\udfff" for c in text):
-            raise UserError(f"text {number}: expected UTF-8; got invalid bytes; try converting it (iconv -t UTF-8)")
+            raise UserError(f"text {number}: expected UTF-8; got invalid bytes; try `iconv -t UTF-8`")
 
 
 def normalize(text: str) -> str:

@@ -89,12 +89,12 @@ class Guard:
         if headers.get("sec-fetch-site", [b"same-origin"]) not in ([b"same-origin"], [b"none"]) and not is_login:
             return 403, "expected a request from this server's own page"
         if not (is_login or any(self.matches(token) for token in self.cookies(headers))):
-            return 403, "missing or wrong token; open the address printed by npx-transformer serve"
+            return 403, "missing or wrong token; open the address that `npx-transformer serve` printed"
         if scope["method"] == "POST":
             if headers.get("content-type", []) != [b"application/json"]:
                 return 415, "expected content type application/json"
             if headers.get("origin", []) != [b"http://" + host[0]]:
-                return 403, "expected this server's own Origin"
+                return 403, "expected the address of this server as Origin"
         return 0, ""
 
     def cookies(self, headers: Mapping[str, list[bytes]]) -> list[str]:

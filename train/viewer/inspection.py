@@ -56,7 +56,7 @@ def all_heads(model: Any) -> list[Head]:
 def check_heads(model: Any, kinds: Iterable[str] = AXES) -> None:
     """Raise UserError if an encoder-decoder lacks attention of one of these kinds."""
     if missing := [kind for kind in kinds if not model.attentions()[kind]]:
-        got = f"{model.config.architecture}, which has no such attention"
+        got = f"the architecture {model.config.architecture}, which has no such attention"
         raise UserError(f"expected a model with {missing[0]} attention; got {got}; try encoder_decoder")
 
 

@@ -50,7 +50,7 @@ TRACED = 2  # number of traces kept in memory: they are large, but pages in two 
 # Number of tokens shown for a distribution, and maximum number of tokens in a continuation.
 NEXT_TOKENS, MAX_CONTINUATION = 40, 400
 Send = Callable[[Mapping[str, Any]], None]
-EXPIRED = "this sentence is no longer in memory, or it has no such part; try translating it again"
+EXPIRED = "this sentence is no longer in memory, or the part does not exist; try translating the sentence again"
 
 
 class Sentences:
@@ -197,7 +197,7 @@ class Sentences:
         If "tokens" > 0, also return a continuation of the text, sampled with "seed".
         """
         if self.model.examples != "text":
-            raise UserError("next_token: expected a language model; got another kind; try the request translate")
+            raise UserError("next_token: expected a language model; got another model; try the request `translate`")
         text, options = text_of(query), sampling_options(query)
         if not (ids := self.tokenizer.encode(text)):
             raise UserError("text: expected at least one token; got an empty text; try at least one word")
@@ -252,8 +252,8 @@ class Sentences:
             return [known[name] for name in query.get("ablated_heads", [])]
         except (KeyError, TypeError):
             raise UserError(
-                "ablated_heads: expected the names of heads, such as cross.0.1; got an unknown one; try translating "
-                "again"
+                "ablated_heads: expected the names of heads, such as cross.0.1; got an unknown name; try translating "
+                "the sentence again"
             ) from None
 
     # ---- parts of answers
@@ -298,7 +298,7 @@ def text_of(query: Mapping[str, Any]) -> str:
     """Return the text of a query, with lone surrogates replaced."""
     text = query.get("text")
     if not isinstance(text, str):
-        raise UserError(f"text: expected a sentence; got {type(text).__name__}; try typing one")
+        raise UserError(f"text: expected a sentence; got {type(text).__name__}; try typing a sentence")
     return text.encode("utf-8", "replace").decode()
 
 

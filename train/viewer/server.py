@@ -123,7 +123,7 @@ class Page:
         self.runs = {name: RunFolder(run) for name, run in runs.items()}
         self.model, self.tokenizer, self.config, self.source = model, tokenizer, config, source
         self.examples = list(examples)
-        self.unavailable_reason = "" if model else "no run was given; start the server with npx-transformer serve RUN"
+        self.unavailable_reason = "" if model else "no run was given; start the server with `npx-transformer serve RUN`"
         self.inference = Inference()
         self.sentences = Sentences(model, tokenizer, config) if model else None
         self.blocks = structure(model, config.data.task != "tagging") if model else []

@@ -169,7 +169,7 @@ def rebuild(x: Any, values: Iterator[Any]) -> Any:
 
 
 def reject_backward(g: Array) -> tuple[None, ...]:
-    raise RuntimeError("expected an output that depends on the inputs; got one without a gradient")
+    raise RuntimeError("expected an output that depends on the inputs; got an output without a gradient")
 
 
 def import_framework(name: str, adapter: str) -> Any:

@@ -37,7 +37,7 @@ def guess_inputs(operation: Any, seed: int = 0) -> list[Any]:
                 accepted_forward = inputs
     if accepted_forward is None:
         raise ValueError(
-            f"expected a function of arrays of common shapes; got one that rejects every shape tried for "
+            f"expected a function of arrays of common shapes; got a function that rejects every shape tried for "
             f"{', '.join(names) or 'its arguments'}; try --input SHAPE for each argument"
         )
     return accepted_forward

@@ -75,14 +75,14 @@ class Runner:
         seconds = time.perf_counter() - start
         arguments = shlex.join(self.arguments)
         if status == NO_TESTS_RAN:
-            raise UsageError(f"expected tests; pytest collects none from {arguments}; try --tests PATH")
+            raise UsageError(f"expected tests in {arguments}; pytest found none there; try --tests PATH")
         if status != 0:
             got = ": ".join(result.get("failure", [])[:2]) or last
             raise UsageError(
-                f"expected tests that pass on the original module; got {got}; try python -m pytest {arguments}"
+                f"expected tests that pass on the original module; got {got}; try `python -m pytest {arguments}`"
             )
         if not result["loaded"]:
-            raise UsageError(f"expected tests that import {self.file}; these do not: {arguments}; try --tests PATH")
+            raise UsageError(f"expected tests that import {self.file}; found none in {arguments}; try --tests PATH")
         reached = {number: result["reached_by"].get(str(number), []) for number in range(len(mutants))}
         effective = {n: names for n, names in reached.items() if not names or n in result["can_change"]}
         return FirstRun(seconds, effective, {name for names in reached.values() for name in names})

@@ -87,9 +87,7 @@ def explain(yours, right, graph, g=1.0):
     (gradients, calls), (expected, right_calls) = yours, right
     missing, extra = sorted(expected.keys() - gradients.keys()), sorted(gradients.keys() - expected.keys())
     if missing or extra:
-        return (
-            f"{missing[0]} is missing from your dict." if missing else f"Nothing that you were given uses {extra[0]}."
-        )
+        return f"{missing[0]} is missing from your dict." if missing else f"The result does not depend on {extra[0]}."
     if calls != right_calls:
         return f"Your vjps run {calls['vjps run']} times in all; {right_calls['vjps run']} nodes have parents."
     wrong = next(f"x{n}" for n in range(len(graph) - 1, -1, -1) if gradients.get(f"x{n}") != expected.get(f"x{n}"))

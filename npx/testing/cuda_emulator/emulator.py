@@ -107,7 +107,7 @@ def compiler() -> str:
         raise EmulatorError("emulator: g++, which compiles the CUDA kernels, is not installed; try apt install g++")
     version = subprocess.run([path, "--version"], capture_output=True, text=True).stdout.splitlines()[0]
     if "clang" in version.lower():
-        raise EmulatorError(f"emulator: expected GNU g++; {path} is {version}; try installing GCC")
+        raise EmulatorError(f"emulator: expected GNU g++; got {version} ({path}); try installing GCC")
     return f"{path} {version}"
 
 

@@ -75,10 +75,10 @@ def test_one_function_with_given_inputs_as_json(run):
     ("arguments", "message"),
     [
         (["courses"], "expected an importable module; got 'courses' (ModuleNotFoundError"),
-        (["courses.py"], "expected an existing Python file; got courses.py"),
+        (["courses.py"], "expected the path of a Python file; got courses.py, which"),
         (["calendar.py:affine_forward"], "expected a file name that no imported module uses; got calendar.py"),
         (["empty"], "expected custom gradients in empty"),
-        (["course:affine"], "expected a name in course; got 'affine'; it has affine_forward, scale"),
+        (["course:affine"], "expected a name that course defines; got 'affine'; try affine_forward, scale"),
         (["course:plain"], "expected a function with a gradient; got plain, without a backward function"),
         (["course:scale", "--input", "4,6"], "expected a shape such as 4x6"),
         ([], "the following arguments are required"),

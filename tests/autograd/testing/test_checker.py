@@ -266,7 +266,7 @@ def test_arguments_that_a_kernel_writes_are_compared(monkeypatch):
         (
             lambda: gradcheck(lambda x: x * RNG.random(), X),
             ValueError,
-            "same output for the same input; two calls differ; try giving its random numbers a fixed key",
+            "same output for the same input; two calls differ; try a fixed key for random numbers",
         ),
         (lambda: gradcheck(lambda x: x * npx.next_key().seed, X), RuntimeError, "no key"),
         (lambda: check_layer(lambda x: x, X), TypeError, "check_layer: expected a layer"),

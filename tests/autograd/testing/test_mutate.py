@@ -370,8 +370,8 @@ def test_list_runs_no_tests(run):
 
 
 WRONG_USAGE = [
-    (["smal"], "expected the dotted name of a module or the path of a .py file; got 'smal', which has no Python file"),
-    (["./smal.py"], "expected the path of a .py file; ./smal.py does not exist"),
+    (["smal"], "expected the dotted name of a module or the path of a .py file; got 'smal', for which no"),
+    (["./smal.py"], "expected the path of a .py file; got ./smal.py, which is not a file"),
     (["plain.py"], "expected operations .* or layers with parameters in plain.py; got neither"),
     (["broken.py"], "expected Python in broken.py; got .* in line 1"),
     (["small", "--only", "cube"], "expected an operation defined in small.py; got 'cube'; try doubled, square, twice"),
@@ -379,11 +379,11 @@ WRONG_USAGE = [
     (["small", "--json", "nowhere/all.json"], "a file in an existing folder for --json; got nowhere/all.json"),
     (["small", "--jobs", "many"], "argument --jobs: invalid int value: 'many'; try --help"),
     ([], "the following arguments are required: MODULE; try --help"),
-    (["alone.py"], "expected test files next to alone.py or in ./tests that import it; try --tests PATH"),
-    (["small", "--tests", "test_fails.py"], "got test_fails.py::test: AssertionError: no; try python -m pytest test_f"),
-    (["small", "--tests", "test_none.py"], "expected tests; pytest collects none from test_none.py"),
+    (["alone.py"], "expected tests that import alone.py, next to it or in ./tests; found none; try --tests PATH"),
+    (["small", "--tests", "test_fails.py"], "got test_fails.py::test: AssertionError: no; try `python -m pytest"),
+    (["small", "--tests", "test_none.py"], "expected tests in test_none.py; pytest found none there"),
     (["small", "--tests", "test_missing.py"], "expected tests that pass .*; got .*test_missing.py"),
-    (["small", "--tests", "test_other.py"], "expected tests that import .*small.py; these do not: test_other.py"),
+    (["small", "--tests", "test_other.py"], "expected tests that import .*small.py; found none in test_other.py"),
 ]
 
 

@@ -57,7 +57,7 @@ def test_stray_tensor_is_named_by_its_attribute():
 def test_tensor_in_the_closure_of_an_operation_is_noted():
     w = Tensor(np.ones(4), requires_grad=True)
     assert check_operation(lambda x: x * w.astype(x.dtype), X).notes == [
-        "not compared: the gradient of a Tensor (4,) that is not an input; try passing it as one"
+        "not compared: the gradient of a Tensor (4,) that is not an input; try passing it as an input"
     ]
     assert check_operation(lambda x: x * w.detach().astype(x.dtype), X).notes == []
 

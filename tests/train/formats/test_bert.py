@@ -133,7 +133,7 @@ def test_a_folder_that_does_not_fit_is_one_line(tmp_path, capsys, changes, messa
 TOKENIZERS = {
     "no vocabulary": (None, None, "vocab.txt: expected"),
     "no mask": ("vocab.txt", VOCABULARY[:-2], "expected a vocabulary with [MASK]"),
-    "repeated": ("vocab.txt", [*VOCABULARY, "dog"], "vocab.txt: expected each subword once; got a repeated one"),
+    "repeated": ("vocab.txt", [*VOCABULARY, "dog"], "vocab.txt: expected each subword once; got a repeated subword"),
     "BPE": ("tokenizer.json", {"model": {"type": "BPE", "vocab": {}}}, "expected a WordPiece tokenizer; got another"),
 }
 

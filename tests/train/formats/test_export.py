@@ -185,7 +185,7 @@ def test_a_link_and_a_folder_in_the_run_are_errors(tmp_path, capsys):
     (tmp_path / "link").symlink_to("empty")
     for source in (run, run / "checkpoints/step-0"):
         assert run_export(source, "safetensors", run / "exported") == 2
-        assert "expected a folder outside the run; got one in" in capsys.readouterr().err
+        assert "expected a folder outside the run; got a folder in" in capsys.readouterr().err
     (tmp_path / "checkpoints").mkdir()
     other = make_run(tmp_path / "checkpoints/other")
     before = sorted(tmp_path.rglob("*"))

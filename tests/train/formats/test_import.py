@@ -202,10 +202,10 @@ def other_tokenizer(folder):
 BAD = {
     "no config": (
         lambda f: (f / "config.json").unlink(),
-        "config.json: expected settings of a model; got no such file",
+        "config.json: expected settings of a model; got a path that does not exist",
     ),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "expected model.safetensors or pytorch_model.bin"),
-    "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "source.spm: expected a SentencePiece model; got no"),
+    "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "source.spm: expected a SentencePiece model; got a"),
     "unknown": (
         lambda f: change(f, model_type="t5"),
         "model_type: expected marian or bert or gpt2; got 't5'; try a model that docs/formats.md describes",
@@ -222,7 +222,7 @@ BAD = {
     "pre-norm": (lambda f: change(f, normalize_before=True), "normalize_before: expected false"),
     "start": (lambda f: change(f, decoder_start_token_id=7), "decoder_start_token_id: expected pad_token_id, 0; got 7"),
     "heads": (lambda f: change(f, **dict.fromkeys(marian_folders.HEADS, 3)), "d_model: expected a multiple of n_heads"),
-    "tensor": (drop_tensor, "model.decoder.layers.0.fc1.bias: expected shape (12,), as in the settings; got no such"),
+    "tensor": (drop_tensor, "model.decoder.layers.0.fc1.bias: expected shape (12,), as in the settings; got no t"),
     "truncated": (truncate, "model.safetensors: expected weights in safetensors; got '"),
     "tokenizer size": (other_tokenizer, "subwords; got 262; try the files of one model"),
     "exists": (

@@ -119,7 +119,7 @@ BAD = {
     "pickled": (pickled, "expected a Marian model; got 'Object arrays cannot be loaded"),
     "quantized": (quantize, "encoder_l1_self_Wq: expected floats; got int8"),
     "no settings": (drop, "special:model.yml, which Marian writes, is missing"),
-    "no vocabulary": (lambda f: (f / "v.yml").unlink(), "v.yml: expected a vocabulary; got no such file"),
+    "no vocabulary": (lambda f: (f / "v.yml").unlink(), "v.yml: expected a vocabulary; got a path that does not exist"),
     "no end": (lambda f: (f / "v.yml").write_text("<unk>: 0"), "v.yml: expected a vocabulary with </s>"),
     "no mapping": (lambda f: (f / "v.yml").write_text("- 1"), "v.yml: expected keys with values; got list"),
     "bad YAML": (lambda f: (f / "v.yml").write_text("a: ["), "v.yml: expected YAML; got '"),

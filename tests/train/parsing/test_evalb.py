@@ -143,7 +143,7 @@ def test_invalid_files_are_reported_on_one_line(tmp_path, capsys):
     for options, message in (
         (["--gold", gold, "--hyp", short], "expected equal numbers of sentences, one tree per line; got 2 and 1"),
         (["--gold", gold, "--hyp", empty], "got an empty file"),
-        (["--gold", gold, "--hyp", str(tmp_path / "none")], "got no such file"),
+        (["--gold", gold, "--hyp", str(tmp_path / "none")], "got a path that does not exist"),
         (["--gold", gold, "--hyp", gold, "--param", param], "p.prm, line 3: expected one of DELETE_LABEL"),
     ):
         assert main(["score-trees", *options]) == 2

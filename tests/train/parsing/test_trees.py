@@ -119,7 +119,7 @@ def test_cleaning_drops_traces_and_function_tags():
         ("(S (A a) b)", "line 1: expected '\\)' or '\\(' after a closing bracket; got 'b'"),
         ("(S\n(A a (B b)))", "line 2: expected '\\)' after the word 'a'; got '\\(B'"),
         ("word\n", "line 1: expected '\\('; got 'word'"),
-        ("# nothing\n\n", "expected at least one tree; got 2 lines without any"),
+        ("# nothing\n\n", "expected at least one tree; got 2 lines without a tree"),
         ("", "got an empty file"),
     ],
 )

@@ -53,7 +53,7 @@ class Parameters:
             ):
                 raise UserError(
                     f"{path}, line {number}: expected one of {', '.join(names)} and its value; got {line.strip()!r}; "
-                    "try an EVALB parameter file, or none for COLLINS.prm"
+                    "try an EVALB parameter file, or omit --param for COLLINS.prm"
                 )
             if is_number:
                 setattr(parameters, name.lower(), int(values[0]))

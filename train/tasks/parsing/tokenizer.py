@@ -35,8 +35,8 @@ class TreeTokenizer(AffixTokenizer):
         self.tags = UNTAGGED not in self._ids
         if [i for i, _ in added] != list(range(len(SPECIALS), self.n_outputs)) or not added:
             raise UserError(
-                f"{name}: expected tree symbols after the {len(SPECIALS)} special tokens; got {len(added)} at "
-                "other ids; try a tokenizer that this program trained for parsing"
+                f"{name}: expected tree symbols after the {len(SPECIALS)} special tokens; got {len(added)} symbols "
+                "at other ids; try a tokenizer that this program trained for parsing"
             )
         counts = spec["model"].get(LEXICON)
         if counts is not None and not _is_valid(counts):

@@ -108,7 +108,7 @@ class _Reader:
             return
         self.size = len(text) + 1 + (self.size if self.open else 0)  # with its line feed
         if self.size > MAX_LINE_BYTES:
-            raise self.error(number, f"a tree of at most {MAX_LINE_BYTES:,} characters", "a longer one")
+            raise self.error(number, f"a tree of at most {MAX_LINE_BYTES:,} characters", "a longer tree")
         for token in _TOKENS.finditer(text):
             label, close, word = token.groups()
             if len(token[0]) > MAX_WORD:
@@ -144,7 +144,7 @@ class _Reader:
             )
         if is_empty:
             raise UserError(
-                f"{self.path}: expected at least one tree; got {n_lines} lines without any; try (S (NN word))"
+                f"{self.path}: expected at least one tree; got {n_lines} lines without a tree; try (S (NN word))"
             )
 
     def error(self, number: int, expected: str, got: str) -> UserError:

@@ -23,12 +23,12 @@ def data_keys(folder: Path) -> dict[str, Any]:
     not written the folder or if a file has changed since then.
     """
     file = folder / "manifest.json"
-    again = f"npx-transformer data own --train-src F --train-tgt F --out {folder}"
+    again = f"`npx-transformer data own --train-src F --train-tgt F --out {folder}`"
     if not file.is_file():
         unfinished = (folder / BEGUN).is_file()
-        got = "an unfinished one" if unfinished else describe_path(folder)
+        got = "an unfinished folder" if unfinished else describe_path(folder)
         attempt = "the same `data` command again" if unfinished else again
-        raise UserError(f"{folder}: expected a folder written by npx-transformer data; got {got}; try {attempt}")
+        raise UserError(f"{folder}: expected a folder written by `npx-transformer data`; got {got}; try {attempt}")
     reject_links(folder / "prepared")
     manifest = read_json(file, "the manifest of `data`", "the `data` command again")
     if not (problem := schema_error(manifest, SCHEMA)):

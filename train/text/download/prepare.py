@@ -158,13 +158,13 @@ def check_same_inputs(out: Path, settings: Settings, sources: list[dict[str, Any
     if not os.path.lexists(file):
         return
     try:
-        manifest = read_json(file, "the manifest of `data`", "deleting it")
+        manifest = read_json(file, "the manifest of `data`", "deleting the file")
     except UserError as error:
         if read_sealed(out / TEXTS) is None and file.is_file() and not isinstance(error, ReadError):
             return  # no settings are known, and no run can use the folder
         raise
     if problem := schema_error(manifest, {"settings": {"rules": dict}, "sources": list}):
-        raise UserError(f"{file}: expected the manifest of `data`; got '{problem}'; try deleting it")
+        raise UserError(f"{file}: expected the manifest of `data`; got '{problem}'; try deleting the file")
     stored, new = ({**values.pop("rules"), **values} for values in (manifest["settings"], asdict(settings)))
     stored = new | {"hold_out": 0} | stored  # earlier versions did not record every setting
     differing = [name for name in new if new[name] != stored[name]]

@@ -10,7 +10,7 @@ export function start(section, about) {
   const state = el(
     "p",
     { role: "status" },
-    about.runs.length ? "" : "No run was given; start the server with npx-transformer serve RUN",
+    about.runs.length ? "" : "No run was given; start the server with `npx-transformer serve RUN`",
   );
   section.append(
     state,
