@@ -296,7 +296,8 @@ class Checkpointer:
                     f"resume: model.{key}: expected {saved[key]!r} as in {path}; got {value!r}; "
                     f"try the run's own configuration, or another --out"
                 )
-        check_same_text(path, state, {part: digests.values() for part, digests in self.digests.items()})
+        # A task without files has no digests.
+        check_same_text(path, state, {part: (digests or {}).values() for part, digests in self.digests.items()})
         if valid := state.get("valid_sha256"):  # a run that has lost its validation text keeps the hash of it
             self.digests = {"valid": valid} | self.digests
 
