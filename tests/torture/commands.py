@@ -131,7 +131,7 @@ def commands(workspace, points=40, without=()):
     for program in (program for program in programs(workspace) if program.name not in without):
         program.reset()
         status = workspace.status(program.run)
-        assert status == 0, (program.name, workspace.stderr())
+        assert status == 0, (program.name, status, workspace.stderr())
         expected = program.result()
         program.reset()
         status, calls = kill_at(program, 0)

@@ -21,6 +21,7 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import partial
 from io import StringIO
 from pathlib import Path
+from unittest import mock
 
 import typer
 
@@ -83,10 +84,10 @@ class Program:
     def train_and_average(self):
         """Run both commands as a user would, without preparing typer's options again in each fork."""
         cli = importlib.import_module("train.cli.main")  # train.cli.main is also the name of a function
-        cli.app = self.app
         arguments = ["train", str(self.folder / "config.toml"), "--out", str(self.run), "--quiet"]
-        status = cli.main([*arguments, *(["--resume"] if self.resumes else [])])
-        return status or cli.main(["average", str(self.run), "--last", "1"])
+        with mock.patch.object(cli, "app", self.app):
+            status = cli.main([*arguments, *(["--resume"] if self.resumes else [])])
+            return status or cli.main(["average", str(self.run), "--last", "1"])
 
     def remove(self):
         """Remove the run."""
