@@ -44,7 +44,8 @@ def check_vjp_result(name: str, parents: tuple[Any, ...], gradients: Any) -> Non
     if not isinstance(gradients, tuple) or any(parent is not None for parent in parents[len(gradients) :]):
         result = f"a tuple of length {len(gradients)}" if isinstance(gradients, tuple) else type(gradients).__name__
         raise RuntimeError(
-            f"{name}: expected a vjp that returns a tuple of {len(parents)}, a gradient or None for each argument; "
+            f"{name}: expected a vjp that returns a tuple of length {len(parents)} "
+            "(a gradient or None for each argument); "
             f"got {result}"
         )
 

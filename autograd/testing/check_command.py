@@ -70,8 +70,9 @@ def select(target: str) -> list[CustomGradient]:
     if not name:
         if not gradients:
             raise UsageError(
-                f"expected custom gradients in {module_name}: subclasses of torch.autograd.Function, JAX's custom_vjp, "
-                f"pairs f_forward and f_backward, or operations; found none; try {module_name}:NAME for a function"
+                f"expected custom gradients in {module_name} (subclasses of torch.autograd.Function, JAX's custom_vjp, "
+                "pairs of functions f_forward and f_backward, or registered operations); found none; "
+                f"try {module_name}:NAME for a single function"
             )
         return gradients
     subject: Any = module

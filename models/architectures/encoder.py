@@ -52,9 +52,9 @@ class OutputTransform(Module):
 class Encoder(SequenceModel):
     """The encoder of the Transformer with an output projection (Devlin et al., 2019). `model(ids)` returns (B, S, V).
 
-    Each row of ids (B, S) has BOS, tokens, EOS, padding; a second text may follow, with its own EOS. Labels are ids of
-    the output vocabulary; the text uses the same vocabulary unless `config.src_vocab_size` is set. `config.pad_id`
-    marks a token without a label. By default, the type of a token is the number of EOS tokens before it.
+    Each row of ids (B, S) has BOS, tokens and EOS, then optionally a second text with its own EOS, then padding. Labels
+    are ids of the output vocabulary, which is also that of the text unless `config.src_vocab_size` is set.
+    `config.pad_id` marks a token without a label. By default, a token's type is the number of EOS tokens before it.
 
     Args:
         config: a TransformerConfig.

@@ -86,7 +86,7 @@ class Attention(Module):
         return self.query_norm(q) if self.query_norm else q
 
     def split_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keys, normalized if configured, and the values of projected x (..., n_kv_heads (d_k + d_v))."""
+        """Split the projection x (..., n_kv_heads * (d_k + d_v)) into keys, normalized if configured, and values."""
         k, v = neural.split_columns(x, *self.key_value_columns)
         return (self.key_norm(k) if self.key_norm else k), v
 

@@ -19,7 +19,7 @@ def window_margins(window: int, causal: bool) -> tuple[int, int]:
 
 
 def window_mask(n_queries: int, n_keys: int, window: int, causal: bool) -> npx.Array:
-    """Return a boolean mask (T, S) of the positions, among S, that each of the last T positions attends to."""
+    """Return a boolean mask (T, S): which of the S positions each of the last T positions attends to."""
     before, after = window_margins(window, causal)
     distance = npx.arange(n_keys) - npx.arange(n_keys - n_queries, n_keys)[:, None]
     return (-before <= distance) & (distance <= after)

@@ -1,7 +1,7 @@
 """Data-parallel training with several processes: this process's rank, and collective operations between the ranks.
 
-`mpirun -n 8 npx-transformer train ...` starts eight processes, each with a `rank` from 0 to `size` - 1. The packages
-above npx use only a `World`. `world()` returns the world of this process: by default a single rank, whose collectives
+`mpirun -n 8 npx-transformer train ...` starts eight processes, each with a `rank` from 0 to `size` - 1. The other
+packages use only a `World`. `world()` returns the world of this process: by default a single rank, whose collectives
 do nothing and which never imports mpi4py. `join()` switches to the world of all processes that were launched together.
 
     world = npx.distributed.join()

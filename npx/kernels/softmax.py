@@ -67,7 +67,7 @@ def softmax_grad_in_place(g: Array, y: Array) -> None:
 
 @softmax.fast("numpy", "float32", "float64")
 def softmax_numpy(x: Array, mask: Array | None = None) -> tuple[Array, Array]:
-    """Compute one block of rows at a time, in place in the output."""
+    """Compute one block of rows at a time, directly in the output array."""
     shape: tuple[int, ...] = np.broadcast_shapes(x.shape, mask.shape) if mask is not None else x.shape
     y = np.empty(shape, x.dtype)
     if not y.size:

@@ -139,7 +139,7 @@ def test_a_vjp_may_omit_trailing_arguments_without_gradient():
 def test_embedding_rejects_added_positions_that_require_gradients():
     table, added = leaf(5, 2), leaf(3, 2)
     with pytest.raises(
-        RuntimeError, match="embedding: expected a vjp that returns a tuple of 4.*got a tuple of length 1"
+        RuntimeError, match="embedding: expected a vjp that returns a tuple of length 4.*got a tuple of length 1"
     ):
         neural.embedding(table, np.array([1, 2, 3]), 1.0, added).sum().backward()
 

@@ -119,8 +119,8 @@ def from_gpt2(weights: Mapping[str, Any], c: TransformerConfig, name: str) -> di
 def read_byte_level_tokenizer(folder: Path, config: Mapping[str, Any]) -> PlainTokenizer:
     """Return the byte-level tokenizer of a folder. Raises UserError for another kind.
 
-    GPT-2 has only one special token, the end of a text. Padding, the beginning of a text and the unknown token are
-    represented by bytes that never occur in UTF-8, so no new rows are needed.
+    GPT-2 has only one special token, which marks the end of a text. Padding, the beginning of a text and the unknown
+    token are represented by bytes that never occur in UTF-8, so no new rows are needed.
     """
     spec = read_byte_level_spec(folder)
     names = {token["content"] for token in spec["added_tokens"]}

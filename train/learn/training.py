@@ -183,7 +183,7 @@ def prepare_tokenizer(
 
 
 def check_vocabularies(tokenizer: TextTokenizer, config: RunConfig, task: Task) -> None:
-    """Raise UserError unless an existing tokenizer has the number of vocabularies that data.vocabularies requires."""
+    """Raise UserError unless this existing tokenizer has as many vocabularies as data.vocabularies requires."""
     has_two = tokenizer.src_vocab_size is not None
     if has_two != task.has_separate_vocabularies(config.data):
         choices = ("shared", "separate")

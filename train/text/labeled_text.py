@@ -57,7 +57,7 @@ def read_labeled(
 def read_tagged(
     path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None
 ) -> Iterator[LabeledExample]:
-    """Yield the sentences of a file with lines word<TAB>tag. Raises UserError for other lines, with their number."""
+    """Yield the sentences of a file whose lines have the form word<TAB>tag. Raises UserError for other lines."""
     sentence, is_empty = LabeledExample(1, [], []), True
     for number, line in numbered_lines(path, on_bytes):
         if not line.strip():

@@ -318,7 +318,7 @@ def show_without_heads(trace: Trace, block: Block, rows: Any) -> dict[str, Any]:
 
 
 def module_of(model: Any, name: str) -> Any:
-    """Return the module with a dotted name such as "encoder.0.attention"."""
+    """Return the module that has a given dotted name, such as "encoder.0.attention"."""
     for part in name.split("."):
         model = model[int(part)] if part.isdigit() else getattr(model, part)
     return model

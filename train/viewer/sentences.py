@@ -197,7 +197,9 @@ class Sentences:
         If "tokens" > 0, also return a continuation of the text, sampled with "seed".
         """
         if self.model.examples != "text":
-            raise UserError("next_token: expected a language model; got another model; try the request `translate`")
+            raise UserError(
+                "next_token: expected a language model; got another kind of model; try the request `translate`"
+            )
         text, options = text_of(query), sampling_options(query)
         if not (ids := self.tokenizer.encode(text)):
             raise UserError("text: expected at least one token; got an empty text; try at least one word")
