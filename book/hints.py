@@ -1,5 +1,9 @@
 """Recognize the mistake behind a wrong result, and return a hint about it."""
 
+import builtins
+import keyword
+import re
+import traceback
 from collections import Counter
 from functools import cache, partial
 from pathlib import Path
@@ -9,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from book.exercise import Stage
-from book.files import Exercise
-from book.relations import Pair, relation
+from book.files import Exercise, exercises
+from book.relations import Pair, exchanged, relation
 from book.results import agrees, check_of, copied, load, outcome, passes, same
 from book.slips import Slip, limited, slips, types_of_names
 
@@ -33,19 +37,28 @@ def find_hint(
 ) -> tuple[str, str]:
     """Return the name and text of a hint, or two empty strings.
 
-    The first choice is the hint of a known wrong answer that gives the learner's results, then a slip in a right answer
-    that gives them, then a relation to the right results, then the stage's explanation.
+    The first choice is the hint of a known wrong answer that gives the learner's results, then a line that writes into
+    an argument, then a slip in a right answer that gives the results, then a relation to the right results, then the
+    stage's explanation.
     """
     right = stage.right(*copied(case))
     parts = wrong_parts(yours, right, stage.close)
-    for part in (None, *parts):
+    in_other_order = exchanged(Pair(None, None, None, yours, right))
+    for part in (None,) if in_other_order else (None, *parts):
         name, hint = recognized(exercise, stage, seed, module, case, part)
         if hint:
             return name, hint
-    if not isinstance(yours, BaseException) and not has_nan(yours):  # two mistakes can give the same nan
+    hint = in_place(stage, module, case)
+    if hint:
+        return "in place", hint
+    if not isinstance(yours, BaseException):
         hint = slip_hint(exercise, stage, seed, module, case, [None, *parts])
         if hint:
             return "slip", hint
+        if isinstance(yours, np.ndarray):  # lists are too often equal by chance
+            name, hint = recognized(exercise, stage, seed, module, case, None, only_here=True)
+        if hint:
+            return name, f"In this stage your results are those of a known mistake: {hint}"
     name, hint = general_relation(stage, seed, module, parts[0] if parts else None)
     if hint or not stage.explain or isinstance(yours, BaseException):
         return name, hint
@@ -53,9 +66,9 @@ def find_hint(
     return ("explanation" if hint else ""), hint
 
 
-def has_nan(value: Any) -> bool:
+def is_finite(value: Any) -> bool:
     parts = value if isinstance(value, (list, tuple)) else [value]
-    return any(isinstance(x, (float, np.ndarray, np.floating)) and bool(np.isnan(x).any()) for x in parts)
+    return all(bool(np.isfinite(x).all()) for x in parts if isinstance(x, (float, np.ndarray, np.floating)))
 
 
 def slip_hint(
@@ -68,11 +81,15 @@ def slip_hint(
     names = getattr(check_of(exercise), "NAMES", None)
     if names is None:
         return ""
+    known = known_words(exercise) | words(Path(str(module.__file__)).read_text(encoding="utf-8"))
     cases = [(each, x) for each in similar_stages(exercise, stage) for n in SEEDS for x in each.cases(seed + n)]
     results = [compared(each, module, x) for each, x in cases]
     stages = check_of(exercise).STAGES
     earlier = stages[: stages.index(stage)]  # the learner's answer passes them
     mine = compared(stage, module, case)
+    outcomes = ((outcome(each, module, x), each.right(*copied(x)), each.close) for each, x in cases)
+    if not any(is_finite(x[0]) and not same(*x) for x in outcomes):  # two mistakes can give the same nan or inf
+        return ""
     if not isinstance(mine, tuple) or not all(isinstance(x, np.ndarray) for x in mine):
         parts = [None]
 
@@ -87,12 +104,41 @@ def slip_hint(
         first = [(slip, limited(compared, stage, slip.module(), case)) for slip in all_slips(exercise, path)]
         for part in parts:
             for slip, result in first:
+                text = slip.text
+                if not words(" ".join(text.split("`")[1::2])) <= known:
+                    continue
                 if agrees(part_of(result, part), part_of(mine, part)) and fits(slip, part):
-                    text = slip.text
                     if part is not None:
                         text = text.replace("Your results are those", f"Number {part + 1} of your results is that", 1)
                     meanings = [f"{name} is {names[name]}" for name in sorted(slip.names & names.keys())]
                     return text + (f" Here, {', '.join(meanings)}." if meanings else "")
+    return ""
+
+
+def words(text: str) -> set[str]:
+    return set(re.findall(r"[A-Za-z_]\w*", text))
+
+
+@cache
+def known_words(exercise: Exercise) -> set[str]:
+    """Return the names that a description may use: those of Python, of the chapters so far and of the solution."""
+    chapters = [each.chapter for each in exercises() if each.number <= exercise.number]
+    text = " ".join(path.read_text(encoding="utf-8") for path in (*chapters, exercise.blank, exercise.solution))
+    return words(text) | set(check_of(exercise).NAMES) | set(dir(builtins)) | set(keyword.kwlist)
+
+
+def in_place(stage: Stage, module: ModuleType, case: Any) -> str:
+    """Return a hint about a line that writes into an array among the arguments, or an empty string."""
+    arguments = copied(case)
+    for x in arguments:
+        if isinstance(x, np.ndarray):
+            x.flags.writeable = False
+    try:
+        stage.yours(module, *arguments)
+    except (Exception, SystemExit) as error:
+        lines = [x.line for x in traceback.extract_tb(error.__traceback__) if x.filename == module.__file__]
+        if lines and "read-only" in str(error):
+            return f"`{lines[-1]}` changes an argument in place: later uses see the changed numbers. Make a new array."
     return ""
 
 
@@ -126,15 +172,22 @@ def part_of(result: Any, part: int | None) -> Any:
 
 
 def recognized(
-    exercise: Exercise, stage: Stage, seed: int, module: ModuleType, case: Any, part: int | None
+    exercise: Exercise,
+    stage: Stage,
+    seed: int,
+    module: ModuleType,
+    case: Any,
+    part: int | None,
+    only_here: bool = False,
 ) -> tuple[str, str]:
     """Return the name and hint of the known wrong answer that gives the learner's results, or two empty strings.
 
     Two errors may agree on one case by chance, and a wrong hint is worse than none. So the comparison covers all cases
     of all stages that test the same function in the same way: a known answer must agree wherever the learner's result
-    is wrong, and on three quarters of all cases. If several do, the closest one is chosen, and it must pass the
-    stages that the learner's answer passes. With `part`, only that part of a result is compared, so each of two
-    independent errors can be recognized.
+    is wrong, and on three quarters of all cases. If several do, the closest one is chosen. It must pass the earlier
+    stages, as the learner's answer does. With `part`, only that part of a result is compared, so each of two
+    independent errors can be recognized. With `only_here`, a known answer must agree on all cases of this stage, except
+    infinite ones if `case` is finite: the learner may have made another mistake besides.
     """
     known = known_wrong(exercise)
     yours = part_of(compared(stage, module, case), part)
@@ -149,15 +202,14 @@ def recognized(
             cases += 1
             right = part_of(each.right(*copied(other)), part)
             actual = result if each.compared is None else part_of(outcome(each, module, other), part)
-            if isinstance(actual, BaseException) or not same(actual, right, each.close):
+            wrong = isinstance(actual, BaseException) or not same(actual, right, each.close)
+            if (each is stage and is_finite(other) >= is_finite(case)) if only_here else wrong:
                 matching = agreeing
     if matching:
         nearest = max(agreed[name] for name in matching)
-        matching = [name for name in matching if agreed[name] == nearest >= 0.75 * cases]
-    if len(matching) > 1:  # the learner's answer passes the earlier stages
-        stages = check_of(exercise).STAGES
-        earlier = stages[: stages.index(stage)]
-        matching = [name for name in matching if all(passes(each, seed, known[name][1]) for each in earlier)]
+        matching = [name for name in matching if agreed[name] == nearest >= (0.75 - only_here) * cases]
+    earlier = check_of(exercise).STAGES[: check_of(exercise).STAGES.index(stage)]
+    matching = [name for name in matching if all(passes(each, seed, known[name][1]) for each in earlier)]
     return (matching[0], known[matching[0]][0]) if len(matching) == 1 else ("", "")
 
 
@@ -170,6 +222,12 @@ def general_relation(stage: Stage, seed: int, module: ModuleType, part: int | No
     for case in stage.cases(seed):
         yours, right = outcome(stage, module, case), stage.right(*copied(case))
         if isinstance(yours, BaseException) or not same(part_of(yours, part), part_of(right, part), stage.close):
-            doubled = outcome(stage, module, (2 * case[0], *case[1:])) if stage.linear else None
-            pairs.append(Pair(part_of(yours, part), part_of(right, part), part_of(doubled, part), yours, right))
+            doubled, rows = None, tuple[Any, ...]()
+            if stage.linear:
+                g, *rest = case
+                doubled = outcome(stage, module, (2 * g, *rest))
+                ends = (0, len(g) - 1) if g.shape[:1] > (1,) else ()
+                alone = (np.where(np.indices(g.shape)[0] == i, g, 0) for i in ends)
+                rows = tuple(part_of(stage.right(x, *copied(tuple(rest))), part) for x in alone)
+            pairs.append(Pair(part_of(yours, part), part_of(right, part), part_of(doubled, part), yours, right, rows))
     return relation(pairs, part)

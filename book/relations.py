@@ -2,6 +2,7 @@
 factor, swapped gradients, an ignored g, a wrong shape. They apply where no known wrong answer is recognized.
 """
 
+import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ class Pair(NamedTuple):
     """A wrong result and the right one: the part that is wrong, from each, and the complete results.
 
     `doubled` is the wrong part for an incoming gradient twice as large; None where there is no incoming gradient.
+    `rows` is the right part for the first row of an incoming gradient alone, and for the last; empty for one row.
     """
 
     yours: Any
@@ -20,6 +22,14 @@ class Pair(NamedTuple):
     doubled: Any
     all_yours: Any
     all_right: Any
+    rows: tuple[Any, ...] = ()
+
+
+SPECIAL: dict[tuple[str, Any], str] = {
+    ("nan", np.isnan): "nan, the result of 0 / 0, inf / inf or inf - inf. Which of these occurs here",
+    ("inf", np.isposinf): "inf, the result of exp above 709 or of a division by 0. Which of these occurs here",
+    ("-inf", np.isneginf): "-inf. Is it the logarithm of 0, or a start that is never replaced",
+}
 
 
 def relation(pairs: list[Pair], part: int | None) -> tuple[str, str]:
@@ -47,19 +57,34 @@ def relation(pairs: list[Pair], part: int | None) -> tuple[str, str]:
     a, b = arrays[0]
     if a.dtype.kind not in "biuf" or b.dtype.kind not in "biuf":
         return "", ""
+    for axes in [*itertools.permutations(range(b.ndim))][1:]:
+        if all(y.ndim == len(axes) and identical(x, y.transpose(axes)) for x, y in arrays):
+            how = "is transposed" if b.ndim == 2 else "has the right numbers, but its axes are in another order"
+            shapes = f": expected the shape {b.shape}; got {a.shape}" if a.shape != b.shape else ""
+            return "transposed", f"{which} {how}{shapes}."
+    for i, place in enumerate(("first", "last")):
+        if all(pair.rows and identical(pair.yours, unwrapped(pair.rows[i])) for pair in pairs):
+            return "one row", (
+                f"{which} is that of the {place} row of g alone, but each row adds to it. Is a sum or a += missing?"
+            )
     if a.shape != b.shape:
         return "shape", f"{which} has the wrong shape: expected {b.shape}; got {a.shape}."
     if is_bool(a) != is_bool(b):
         return "dtype", f"{which} has the wrong type: expected {b.dtype}; got {a.dtype}."
-    if a.dtype.kind == "f" and np.isnan(a).any() and not np.isnan(b).any():
-        return "nan", f"{which} contains nan, the result of 0 / 0, inf / inf or inf - inf. Which of these occurs here?"
+    for (name, is_special), origin in SPECIAL.items():
+        if a.dtype.kind == "f" and is_special(a).any() and not is_special(b).any():
+            return name, f"{which} contains {origin}?"
     if any(a.dtype.kind not in "biuf" or a.shape != b.shape or is_bool(a) != is_bool(b) for a, b in arrays):
         return "", ""
     if all(pair.doubled is not None and identical(pair.yours, unwrapped(pair.doubled)) for pair in pairs):
         return "g ignored", f"{which} does not change when g doubles. By the chain rule, a gradient is multiplied by g."
     if shown.doubled is not None and not identical(2 * a, unwrapped(shown.doubled)):
         return "not linear", f"{which} does not double when g doubles. A vjp multiplies by g, once, in every term."
-    return factor([(a, b) for a, b in arrays if not is_bool(a)], which)
+    arrays = [(a, b) for a, b in arrays if not is_bool(a)]
+    offset = float((a - b).flat[0]) if arrays and a.size else np.nan
+    if len(arrays) > 1 and all(identical(a - b, np.full(b.shape, offset)) for a, b in arrays):
+        return "offset", f"{which} is always {abs(offset):.4g} too {'large' if offset > 0 else 'small'}."
+    return factor(arrays, which)
 
 
 def exception_hint(error: BaseException) -> tuple[str, str]:
@@ -75,6 +100,10 @@ def exception_hint(error: BaseException) -> tuple[str, str]:
             "heads",
             "attention takes q, k and v as (B, T, H, D / H), with the heads after the positions. Print the shapes.",
         )
+    if isinstance(error, ValueError) and "empty" in str(error):
+        return "empty", "A list is empty in this case. What should have been put into it?"
+    if isinstance(error, RecursionError):
+        return "recursion", "Python stops at about 1,000 nested calls. Use a loop over a list of what is still to do."
     if isinstance(error, TypeError) and "ufunc" not in str(error) and "NoneType" in str(error):
         return "None", "A value is None here: nothing was returned or assigned in this case."
     return "", ""

@@ -176,6 +176,39 @@ def test_hint_appears_only_where_it_applies(tmp_path, name):
     assert not verdict.passed and verdict.hint == hint, "\n".join(verdict.lines)
 
 
+EDITS = {  # exercise, edits of the solution, name of the hint, part of the text
+    "an argument changed in place": (
+        "02_remembering", [("to_a = g / b", "g /= b\n        to_a = g")], "in place", "`g /= b` changes an argument",
+    ),
+    "assigned in a loop": (
+        "07_one_head", [("p.T @ g", "p[-1:].T @ g[-1:]")], "one row", "the last row of g alone",
+    ),
+    "a transposed gradient": ("07_one_head", [("to_scores.T @ q", "q.T @ to_scores")], "transposed", "is transposed"),
+    "a constant that differs": (
+        "01_slope", [("2.2e-16 ** (1 / 3) * size", "6e-6 * max(x, 1)")], "step_signed", "a negative x",
+    ),
+    "one swap of two": (
+        "13_model", [("causal=True)).reshape", "causal=True)).swapaxes(1, 2).reshape")], "output_mixes_positions",
+        "In this stage your results are those of a known mistake",
+    ),
+    "a variance": (
+        "09_learning", [("(1 - beta2) * g * g", "(1 - beta2) * (g - m) ** 2")], "squares_around_m", "minus the new m",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edited_solution_gets_a_specific_hint(tmp_path, name):
+    folder, edits, hint, expected = EDITS[name]
+    source = Exercise(folder).solution.read_text("utf-8")
+    for old, new in edits:
+        assert source.count(old) == 1
+        source = source.replace(old, new)
+    verdict = judge(*write_answer(tmp_path, source, folder))
+    text = re.sub(r"\s+", " ", " ".join(verdict.lines))
+    assert not verdict.passed and verdict.hint == hint and expected in text, text
+
+
 # Answers of the wrong form
 
 

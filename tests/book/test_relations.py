@@ -24,7 +24,9 @@ def test_a_constant_factor_is_recognized(c):
 @pytest.mark.parametrize(
     ("change", "name"),
     [(lambda x: -x, "sign"), (lambda x: x[0], "shape"), (lambda x: x > 0, "dtype"), (lambda x: x * np.nan, "nan"),
-     (lambda x: x * x.sum(), "scale"), (lambda x: x + 1, ""), (lambda x: x * (1 + 1e-8), ""), (lambda x: None, ""),
+     (lambda x: x * x.sum(), "scale"), (lambda x: x + 1, "offset"),
+     (lambda x: x.T, "transposed"), (lambda x: x + np.inf, "inf"), (lambda x: x - np.inf, "-inf"),
+     (lambda x: x + x**2, ""), (lambda x: x * (1 + 1e-8), ""), (lambda x: None, ""),
      (lambda x: [[1], [2, 3]], ""), (lambda x: "text", ""), (lambda x: KeyError("a"), "")],
 )  # fmt: skip
 def test_relations_by_name(change, name):
@@ -36,7 +38,7 @@ OF_ONE_RESULT = {  # changes to a result, and the relation that describes the re
     "dtype": lambda x: x > 0,
     "nan": lambda x: x * np.nan,
     "number of values": None,  # for a right result that is a tuple
-    "": lambda x: x + 1,
+    "": lambda x: x + x**2,
     "reshape": lambda x: ValueError("cannot reshape array of size 12 into shape (1,2,4)"),
 }
 
@@ -72,6 +74,14 @@ def test_dependence_on_the_incoming_gradient(power, name):
     vjp = lambda g, x: g**power * x + (g if power == 1 else 0)  # noqa: E731
     pairs = [Pair(vjp(3.0, x), x, vjp(6.0, x), vjp(3.0, x), x) for x in NUMBERS]
     assert relation(pairs, None)[0] == name
+
+
+@pytest.mark.parametrize("i", [0, -1])
+def test_one_row_of_a_sum(i):
+    rows = [np.stack([x, x**2]) for x in NUMBERS]
+    pairs = [Pair(r[i], r.sum(axis=0), None, r[i], r.sum(axis=0), (r[0], r[-1])) for r in rows]
+    name, text = relation(pairs, 1)
+    assert name == "one row" and f"the {('first', 'last')[i]} row of g alone" in text
 
 
 def test_one_number_has_no_relation_to_another():

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from book.files import Exercise
+from book.hints import known_words
 from book.judging import MAX_LINES, WIDTH, judge
 from book.results import load
 from book.slips import TooLong, limited, slips, types_of_names
@@ -115,6 +116,12 @@ def test_slips_describe_most_wrong_answers_without_their_hints(tmp_path, monkeyp
         path.write_text(wrong.source)
         described += judge(exercise, path, derive=False).hint == "slip"
     assert described >= 0.75 * len(exercise.wrong_answers[::2])
+
+
+def test_a_description_uses_no_function_that_the_chapters_lack():
+    words = known_words(Exercise("02_remembering"))
+    assert {"unbroadcast", "to_a", "g"} <= words and not {"sum_to", "reciprocal"} & words
+    assert "einsum" not in known_words(Exercise("07_one_head"))
 
 
 def test_an_infinite_slope_is_wrong(tmp_path):

@@ -29,7 +29,6 @@ NAMES = {
     "to_a": "the gradient of a before its sum",
     "to_b": "the gradient of b before its sum",
     "r": "1 / b",
-    "sum_to": "a sum down to a shape",
 }
 AFTER = """\
 The real one (autograd/operations.py, `divide`) also handles an input that is a plain Python number: it needs no

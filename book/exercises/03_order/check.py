@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from book.exercise import Rejected, Stage
+from book.exercise import Rejected, Stage, text
 
 
 class Node:
@@ -34,7 +34,7 @@ def yours(module, graph, g=1.0):
     nodes, log = build(graph)
     result = module.backward(nodes[-1], g)
     if not isinstance(result, dict) or not all(isinstance(node, Node) for node in result):
-        raise Rejected(f"expected backward to return a dict from node to gradient; got {type(result).__name__}")
+        raise Rejected(f"expected backward to return a dict from node to gradient; got {text(result)}")
     gradients = {f"x{node.number}": float(g) for node, g in sorted(result.items(), key=lambda item: item[0].number)}
     return gradients, {"vjps run": len(log)}
 
@@ -63,6 +63,8 @@ def by_hand(seed):
     yield ([[], [[0, 2.0]], [[1, 3.0]], [[1, 5.0], [2, 7.0]]],)
     yield ([[], [[0, 2.0]], [[1, 3.0]], [[2, 7.0], [1, 5.0]]],)  # catches answers that take the last parent first
     yield ([[], [[0, 2.0]], [[0, 3.0]], [[2, 1.0]]],)  # nothing uses x1
+    yield ([[], [[0, 2.0]], [[1, 1.0], [1, 3.0]], [[1, 5.0]], [[2, 1.0], [3, 1.0]]],)  # used twice, and once more
+    yield ([[], [[0, 2.0]], [[1, 1.0], [1, 3.0]], [[1, 5.0]], [[3, 1.0], [2, 1.0]]],)
     yield ([[], [[0, 0.0]]],)  # a gradient of 0 belongs in the dict too
     yield ([[], [[0, 3.0]], [[1, 1.0], [1, -1.0]]],)  # and so do the parents of a node whose gradient is 0
     yield [[]], 10.0
@@ -98,7 +100,12 @@ def explain(yours, right, graph, g=1.0):
         if f"x{parent}" == wrong and f"x{user}" in expected
     ]
     start = f"the gradient of {wrong} is the given {g:g}" if not parts else f"{wrong} should receive {', '.join(parts)}"
-    return f"The first wrong gradient: {start}; yours is {gradients[wrong]:g}."
+    one = (
+        ", which is one of them; add all"
+        if f"{gradients[wrong]:g}" in [x.split()[0] for x in parts[1:] and parts]
+        else ""
+    )
+    return f"The first wrong gradient: {start}; yours is {gradients[wrong]:g}{one}."
 
 
 STAGES = [

@@ -27,6 +27,7 @@ def edges(seed):
     both = np.array([[1.0], [0.0]]), np.array([[2.0], [1.0]]), np.array([[1.0], [4.0]])
     yield *both, np.array([[True, True], [True, False]])
     yield np.array([[1000.0]]), np.array([[2.0], [1.0]]), np.array([[1.0], [4.0]]), ALL
+    yield np.array([[1000.0], [0.0]]), np.array([[2.0], [1.0]]), np.array([[1.0], [4.0]]), np.ones((2, 2), bool)
     yield np.array([[1e6]]), np.array([[-1e6], [0.0]]), np.array([[1.0], [4.0]]), FIRST  # an allowed score of -1e12
 
 

@@ -37,6 +37,11 @@ def overwriting(module, p, g, m, v, *rest):
 
 def explain_rate(yours, right, step, d_model, warmup):
     rising, falling = step * warmup**-1.5, step**-0.5
+    for name, size in (("warmup", warmup), ("d_model", d_model), ("step", step)):
+        for shown, power in ((name, 1), (f"the square root of {name}", 0.5)):
+            for ratio, words in ((yours / right, "times as large"), (right / yours, "times as small")):
+                if 1 < size and abs(ratio - size**power) < 1e-9 * ratio:
+                    return f"At this step your rate is {shown} ({ratio:.4g}) {words} as it should be."
     return f"The rising term is {rising:.4g} here, the falling one {falling:.4g}; d_model^-0.5 is {d_model**-0.5:.4g}."
 
 

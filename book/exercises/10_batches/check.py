@@ -49,8 +49,16 @@ def explain(yours, expected, lengths, budget):
     if not isinstance(yours, list) or not all(isinstance(batch, (list, tuple)) for batch in yours):
         return "Return a list of lists of indices."
     order = [i for batch in yours for i in batch]
+    if not all(isinstance(i, (int, np.integer)) for i in order):
+        return f"Your batches contain {order[0]!r}. They should contain indices."
     if sorted(order) != list(range(len(lengths))):
         lost = sorted(set(range(len(lengths))) - set(order))
+        if (
+            lost
+            and max(order) < len(lengths)
+            and sorted({lengths[i] for i in order}) == sorted(lengths[i] for i in order)
+        ):
+            return f"Sentence {lost[0]} is in no batch, and no two sentences in your batches have the same length."
         return f"Sentence {lost[0]} is in no batch." if lost else "A sentence is in two batches, or does not exist."
     if order != sorted(order, key=lambda i: (lengths[i], i)):
         return "The sentences do not go from short to long, equal ones in their original order."

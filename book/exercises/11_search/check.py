@@ -24,9 +24,24 @@ def model(table):
 def answer(module, table, beam, max_length, alpha):
     next_log_p, log = model(table)
     result = module.beam_search(next_log_p, beam, max_length, alpha)
+    if isinstance(result, tuple) and len(result) == 2 and result[0] is None:
+        raise Rejected(
+            f"expected a tuple (tokens, score); got {result}. Is a score, at most 0, compared with 0 or None?"
+        )
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], (list, tuple))):
         raise Rejected("expected beam_search to return a tuple (tokens, score)")
     return [int(token) for token in result[0]], float(result[1]), log
+
+
+def with_larger_numbers(module, table, *args):
+    """Return the result, and another one for a model whose log-probabilities are above 0."""
+    results = []
+    for factor in (1, 10):
+        try:
+            results += answer(module, {prefix: [factor * p for p in row] for prefix, row in table.items()}, *args)[:2]
+        except (TypeError, ValueError) as error:
+            results += [None, str(error)]
+    return results
 
 
 def scored(table, tokens, alpha):
@@ -51,6 +66,7 @@ def by_hand(seed):
     yield {(): [0.1, 0.5, 0.4], (1,): [0.2, 0.4, 0.4]}, 2, 2, 0.6  # the second-best prefix wins
     yield {(): [0.6, 0.4], (1,): [0.1, 0.9], (1, 1): [0.9, 0.1]}, 3, 3, 3.0  # wins only at the last length
     yield {(): [0.4, 0.6], (1,): [0.6, 0.4]}, 2, 2, 3.0  # the better score has the lower probability
+    yield {(): [0.1, 0.5, 0.4], (1,): [0.1, 0.8, 0.1], (1, 1): [0.9, 0.05, 0.05]}, 3, 3, 0.6
 
 
 def tables(seed, tokens, max_length):
@@ -72,28 +88,41 @@ def drawn(seed):
 def narrow(seed):
     yield {(): [0.45, 0.4, 0.15], (1,): [1.0, 0.0, 0.0]}, 1, 2, 3.0
     yield {(): [0.1, 0.5, 0.4], (1,): [0.6, 0.2, 0.2], (2,): [0.9, 0.05, 0.05]}, 1, 2, 0.6
+    yield {(): [0.1, 0.4, 0.5], (1,): [0.5, 0.3, 0.2], (2,): [0.9, 0.05, 0.05]}, 1, 2, 0.6
+    yield {(): [0.1, 0.5, 0.4], (1,): [0.1, 0.6, 0.3]}, 1, 2, 0.6  # the best sentence is the least probable extension
     second = {(1, 1): [0.2, 0.4, 0.4], (1, 2): [1.0, 0.0, 0.0], (2, 1): [0.3, 0.4, 0.3]}
     yield {(): [0.1, 0.6, 0.3], (1,): [0.1, 0.5, 0.4], (2,): [0.1, 0.75, 0.15], **second}, 2, 3, 0.6
     for tokens, max_length, beam in ((3, 3, 1), (3, 4, 2), (4, 4, 3)):
         yield tables(seed, tokens, max_length), beam, max_length, 0.6
 
 
+class Outcome(dict):
+    """A result with the prefixes that were extended, for its explanation."""
+
+    extended = ()
+
+
 def score_within_beam(module, table, beam, max_length, alpha):
     tokens, score, log = answer(module, table, beam, max_length, alpha)
     widest = max((sum(len(p) == n for p in log) for n in range(max_length)), default=0)
-    return {"prefixes of one length": "at most `beam`" if widest <= beam else str(widest), "score": score}
+    result = Outcome({"prefixes of one length": "at most `beam`" if widest <= beam else str(widest), "score": score})
+    result.extended = log
+    return result
 
 
 def right_score_within_beam(table, beam, max_length, alpha):
     """Return the best score that a beam of the most probable prefixes reaches."""
     next_log_p, _ = model(table)
-    live, top = [((), 0.0)], -math.inf
+    live, top, extended_prefixes = [((), 0.0)], -math.inf, []
     for n in range(1, max_length + 1):
         rows = [(prefix, log_p, next_log_p(prefix)) for prefix, log_p in live]
+        extended_prefixes += [prefix for prefix, _ in live]
         top = max([top, *((log_p + row[0]) / ((5 + n) / 6) ** alpha for _, log_p, row in rows)])
         extended = [((*prefix, t), log_p + row[t]) for prefix, log_p, row in rows for t in range(1, len(row))]
         live = sorted(extended, key=lambda item: -item[1])[:beam]
-    return {"prefixes of one length": "at most `beam`", "score": top}
+    result = Outcome({"prefixes of one length": "at most `beam`", "score": top})
+    result.extended = extended_prefixes
+    return result
 
 
 def call(table, beam, max_length, alpha):
@@ -108,6 +137,15 @@ def explain(yours, right, table, beam, max_length, alpha):
         return "The tokens contain END, which is 0. Return the words only."
     if len(tokens) >= max_length:
         return f"{tokens} and END are {len(tokens) + 1} tokens. At most {max_length} are allowed."
+    log_p = [model(table)[0](tuple(tokens[:i]))[token] for i, token in enumerate([*tokens, 0])]
+    for name, number in {
+        "its log-probability: divide by the penalty": sum(log_p),
+        "its probability: add logarithms": math.prod(map(math.exp, log_p)),
+        "the sum of its probabilities: add their logarithms": sum(map(math.exp, log_p)),
+        "the mean of its log-probabilities: divide the sum by the penalty": sum(log_p) / len(log_p),
+    }.items():
+        if abs(score - number) < 1e-9 and abs(scored(table, tokens, alpha) - number) > 1e-9:
+            return f"Your score of {tokens} is {name}."
     if abs(score - scored(table, tokens, alpha)) > 1e-9:
         return f"The score of {tokens} is {scored(table, tokens, alpha):.6g}. Yours is different."
     return f"The score of {tokens} is right, but {right[0]} has a better one."
@@ -116,12 +154,24 @@ def explain(yours, right, table, beam, max_length, alpha):
 def explain_beam(yours, right, *_):
     if yours["prefixes of one length"] != right["prefixes of one length"]:
         return "next_log_p is called for too many prefixes of one length. Sort the extensions, and keep `beam` of them."
-    return "The beam drops the prefix of a better sentence. Which prefixes does it compare, and by which number?"
+    for prefix in right.extended:
+        n = len(prefix)
+        number = sum(len(p) == n for p in yours.extended)
+        if prefix not in yours.extended and number < sum(len(p) == n for p in right.extended):
+            several = f"{number} unfinished prefix{'es' * (number != 1)} of length {n}"
+            return (
+                f"Your beam extends {several}, but not {prefix}. Does something else take its place, or end the search?"
+            )
+        if prefix not in yours.extended:
+            other = next(p for p in yours.extended if len(p) == n and p not in right.extended)
+            return f"Your beam extends {other}, but not {prefix}, which is more probable."
+    return "The beam extends the right prefixes. Look at which sentence you return, and at its score."
 
 
 STAGES = [
     Stage("a beam wide enough for all sentences must find the best one", cases,
-          lambda m, *a: [*answer(m, *a)[:2]], best, call, explain=explain) for cases in (by_hand, drawn)
+          lambda m, *a: [*answer(m, *a)[:2]], best, call, explain=explain,
+          compared=with_larger_numbers) for cases in (by_hand, drawn)
 ] + [
     Stage("a narrow beam must extend the most probable prefixes", narrow, score_within_beam, right_score_within_beam,
           call, explain=explain_beam),

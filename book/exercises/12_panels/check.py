@@ -81,7 +81,20 @@ def right_with_memory(number, width):
     return {"sum": np.log(np.exp(x).sum(axis=1)), "memory": "enough for a few panels"}
 
 
+def also_of_list(module, *panels):
+    """Return the result, and another one for a list of panels that are not overwritten."""
+    first = module.log_sum_exp(stream(panels))
+    try:
+        return [first, module.log_sum_exp(list(panels))]
+    except TypeError:  # it calls next
+        return [first, module.log_sum_exp(iter(panels))]
+
+
 def explain(yours, expected, *panels):
+    if np.any(abs(yours - 333) < 5) and max(abs(panel[np.isfinite(panel)]).max(initial=0) for panel in panels) < 300:
+        return (
+            "Your result comes from the 333 that overwrites each panel after its turn. Go through the panels only once."
+        )
     yours = np.broadcast_to(yours, expected.shape)
     row = int(np.argwhere(~((yours == expected) | (abs(yours - expected) < 1e-6)))[0, 0])
     parts = ", ".join(f"{right(panel[row : row + 1])[0]:.6g}" for panel in panels)
@@ -90,7 +103,8 @@ def explain(yours, expected, *panels):
 
 STAGES = [
     Stage("the sum is wrong", cases, lambda m, *panels: m.log_sum_exp(stream(panels)), right,
-          lambda *panels: f"log_sum_exp(iter({text(list(panels))}))", explain=explain) for cases in (edges, drawn)
+          lambda *panels: f"log_sum_exp(iter({text(list(panels))}))", explain=explain,
+          compared=also_of_list) for cases in (edges, drawn)
 ] + [
     Stage("the sum is right, but the panels are stored", memory, with_memory, right_with_memory,
           lambda n, width: f"log_sum_exp(np.sin(np.arange({width}) + i)[None] for i in range({n}))"),
