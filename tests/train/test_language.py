@@ -1,6 +1,9 @@
 """The task `language`: plain text as tokens and windows, training, and generation."""
 
+import gzip
 import json
+import math
+import os
 import tomllib
 
 import numpy as np
@@ -167,6 +170,92 @@ def test_the_validation_loss_is_the_mean_over_the_whole_text(trained_run, folder
     lines = (trained_run / "metrics.jsonl").read_text().splitlines()
     (entry,) = [entry for entry in map(json.loads, lines) if entry["kind"] == "valid"]
     assert entry["loss"] == pytest.approx(total / (len(ids) - 1), rel=1e-5)
+
+
+def score(run, text, capfd):
+    """Return the figures and the messages of `score --text`."""
+    assert main(["score", "--model", str(run), "--text", str(text), "--json"]) == 0
+    out, err = capfd.readouterr()
+    return json.loads(out), err
+
+
+def test_score_reports_the_validation_loss_of_training(trained_run, folder, capfd):
+    lines = (trained_run / "metrics.jsonl").read_text().splitlines()
+    (entry,) = [entry for entry in map(json.loads, lines) if entry["kind"] == "valid"]
+    figures, err = score(trained_run, folder / "valid.txt", capfd)
+    assert (figures["loss"], figures["perplexity"]) == (entry["loss"], entry["perplexity"]) and not err
+    assert figures["tokens"] == figures["characters"] == 100, "all of 101 characters except the first"
+    assert figures["bits_per_character"] == pytest.approx(entry["loss"] / math.log(2))
+    assert main(["score", "--model", str(trained_run), "--text", str(folder / "valid.txt")]) == 0
+    shown = capfd.readouterr().out
+    assert shown.removesuffix("\n").endswith(
+        f"  bits per character {figures['bits_per_character']:.4f}  tokens 100  characters 100"
+    )
+    assert shown.partition("  bits")[0] in (trained_run / "log.txt").read_text(), "as training has logged it"
+
+
+def test_bits_per_character_do_not_depend_on_the_tokens(folder, tmp_path, capfd):
+    """They are the total loss in bits per predicted character, whatever the tokenizer and the line ends."""
+    content = "To be: ünknown €\n\tthat is\n" * 2
+    (tmp_path / "unix").write_bytes(content.encode())
+    (tmp_path / "windows").write_bytes(("\ufeff" + content.replace("\n", "\r\n")).encode())
+    for kind in KINDS:
+        values = tomllib.loads(config(folder, max_steps=1).dump())
+        values["data"]["tokenizer"] = kind
+        train(RunConfig.from_dict(values), tmp_path / kind, progress=False)
+        capfd.readouterr()
+        figures, err = score(tmp_path / kind, tmp_path / "unix", capfd)
+        _, tokenizer, _ = load_model(tmp_path / kind)
+        first, *rest = tokenizer.encode(content)
+        assert figures["tokens"] == len(rest) and figures["characters"] == len(content) - len(tokenizer.decode([first]))
+        bits = figures["loss"] * len(rest) / math.log(2)
+        assert figures["bits_per_character"] * figures["characters"] == pytest.approx(bits)
+        warned = "unix: 8 characters outside the vocabulary; bits per character are not comparable with" in err
+        assert warned == (kind == "characters") and err.count("\n") == warned
+        assert score(tmp_path / kind, tmp_path / "windows", capfd)[0] == figures
+
+
+def test_score_reads_a_text_from_a_pipe(trained_run, folder, capfd):
+    reader, writer = os.pipe()
+    os.write(writer, (folder / "valid.txt").read_bytes())
+    os.close(writer)
+    piped, _ = score(trained_run, f"/dev/fd/{reader}", capfd)
+    os.close(reader)
+    assert piped == score(trained_run, folder / "valid.txt", capfd)[0]
+
+
+def test_invalid_texts_and_options_of_score(trained_run, folder, tmp_path, capfd):
+    model, valid = ["--model", str(trained_run)], str(folder / "valid.txt")
+    contents = {"empty": b"", "short": b"to be or not", "latin": b"to be\n\xfc\n", "gz": gzip.compress(b"to be")}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    for arguments, message in (
+        ([*model, "--text", f"{tmp_path / 'empty'}"], "empty: expected at least one line of text; got an empty file"),
+        ([*model, "--text", f"{tmp_path / 'latin'}"], "latin, line 2: expected UTF-8 text; got 0xfc"),
+        ([*model, "--text", f"{tmp_path / 'gz'}"], "gz: expected UTF-8 text; got a gzip file; try `gunzip`"),
+        ([*model, "--text", f"{tmp_path / 'none'}"], "none: expected a text file; got a path that does not exist"),
+        ([*model, "--text", str(tmp_path)], "expected a text file; got a folder"),
+        (["--text", valid], "score: --text needs a model; try --model RUN\n"),
+        ([*model, *model, "--text", valid], "expected one --model; got 2; try only one, or --pairs"),
+        ([*model, "--text", valid, "--hyp", valid], "--text cannot be combined with --hyp; try only one of them"),
+        ([*model, "--text", valid, "--pairs", valid, valid], "--pairs cannot be combined with --text; try only one"),
+        (
+            model,
+            "missing --ref; try --ref F, --pairs SRC TGT --model RUN, or --text F --model RUN for a language model",
+        ),
+        ([*model, "--pairs", valid, valid], "got a model of the task language; try --text F\n"),
+        ([*model, "--ref", valid, "--hyp", valid, "--src", valid], "of the task language; try --text F\n"),
+        (["--model", str(BEFORE), "--text", valid], "of the task translation; try --pairs SRC TGT\n"),
+    ):
+        assert main(["score", *arguments]) == 2, arguments
+        out, err = capfd.readouterr()
+        assert message in err and err.count("\n") == 1 and not out
+    assert main(["score", *model, "--text", f"{tmp_path / 'short'}"]) == 0, "13 characters with the line feed"
+    (tmp_path / "short").write_text("to be or no")
+    assert main(["score", *model, "--text", f"{tmp_path / 'short'}"]) == 2
+    assert "short: expected a text of at least 13 tokens (data.max_length + 1); got 12; try a longer text" in (
+        capfd.readouterr().err
+    )
 
 
 def test_generation_is_deterministic_for_a_seed(trained_run, capsys):

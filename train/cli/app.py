@@ -33,7 +33,7 @@ COMMAND_SYNONYMS = {  # maps command names of other programs to our command for 
     **dict.fromkeys(("prepare", "preprocess", "download", "tokenize"), "data"),
     **dict.fromkeys(("fit", "finetune", "fine-tune", "resume"), "train"),
     **dict.fromkeys(("decode", "predict", "infer", "interactive"), "translate"),
-    **dict.fromkeys(("evaluate", "eval", "validate", "test"), "score"),
+    **dict.fromkeys(("evaluate", "eval", "eval-lm", "validate", "test", "perplexity"), "score"),
     **dict.fromkeys(("plot", "visualize"), "draw"),
     **dict.fromkeys(("show", "describe", "summary"), "info"),
     "version": "--version",

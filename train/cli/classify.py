@@ -56,14 +56,14 @@ def classify(
     """Print the label of each line of text with its probability, or the tags of its words."""
     from train.run.checkpoint import find_checkpoint, load_with_origin, read_state, task_of
     from train.tasks.line_predictions import label_lines, score_labels, text_of
-    from train.tasks.task import task_error
+    from train.tasks.task import TaskError
     from train.text.labeled_text import check_tag_lines, label_names
 
     use_device(device)
     check_single_input(input, gold)
     task: Any = task_of(read_state(find_checkpoint(model)))
     if task.name not in TASKS:
-        raise task_error(model, " or ".join(TASKS), task)
+        raise TaskError(model, " or ".join(TASKS), task)
     if top is not None and task.name == "tagging":
         raise UserError("--top applies only to classifiers; for a tagger, try --json, which prints probabilities")
     if gold_tags is not None and task.name != "tagging":

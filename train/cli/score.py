@@ -1,11 +1,13 @@
 """`score`: BLEU variants, chrF and TER of a translation, confidence intervals and a model's perplexity.
 
-With --pairs, it prints the log-probability of each pair of two texts.
+With --pairs, it prints the log-probability of each pair of two texts; with --text, the loss of a language model.
 """
 
 import json
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -39,8 +41,8 @@ def score(
         list[Path] | None,
         typer.Option(
             metavar="RUN",
-            help="Also print the perplexity of the references under this model. With --pairs, may be repeated to form"
-            " an ensemble.",
+            help="Also print the perplexity of the references under this model. --pairs and --text require it; with"
+            " --pairs, it may be repeated to form an ensemble.",
         ),
     ] = None,
     metric: Annotated[
@@ -54,19 +56,30 @@ def score(
         tuple[Path, Path] | None,
         typer.Option(metavar="SRC TGT", help="Print each target line's log-probability under --model, not scores."),
     ] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="F", help="Print a language model's loss, perplexity and bits per character on this text."
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, or one per line with --pairs.")
     ] = False,
     device: Device = "cpu",
 ) -> None:
-    """Score a translation with BLEU, chrF and TER, or, with --pairs, print log-probabilities under a model."""
+    """Score a translation with BLEU, chrF and TER; --pairs and --text score with a model instead."""
     from train.metrics.bleu import SCORES, SHORT_NAMES, WITHOUT_TER, print_report, score_report
     from train.metrics.limits import check_lengths
     from train.progress import Display
     from train.text.lines import read_all_lines
 
-    if pairs is not None:
+    if pairs is None and model and len(model) > 1:
+        attempt = "only one, or --pairs, which scores with an ensemble"
+        raise UserError(f"score: expected one --model; got {len(model)}; try {attempt}")
+    if pairs is not None or text is not None:
+        mode = "--text" if pairs is None else "--pairs"
         options = {
+            "--text": pairs and text,
             "--ref": ref,
             "--hyp": hyp,
             "--baseline": baseline,
@@ -75,20 +88,23 @@ def score(
             "--metric": metric,
         }
         if conflicts := [name for name, value in options.items() if value]:
-            raise UserError(f"score: --pairs cannot be combined with {conflicts[0]}; try only one of them")
+            raise UserError(f"score: {mode} cannot be combined with {conflicts[0]}; try only one of them")
         if not model:
-            raise UserError("score: --pairs needs a model; try --model RUN")
+            raise UserError(f"score: {mode} needs a model; try --model RUN")
         use_device(device)
-        return score_given_pairs(model, pairs, as_json)
+        with name_scoring_option():
+            if pairs is not None:
+                return score_given_pairs(model, pairs, as_json)
+            assert text is not None
+            return score_text(model[0], text, as_json)
     if ref is None or hyp is None:
         missing = "--ref" if ref is None else "--hyp"
-        raise UserError(f"score: missing {missing}; try {missing} F, or --pairs SRC TGT --model RUN")
+        attempt = f"{missing} F, --pairs SRC TGT --model RUN, or --text F --model RUN for a language model"
+        raise UserError(f"score: missing {missing}; try {attempt}")
     if device != "cpu" and not model:
         raise UserError("--device has no effect without --model; omit --device")
     if bool(model) != (src is not None):
         raise UserError("score: --model and --src must be given together; try both, or neither")
-    if model and len(model) > 1:
-        raise UserError(f"score: expected one --model; got {len(model)}; try --pairs, which scores with an ensemble")
     metric = [SHORT_NAMES.get(name.lower(), name.lower()) for name in metric or ()]
     for name in metric:
         check_choice("--metric", name, SCORES)
@@ -112,7 +128,8 @@ def score(
         from train.learn.validation import perplexity
 
         use_device(device)
-        report["scores"]["perplexity"] = perplexity(model[0], src, ref, progress=True, on_warning=warn)
+        with name_scoring_option():
+            report["scores"]["perplexity"] = perplexity(model[0], src, ref, progress=True, on_warning=warn)
     if as_json:
         print(json.dumps(report, ensure_ascii=False, indent=2))
     else:
@@ -144,3 +161,31 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool)
     perplexity = math.exp(min(-total / max(1, n_tokens), 700.0))
     counts = f"{plural(n_pairs, 'pair')}, {plural(n_tokens, 'token')}"
     warn(f"{counts}: log-probability {total:.4f}, perplexity {perplexity:.4f}")
+
+
+def score_text(run: Path, text: Path, as_json: bool) -> None:
+    """Print the loss of a language model on a text."""
+    from train.learn.validation import text_loss
+    from train.progress import format_figure
+
+    result = text_loss(run, text, progress=True, on_warning=warn)
+    if as_json:
+        print(json.dumps(result))
+    else:
+        print(
+            f"loss {result['loss']:.4f}  perplexity {format_figure(result['perplexity'])}  "
+            f"bits per character {result['bits_per_character']:.4f}  "
+            f"tokens {result['tokens']:,}  characters {result['characters']:,}"
+        )
+
+
+@contextmanager
+def name_scoring_option() -> Iterator[None]:
+    """Name, in the error for a model of another task, the option that scores with such a model."""
+    from train.tasks.task import TaskError
+
+    options = {"translation": "--pairs SRC TGT", "language": "--text F"}
+    try:
+        yield
+    except TaskError as error:
+        raise TaskError(error.path, error.expected, error.task, options.get(error.task.name, "")) from None

@@ -4,7 +4,7 @@ import math
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 import npx
 from autograd import no_grad
+from train.errors import plural
 from train.learn.anomaly import NO_OPERATION, first_anomaly, ignore_nonfinite_warnings
 from train.learn.signals import Signals
 from train.progress import Display
@@ -129,18 +130,48 @@ def perplexity(
     data.max_length are left out and counted. `progress` shows progress on standard error; for `on_warning`, see
     `load_model`. Raises UserError for unreadable or invalid files and for a model of another task.
     """
-    model, tokenizer, config = load_model(run, "translation", on_warning)
-    task = TASKS["translation"]
-    with tempfile.TemporaryDirectory() as folder:
-        corpus = task.prepare((str(source), str(references)), tokenizer, Path(folder), config.data.max_length)
-        without_bleu = replace(config, train=replace(config.train, validate_bleu=False))
-        with Display(progress) as display:
-            result = Validation(task, model, tokenizer, corpus, without_bleu, display).measure(Signals())
-        n_targets, pairs = int(corpus.tgt_lengths.sum()), corpus.meta["pairs"]
-    assert result is not None
+    files = (str(source), str(references))
+    result, corpus, tokenizer = measure_files(run, "translation", files, progress, on_warning)
+    n_targets, pairs = int(corpus.tgt_lengths.sum()), corpus.meta["pairs"]
     left_out = f"|left out:{pairs['read'] - pairs['kept']}" if pairs["read"] > pairs["kept"] else ""
     return {
         "name": "perplexity", "score": result.get("perplexity", math.inf),
         "use": "per subword, ends of sentences included; lower is better; as in Table 3",
         "signature": f"pieces:{n_targets}|types:{tokenizer.vocab_size}|tokenizer:{tokenizer.digest[:12]}{left_out}",
     }  # fmt: skip
+
+
+def text_loss(
+    run: str | Path, text: str | Path, progress: bool = False, on_warning: Callable[[str], object] = warnings.warn
+) -> dict[str, float]:
+    """Return the loss of a language model on a text, as training measures it on the validation text.
+
+    The result contains loss (mean, in nats per token), perplexity, bits_per_character, which is comparable between
+    vocabularies, and the numbers of tokens and characters that are predicted: all except the first token. For the other
+    arguments and errors, see `perplexity`.
+    """
+    result, corpus, tokenizer = measure_files(run, "language", (str(text),), progress, on_warning)
+    if n_unknown := int((corpus.tokens == tokenizer.special.unk_id).sum()):
+        unknown = f"{plural(n_unknown, 'character')} outside the vocabulary"
+        on_warning(f"{text}: {unknown}; bits per character are not comparable with those of other vocabularies")
+    loss, n_tokens = result["loss"], corpus.n_target_tokens
+    n_characters = corpus.meta["characters"] - len(tokenizer.decode(corpus.tokens[:1]) or "?")  # "?": unknown
+    return {
+        "loss": loss, "perplexity": result.get("perplexity", math.inf),
+        "bits_per_character": loss * n_tokens / n_characters / math.log(2), "tokens": n_tokens,
+        "characters": n_characters,
+    }  # fmt: skip
+
+
+def measure_files(
+    run: str | Path, task_name: str, files: Sequence[str], progress: bool, on_warning: Callable[[str], object]
+) -> tuple[dict[str, float], Any, Any]:
+    """Return the result of a validation on text files, without BLEU, and the corpus and the tokenizer."""
+    model, tokenizer, config = load_model(run, task_name, on_warning)
+    task = TASKS[task_name]
+    with tempfile.TemporaryDirectory() as folder, Display(progress) as display:
+        corpus = task.prepare(files, tokenizer, Path(folder), config.data.max_length)
+        without_bleu = replace(config, train=replace(config.train, validate_bleu=False))
+        result = Validation(task, model, tokenizer, corpus, without_bleu, display).measure(Signals())
+    assert result is not None
+    return result, corpus, tokenizer

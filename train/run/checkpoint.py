@@ -38,7 +38,7 @@ from train.run.storage import (
 )
 from train.tasks import TASKS, Task
 from train.tasks.protocols import TextTokenizer
-from train.tasks.task import task_error
+from train.tasks.task import TaskError
 
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 
@@ -303,7 +303,7 @@ def load_with_origin(
     tokenizer_file, config_file = run_files(folder)
     model_task = task_of(checkpoint.state)
     if task not in ("", model_task.name):
-        raise task_error(path, task, model_task)
+        raise TaskError(path, task, model_task)
     tokenizer = model_task.load_tokenizer(tokenizer_file)
     check_tokenizer(tokenizer, checkpoint.state, tokenizer_file)
     if not config_file.exists() and owner_of(folder).metrics_file.exists():

@@ -169,10 +169,14 @@ def missing_texts_error(files: Mapping[str, str], prepared: str) -> UserError:
     return UserError(f"{', '.join(files.values())}: expected {expected}; try {attempt}")
 
 
-def task_error(path: object, expected: str, task: Task[Any, Any, Any]) -> UserError:
-    """Return the error for a model of the task `task` where one of the task `expected` is required."""
-    attempt = f"; try `npx-transformer {task.command}`" if task.command else ""
-    return UserError(f"{path}: expected a model of the task {expected}; got a model of the task {task.name}{attempt}")
+class TaskError(UserError):
+    """The model `path` is of the task `task`, but one of the task `expected` is required."""
+
+    def __init__(self, path: object, expected: str, task: Task[Any, Any, Any], attempt: str = "") -> None:
+        self.path, self.expected, self.task = path, expected, task
+        attempt = attempt or (f"`npx-transformer {task.command}`" if task.command else "")
+        got = f"a model of the task {task.name}{attempt and f'; try {attempt}'}"
+        super().__init__(f"{path}: expected a model of the task {expected}; got {got}")
 
 
 def option(name: str) -> str:

@@ -69,10 +69,12 @@ class PlainTokenizer(Tokenizer):
         return self._call(self._engine.decode_batch, ids, skip_special_tokens=True)
 
 
-def read_plain(path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None) -> Iterator[list[str]]:
+def read_plain(
+    path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None, allow_pipe: bool = False
+) -> Iterator[list[str]]:
     """Yield the lines of a text file in chunks, each line with its line feed; divide long lines into pieces."""
     last: list[str] = []
-    for chunk in decoded_chunks(path, line_pieces, on_bytes=on_bytes):
+    for chunk in decoded_chunks(path, line_pieces, on_bytes=on_bytes, allow_pipe=allow_pipe):
         if last:
             yield last
         last = [line[:-2] + "\n" if line.endswith("\r\n") else line for line in chunk]
@@ -100,7 +102,7 @@ class PlainText:
             name = self.meta["sources"]["text"] if self.meta else "data"
             raise UserError(
                 f"{name}: expected a text of at least {self.length + 1} tokens (data.max_length + 1); "
-                f"got {len(self.tokens)}; try a longer text or a smaller data.max_length"
+                f"got {len(self.tokens)}; try a longer text, or training with a smaller data.max_length"
             )
 
     @classmethod
@@ -122,15 +124,17 @@ class PlainText:
             dtype = token_dtype(tokenizer.vocab_size)
 
             def write_files(files: Sequence[BinaryIO]) -> dict[str, Any]:
-                sha256, n_tokens, n_lines = hashlib.sha256(), 0, 0
-                for lines in read_plain(path, on_bytes=sha256.update):
+                sha256, n_tokens, n_lines, n_characters = hashlib.sha256(), 0, 0, 0
+                # A pipe is read once. `Task.texts` rejects it for training, which reads the text several times.
+                for lines in read_plain(path, on_bytes=sha256.update, allow_pipe=True):
                     ids = np.fromiter(chain.from_iterable(tokenizer.encode_batch(lines)), dtype)
                     files[0].write(ids.tobytes())
                     n_tokens, n_lines = n_tokens + len(ids), n_lines + sum(line.endswith("\n") for line in lines)
+                    n_characters += sum(map(len, lines))
                     on_progress(n_lines)
                 return identity | {
                     "sources": {"text": str(path)}, "dtype": dtype.name, "tokens": n_tokens, "lines": n_lines,
-                    "sha256": {"text": sha256.hexdigest()},
+                    "characters": n_characters, "sha256": {"text": sha256.hexdigest()},
                 }  # fmt: skip
 
             meta = write_prepared(out_dir, [TOKENS], write_files)
