@@ -206,7 +206,8 @@ def has_tokenizer_of(run: RunFolder, config: RunConfig) -> bool:
 def find_checkpoint(path: str | Path) -> Path:
     """Return a checkpoint folder: `path` itself, or the averaged, best or newest checkpoint of the run `path`.
 
-    The folder `checkpoints` of a run stands for the run. Raises UserError if there is no checkpoint.
+    Without any of these, it is the newest best-N. The folder `checkpoints` of a run stands for the run. Raises
+    UserError if there is no checkpoint.
     """
     with disk_errors(str(path)):
         path = existing_folder(Path(path))
@@ -218,7 +219,7 @@ def find_checkpoint(path: str | Path) -> Path:
         for folder in map(existing_folder, (run.averaged, run.best)):
             if folder.is_dir():
                 return folder
-    if steps:
+    if steps or (steps := run.best_steps()):
         return steps[-1]
     if not run.config_file.exists():
         raise not_a_run_error(path, "a run folder or a checkpoint folder")
