@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import npx
-from train.errors import UserError
+from train.errors import UserError, quote
 from train.files import digest as checksum
 from train.files import disk_errors
 from train.run.config import RunConfig, complete_frozen
@@ -238,7 +238,7 @@ def warn_of_old_average(
     if missing := [candidate.name for candidate in candidates if step_of(candidate) not in averaged]:
         on_warning(
             f"the loaded {folder} is older than {missing[-1]}; try `npx-transformer average` again, "
-            f"{folder.with_name(missing[-1])} instead of {path}, or deleting {folder}"
+            f"{quote(folder.with_name(missing[-1]))} instead of {quote(path)}, or deleting {quote(folder)}"
         )
 
 
