@@ -1,11 +1,17 @@
 """UserError, which the command line reports in one line with exit status 2, and helpers for error messages."""
 
+import shlex
 from collections.abc import Collection
 
 from npx.messages import nearest as nearest
 from npx.messages import one_line as one_line
 from npx.messages import pip_install as pip_install
 from npx.messages import plural as plural
+
+OTHER_CHOICES = {  # for each option, names of values in other programs
+    "--tokenizer": dict.fromkeys(("sentencepiece", "spm", "unigram"), "bpe"),
+    "--metric": dict.fromkeys(("comet", "bleurt", "bertscore"), "chrf, because neural metrics are out of scope"),
+}
 
 
 class UserError(Exception):
@@ -16,7 +22,13 @@ class ReadError(UserError):
     """A file cannot be read (permissions, a failing disk) but may be intact, so it is not treated as damaged."""
 
 
+def quote(path: object) -> str:
+    """Return a path for a suggested command line; the shell reads it as one word, even with spaces."""
+    return shlex.quote(str(path))
+
+
 def check_choice(name: str, value: str, choices: Collection[str]) -> None:
     """Raise UserError, which suggests the most similar choice, unless `value` is one of the choices of `name`."""
     if value not in choices:
-        raise UserError(f"{name}: expected one of {', '.join(choices)}; got '{value}'; try {nearest(value, choices)}")
+        attempt = OTHER_CHOICES.get(name, {}).get(value.lower()) or nearest(value, choices)
+        raise UserError(f"{name}: expected one of {', '.join(choices)}; got '{value}'; try {attempt}")

@@ -105,7 +105,7 @@ def open_for_reading(
 
     def user_error(error: OSError) -> UserError:
         if isinstance(error, FileNotFoundError):
-            remedy = attempt or f"another path{describe_base(path)}"
+            remedy = attempt or ("/dev/stdin" if pipes and path == "-" else f"another path{describe_base(path)}")
             return UserError(f"{path}: expected {expected}; got {MISSING}; try {remedy}")
         remedy = attempt or "another path"
         if error.errno in (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE):  # the file itself may be intact

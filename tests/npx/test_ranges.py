@@ -54,12 +54,14 @@ def test_any_text_is_read_or_rejected_with_a_message(text):
 def test_the_commas_of_a_number_in_the_range_are_understood(value):
     """Three digits after each comma are thousands, unless the number begins with 0."""
     integers, floats = Range(int, "[0, 1e9]"), Range(float, "[0, 1e9]")
-    assert integers.without_commas(f"{value:,}") == f"{value}" * (1000 <= value <= 10**9)
-    assert floats.without_commas(f"{value:,}.5") == f"{value}.5" * (1000 <= value < 10**9)
+    assert integers.without_commas(f"{value:,}") == f"{value}" * (value <= 10**9)
+    assert floats.without_commas(f"{value:,}.5") == f"{value}.5" * (value < 10**9)
     for text, number in (("1,5", "1.5"), ("0,500", "0.500"), ("1,0000", "1.0000"), ("1,000", "1000")):
         assert floats.without_commas(text) == number
         assert integers.without_commas(text) == number * (number == "1000")
-    for text in (f"{value}", "1,000.5.5", "1,2,3", ",5", "5,", value):
+    assert floats.without_commas(f"{value}") == integers.without_commas(f"{value}") == f"{value}" * (value <= 10**9)
+    assert floats.without_commas("1e-4") == "1e-4" and integers.without_commas("1e-4") == ""
+    for text in ("1,000.5.5", "1,2,3", ",5", "5,", "05", "-", value):
         assert floats.without_commas(text) == integers.without_commas(text) == ""
     assert Range(str).without_commas("1,000") == ""
 

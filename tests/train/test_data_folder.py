@@ -82,6 +82,8 @@ def test_a_moved_folder_is_named(own, tmp_path, capfd, monkeypatch):
     assert main(["train", "--resume", "--out", str(out), "--set=train.max_steps=2"]) == 2
     error = capfd.readouterr().err
     assert error.endswith(f"do not exist; try --data with the new path of {folder}\n") and error.count("\n") == 1
+    assert main(["train", "--init", str(out), "--out", str(tmp_path / "new")]) == 2
+    assert capfd.readouterr().err.endswith(f"with other paths, or --data with the new path of {folder}\n")
     monkeypatch.chdir(tmp_path)
     assert main(["train", "--resume", "--out", str(out), "--set=train.max_steps=2", "--data=moved"]) == 0
     load_model(out)  # although the checkpoint names the former path of the tokenizer

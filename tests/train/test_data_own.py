@@ -129,6 +129,15 @@ def test_texts_under_another_path_are_up_to_date(text, tmp_path, monkeypatch, ca
     assert source.samefile(mine / folder / "train.en")
 
 
+def test_a_pipe_in_place_of_a_text_is_answered_with_a_file(text, tmp_path, capfd):
+    os.mkfifo(tmp_path / "pipe")
+    files = ["--train-src", str(tmp_path / "pipe"), "--train-tgt", str(text / "train.de")]
+    assert main(["data", "own", *files, "--out", str(tmp_path / "out")]) == 2
+    assert capfd.readouterr().err.endswith(
+        "expected a text file; got a pipe; try writing its content to a file first\n"
+    )
+
+
 @pytest.mark.parametrize("exists", [False, True])
 @pytest.mark.parametrize(
     "options", [["--vocab-size=9000"], ["--max-length=2"], ["--hold-out=99", "--valid-src=", "--valid-tgt="]]

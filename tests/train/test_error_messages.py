@@ -1,11 +1,14 @@
 """Error messages: every user error is one line that names its cause and what to try."""
 
+import os
 import re
 import shutil
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+import train
 from models import Transformer, TransformerConfig
 from tests.helpers.trainings import write_pairs
 from train.cli import main
@@ -108,6 +111,8 @@ def copy(uninterrupted, tmp_path):
             "(b.ref); try --ref with one value, or npx-transformer sc",
         ),
         (["train", "tiny", "--set", "train.max_steps=x", "--out", "D"], "try max_steps = 100000 (the default of base)"),
+        (["train", "tiny", "--set", 'train.max_steps="100"', "--out", "D"], 'got "100"; try max_steps = 100\n'),
+        (["train", "tiny", "--set", 'train.peak_lr="1e-4"', "--out", "D"], 'got "1e-4"; try peak_lr = 1e-4\n'),
         (["train", "tiny", "--set", "train.log_every=x", "--out", "D"], "try log_every = 50 (the default)"),
         (["draw", "RUN", "attention", "--out", "a.svg"], "got 'attention'; try heads\n"),
         (["draw", "RUN", "loss", "--out", "a.svg"], "got 'loss'; try curves\n"),
@@ -138,6 +143,37 @@ def copy(uninterrupted, tmp_path):
         (["train", "--resume", "RUN"], "Missing option '--out'; try --out RUN, or npx-transformer train --help\n"),
         (["translate", "x"], "Missing option '--model'; try --model RUN, or npx-transformer translate --help\n"),
         (["plan", "base", "--link", "infiniband"], '"nvlink", "ib", "ethernet"; got infiniband; try ib\n'),
+        (["data", "own", "--trainpref", "a", "--out", "D"], "try --train-src F --train-tgt F\n"),
+        (["data", "own", "--validpref", "a", "--out", "D"], "try --valid-src F --valid-tgt F\n"),
+        (
+            ["data", "own", "--destdir", "a"],
+            "--destdir: expected an option of this command; got an unknown option; try",
+        ),
+        (["data", "own", "--bpe-size", "1000", "--out", "D"], "try --vocab-size\n"),
+        (["data", "own", "--tokenizer", "sentencepiece", "--out", "D"], "got 'sentencepiece'; try bpe\n"),
+        (["data", "own", "--tokenizer", "unigram", "--out", "D"], "got 'unigram'; try bpe\n"),
+        (["train", "tiny", "--max-epoch", "3", "--out", "D"], "try --set train.max_steps=VALUE (Number of updates)\n"),
+        (["train", "tiny", "--set", "train.epochs=3", "--out", "D"], "key; try train.max_steps (Number of updates)\n"),
+        (
+            ["score", "--ref", "FILE", "--hyp", "FILE", "--metric", "comet"],
+            "got 'comet'; try chrf, because neural metrics are out of scope\n",
+        ),
+        (
+            ["score", "--ref", "FILE", "--hyp", "-"],
+            "-: expected a text file; got a path that does not exist; try /dev/stdin\n",
+        ),
+        (["train", "configs/my.toml", "--out", "D"], "try configs/ in a clone of the repository\n"),
+        (["generate", "--model", "RUN", "--max-len", "5"], "got an unknown option; try --tokens\n"),
+        (["translate", "-m", "RUN"], "-m: expected an option of this command; got an unknown option; try --model\n"),
+        (["score", "-m", "bleu"], "-m: expected an option of this command; got an unknown option; try --metric\n"),
+        (["translate", "--model", "RUN", "--remove-bpe"], "try --input F alone; the output has no subwords\n"),
+        (["translate", "--model", "RUN", "--set", "search.beam=2"], "got an unknown option; try --beam 2\n"),
+        (["translate", "--model", "RUN", "--set=search.batch_tokens=9"], "try --batch-tokens 9\n"),
+        (["translate", "--model", "RUN", "--set", "train.seed=9"], "No such option: --set"),
+        (
+            ["train", "tiny", "--set", "data.tokenizer=runs/a", "b/tokenizer.json", "--out", "D"],
+            "; try --set 'data.tokenizer=runs/a b/tokenizer.json', because a value with a space needs quotes\n",
+        ),
         (["parse", "--model", "RUN", "--svg", "no/tree.svg"], "expected a file to write; got a path in no, which"),
     ],
 )
@@ -182,6 +218,34 @@ def test_a_folder_of_a_run_is_answered_with_the_run(uninterrupted, capfd):
         for command in ("average", "info"):
             said = f"{folder}: expected a run folder; got a folder of a run; try {uninterrupted}\n"
             assert error_line(capfd, command, folder).endswith(said)
+
+
+def test_suggested_paths_are_quoted_for_the_shell(uninterrupted, tmp_path, capfd):
+    run = shutil.copytree(uninterrupted, tmp_path / "a b" / "run")
+    other = Path(__file__).with_name("run_0_2")
+    for arguments, attempt in (
+        (["translate", "--model", run.parent], f"try '{run}'"),
+        (["info", run / "checkpoints"], f"try '{run}'"),
+        (
+            ["train", run, "--out", "D"],
+            f"'{run}/config.toml', or, instead of CONFIG, --init '{run}' or --resume --out '{run}'",
+        ),
+        (["train", "tiny", "--data", run, "--out", "D"], f"--train-src F --train-tgt F --out '{run}'`"),
+        (
+            ["translate", "--model", run, "--model", other],
+            f"try training the model with --set data.tokenizer='{run}/tok",
+        ),
+    ):
+        assert attempt in error_line(capfd, *arguments)
+
+
+def test_every_path_in_a_suggested_option_is_quoted():
+    """An f-string that ends in an option, such as --out, continues with `quote` or a TOML string."""
+    bare = re.compile(r"(--(?:out|init|data|model)|data\.tokenizer)[ =]\{(?!quote\(|to_toml\()")
+    for file in Path(train.__file__).parent.rglob("*.py"):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            if not re.search("cannot be combined|is used instead", line):
+                assert not bare.search(line), (file, line)
 
 
 def test_a_file_of_a_checkpoint_is_answered_with_the_run(uninterrupted, capfd):
@@ -265,6 +329,24 @@ def test_a_run_with_relative_paths_says_where_it_looked_for_its_texts(copy, tmp_
         "texts/train.en: expected a text file; got a path that does not exist; try --train-src with another path (this "
         f"path is relative to {base})\n" in err
     )
+
+
+def test_a_changed_training_text_is_answered_with_a_new_run(copy, text, capfd):
+    files = [f"--train-src={text}/valid.en", f"--train-tgt={text}/valid.de"]
+    error = error_line(capfd, "train", "--resume", "--out", copy, *files, "--set=train.max_steps=13")
+    assert error.endswith("or a new run that starts from its weights (--init RUN --out NEW)\n")
+
+
+def test_a_prompt_on_standard_input_is_not_ignored_silently(copy, capfd):
+    stdin = os.dup(0)
+    try:
+        os.dup2(os.pipe()[0], 0)
+        warning = "--prompt is empty, and standard input is not read; try --prompt TEXT\n"
+        for prompt, before in (([], warning), (["--prompt", "A"], "")):
+            assert main(["generate", "--model", str(copy), *prompt]) == 2
+            assert capfd.readouterr().err.startswith(f"{before}npx-transformer: {copy}: ")
+    finally:
+        os.dup2(stdin, 0)
 
 
 # ---- damaged runs

@@ -45,7 +45,10 @@ def test_a_finished_run_keeps_its_checkpoints_and_says_that_no_key_changes(
     assert len({path.parent.name for path in before if path.parent.name.startswith("best-")}) == 4
     assert main(["train", "--resume", "--out", str(out), f"--set=train.{setting}"]) == 0
     err = capfd.readouterr().err
-    assert f"continues; train.{name} in config.toml stays unchanged\n" in err and "is now" not in err
+    assert (
+        f"continues; train.{name} in config.toml stays unchanged (the next --resume uses config.toml)\n" in err
+        and "is now" not in err
+    )
     assert contents(out) == before
 
 

@@ -12,10 +12,10 @@ from tests.helpers.trainings import Crash, config, one_line, outcome, run, table
 from train import RunConfig, Trainer, UserError, average_checkpoints, train
 from train.learn import checkpointer, training
 from train.run import checkpoint, folder, storage
-from train.run.checkpoint import load_checkpoint
+from train.run.checkpoint import find_checkpoint, load_checkpoint
 from train.run.config import END
 from train.run.folder import RunFolder
-from train.run.replace import remove_partial
+from train.run.replace import original_name, remove_partial
 
 
 @pytest.mark.parametrize(
@@ -273,6 +273,7 @@ def test_best_weights_without_checkpoints_are_not_deleted(text, tmp_path, names)
     with pytest.raises(UserError, match=reason):
         Trainer(None, config(text), None, {"train": None}, out)
     assert files_of(out) == before
+    assert original_name(find_checkpoint(out)) == names[0].removeprefix(".").removesuffix(".replaced")
 
 
 @pytest.mark.parametrize("module, write", [(checkpoint, "save_checkpoint"), (checkpointer, "write_folder")])

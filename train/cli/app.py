@@ -39,12 +39,16 @@ COMMAND_SYNONYMS = {  # maps command names of other programs to our command for 
     "version": "--version",
 }
 OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, Marian and Hugging Face
-    "--model": "--path --checkpoint --ckpt --models --model-path",
+    "--train-src F --train-tgt F": "--trainpref --train-file",
+    "--valid-src F --valid-tgt F": "--validpref",
+    "--vocab-size": "--bpe-size --bpe-operations --nwordssrc --nwordstgt",
+    "--metric": "-m --metrics --tokenize",
+    "--model": "-m --path --checkpoint --ckpt --models --model-path",
     "--input": "--src --source -i --text",
+    "--input F alone; the output has no subwords": "--detokenize --remove-bpe --post-process",
     "--output": "-o --out --output-file --results-path",
     "--hyp": "-i --input --hypothesis --hypotheses --sys --predictions",
     "--ref": "--reference --references --refs --tgt --target",
-    "--metric": "-m --metrics --tokenize",
     "--metric bleu_13a_lc": "-lc --lowercase",
     "--bootstrap": "--confidence --confidence-n --paired-bs-n",
     "--baseline": "--paired-bs",
@@ -57,12 +61,12 @@ OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, M
     "--temperature": "--random-sampling-temp",
     "--constrain": "--prefix --prefixes --prefix-size --tgt-prefix",
     "--batch-tokens": "--max-tokens --batch-size",
-    "--tokens": "--max-length --length --max-new-tokens",
+    "--tokens": "--max-length --length --max-len --max-new-tokens",
     "--to": "--format -f",
     "--max-extra": "--max-len --max-len-a --max-len-b --max-length --max-new-tokens",
     "--quiet": "-q --silent",
     "--device cuda": "--gpu --cuda",
-    "--out": "--save-dir --output-dir --model-dir --save-model -o",
+    "--out": "--save-dir --destdir --output-dir --model-dir --save-model -o",
     "--resume, or --init RUN to copy only weights": "--restore-file --resume-from-checkpoint --continue",
 }
 
@@ -106,8 +110,12 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
             key = resolve_name(option[2:]) if option.startswith("--") and "--set" in options else None
             own = f"--{key.partition('.')[2].replace('_', '-')}" if key else ""
             attempt, got = known_option(option, options) or (own if own in options else ""), "an unknown option"
+            value = value or next((text for text in args[i + 1 : i + 2] if not text.startswith("-")), "")
+            if option == "--set":  # of `train`
+                name, _, text = value.removeprefix("search.").partition("=")
+                own = f"--{name.replace('_', '-')}"
+                attempt = f"{own} {text}" if own in options else ""
             if key and not attempt:
-                value = value or next((text for text in args[i + 1 : i + 2] if not text.startswith("-")), "")
                 attempt, got = suggest_setting(option[2:], value, key), "a configuration key"
             if attempt:
                 raise UserError(f"{option}: expected an option of this command; got {got}; try {attempt}")

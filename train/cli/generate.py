@@ -1,6 +1,7 @@
 """`generate`: continue a prompt with a trained language model."""
 
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 from train.cli.app import Device, app, use_device
@@ -40,6 +41,8 @@ def generate(
     from train.run.checkpoint import load_model
     from train.tasks.language import continue_text
 
+    if not prompt and Path("/dev/stdin").is_fifo():
+        warn("--prompt is empty, and standard input is not read; try --prompt TEXT")
     use_device(device)
     options: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     network, tokenizer, config = load_model(model, "language", warn)

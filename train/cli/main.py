@@ -111,13 +111,15 @@ def suggest_usage(error: Any, words: Sequence[str]) -> str:
     at, quoted = words.index(extra) if extra in words else 0, shlex.quote(extra)
     option, value = words[at - 2 : at] if at > 1 else ("", "")
     if option == "--set" and "=" not in value:
-        return f"--set {value}={extra}"
+        return f"--set {shlex.quote(f'{value}={extra}')}"
     is_file, is_folder = os.path.isfile(extra), os.path.isdir(extra)
     meant = ["--data"] * (is_folder and not os.path.isfile(f"{extra}/config.toml"))
     meant += [] if is_folder or "=" in extra else ["--hyp", "--input", "--prompt", *["--train-src"] * is_file]
     for name in meant:
         if name not in words and any(name in param.opts for param in params):
             return f"{name} {quoted}"
+    if option == "--set" and "=" not in extra:
+        return f"{option} {shlex.quote(f'{value} {extra}')}, because a value with a space needs quotes"
     if option.startswith("--"):
         is_multiple = any(option in param.opts and param.multiple for param in params)
         return f"{option} {quoted}" if is_multiple else f"{option} with one value, or {usage}"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from train.errors import UserError
+from train.errors import UserError, quote
 
 
 def load_models(runs: Sequence[Path], on_warning: Callable[[str], object]) -> tuple[Any, Any, Any, tuple[Any, ...]]:
@@ -23,7 +23,7 @@ def load_models(runs: Sequence[Path], on_warning: Callable[[str], object]) -> tu
         if tokenizer.digest != tokenizers[0].digest:
             raise UserError(
                 f"--model: expected runs with the same tokenizer; got different tokenizers in {run} and {runs[0]}; "
-                f"try training the model with --set data.tokenizer={runs[0] / 'tokenizer.json'}"
+                f"try training the model with --set data.tokenizer={quote(runs[0] / 'tokenizer.json')}"
             )
     model = members[0] if len(members) == 1 else Ensemble(members)
     return model, tokenizers[0], configs[0], origins

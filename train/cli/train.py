@@ -13,7 +13,7 @@ import typer
 from npx.ranges import Range
 from train.cli.app import Device, app, use_device
 from train.cli.options import checked_option, number_option, warn
-from train.errors import UserError
+from train.errors import UserError, quote
 from train.files import describe_path
 from train.tasks import TASKS, Task
 from train.tasks.task import option
@@ -280,8 +280,9 @@ def load_config(config: str, changes: Iterable[str], complete: bool = False) -> 
     if os.path.isdir(config):
         folder, attempt = Path(config), "the path of a file inside it"
         if (folder / "manifest.json").is_file():
-            attempt = f"a preset, such as tiny, with --data {config}"
+            attempt = f"a preset, such as tiny, with --data {quote(config)}"
         elif (folder / "config.toml").is_file():
-            attempt = f"{folder / 'config.toml'}, or, instead of CONFIG, --init {config} or --resume --out {config}"
+            attempt = f"{quote(folder / 'config.toml')}, or, instead of CONFIG, --init {quote(config)}"
+            attempt += f" or --resume --out {quote(config)}"
         raise UserError(f"{config}: expected a configuration file; got a folder; try {attempt}")
     return RunConfig.load(config, changes, complete=complete)

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from train.errors import UserError, pip_install
+from train.errors import UserError, pip_install, quote
 from train.experiments.plot import import_pyplot
 from train.files import atomic_write, describe_path, make_folder, write_text
 from train.run.replace import remove_partial
@@ -159,7 +159,7 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
     print(f"\n{exact:.1f}% of 1,000 test numbers translated correctly, {seconds:.0f} s in total")
     print(f"BLEU of characters {score['score']:.2f} ({score['signature']})")
     print(f"{out / 'attention.png'} shows the decoder's attention: it looks at the units before the tens")
-    print(f"try: echo 'six hundred and seventy-eight' | npx-transformer translate --model {out / 'run'}")
+    print(f"try: echo 'six hundred and seventy-eight' | npx-transformer translate --model {quote(out / 'run')}")
     return {"exact": exact, "bleu": score["score"], "seconds": seconds}
 
 

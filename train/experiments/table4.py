@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from train.errors import UserError
+from train.errors import UserError, quote
 from train.experiments.folder import open_table_folder, write_table
 from train.experiments.paper import PARSERS
 from train.files import digest, write_text
@@ -154,7 +154,7 @@ def test_run(
     if not candidates:
         raise UserError(
             f"{run.path}: expected a trained parser; got a run without checkpoints; "
-            f"try `npx-transformer train --resume --out {run.path}`"
+            f"try `npx-transformer train --resume --out {quote(run.path)}`"
         )
     valid_f1: dict[str, float] = {}
     for name, folder in candidates.items():

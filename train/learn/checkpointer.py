@@ -344,7 +344,7 @@ def check_same_text(path: Path, state: Mapping[str, Any], digests: Mapping[str, 
         if part in digests and isinstance(state.get(key), dict) and [*state[key].values()] != [*digests[part]]:
             raise UserError(
                 f"resume: expected the {name} text of {path}; got a text with a different SHA-256; try the original "
-                "files, or a new --out"
+                "files, or a new run that starts from its weights (--init RUN --out NEW)"
             )
 
 

@@ -378,6 +378,7 @@ class Trainer:
         end += f"; {self._continue_advice()} continues"
         if changed := self.config.changes(folder.load_config()):
             end += f"; {', '.join(changed)} in config.toml {'stay' if changed[1:] else 'stays'} unchanged"
+            end += " (the next --resume uses config.toml)"
         self.report.show(f"{folder.path}: nothing left to do, because {end}", always=True)
         return self._summarize(reason, result)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import npx
-from train.errors import UserError
+from train.errors import UserError, quote
 from train.files import digest as checksum
 from train.files import disk_errors
 from train.run.config import RunConfig, complete_frozen
@@ -206,7 +206,8 @@ def has_tokenizer_of(run: RunFolder, config: RunConfig) -> bool:
 def find_checkpoint(path: str | Path) -> Path:
     """Return a checkpoint folder: `path` itself, or the averaged, best or newest checkpoint of the run `path`.
 
-    The folder `checkpoints` of a run stands for the run. Raises UserError if there is no checkpoint.
+    Without any of these, it is the newest best-N. The folder `checkpoints` of a run stands for the run. Raises
+    UserError if there is no checkpoint.
     """
     with disk_errors(str(path)):
         path = existing_folder(Path(path))
@@ -218,7 +219,7 @@ def find_checkpoint(path: str | Path) -> Path:
         for folder in map(existing_folder, (run.averaged, run.best)):
             if folder.is_dir():
                 return folder
-    if steps:
+    if steps or (steps := run.best_steps()):
         return steps[-1]
     if not run.config_file.exists():
         raise not_a_run_error(path, "a run folder or a checkpoint folder")
@@ -237,7 +238,7 @@ def warn_of_old_average(
     if missing := [candidate.name for candidate in candidates if step_of(candidate) not in averaged]:
         on_warning(
             f"the loaded {folder} is older than {missing[-1]}; try `npx-transformer average` again, "
-            f"{folder.with_name(missing[-1])} instead of {path}, or deleting {folder}"
+            f"{quote(folder.with_name(missing[-1]))} instead of {quote(path)}, or deleting {quote(folder)}"
         )
 
 

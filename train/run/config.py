@@ -13,7 +13,6 @@ Paths in [data] are relative to the working directory, not to the configuration 
 import difflib
 import os
 import re
-import shlex
 import textwrap
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,7 +24,7 @@ from typing import Any
 from models import PRESETS, TransformerConfig
 from models.config import add_former_defaults
 from models.fields import describe_range, fits, range_of, value_type
-from train.errors import UserError, one_line
+from train.errors import UserError, one_line, quote
 from train.files import MISSING, open_for_reading
 from train.run.key_names import KEY_LIST, OTHER_UNITS, plain_name, suggest_key
 from train.run.keys import (
@@ -89,7 +88,9 @@ class RunConfig:
             files = {file.name: str(file) for file in Path(path).parent.glob("*.toml")}
             similar = difflib.get_close_matches(Path(path).name, [*files, *PRESETS], n=1, cutoff=0.7)
             presets = f"a preset ({', '.join(PRESETS)}) or `npx-transformer info base --config > my.toml`"
-            attempt = files.get(similar[0], similar[0]) if similar else presets
+            attempt = quote(files.get(similar[0], similar[0])) if similar else presets
+            if Path(path).parent.name == "configs" and not Path(path).parent.exists():
+                attempt = "configs/ in a clone of the repository"
             path = str(path) or "''"
             raise UserError(f"{path}: expected a configuration file; got {MISSING}; try {attempt}")
         with open_for_reading(path, "a configuration file") as file:
@@ -232,7 +233,7 @@ class RunConfig:
                 if saved is None:
                     expected, attempt = "no value", f"leaving {name.partition('.')[2]} out"
                 if (folder := os.path.dirname(str(saved))) and os.path.isfile(f"{folder}/manifest.json"):
-                    attempt = f"--data {shlex.quote(folder)}"
+                    attempt = f"--data {quote(folder)}"
                 alternative = "a checkpoint of this run"
                 if command == "resume":
                     alternative = "a new run that starts from its weights (--init RUN --out NEW)"
@@ -316,7 +317,7 @@ def find_key(table: str, name: str, source: str) -> Field[Any]:
     names = keys_of(table)
     if name in names:
         return names[name]
-    hint = suggest_key(name, table) or KEY_LIST
+    hint = describe_unit(name, suggest_key(name, table)) or KEY_LIST
     raise UserError(f"{source}: {table}.{name}: expected a key of [{table}]; got an unknown key; try {hint}")
 
 
@@ -330,7 +331,15 @@ def suggest_setting(name: str, text: str, key: str | None) -> str:
         value = "VALUE" if plain_name(name) in OTHER_UNITS or not text else text
     except UserError:
         value = "VALUE"
-    return f"--set {shlex.quote(f'{key}={value}')}"
+    return f"--set {describe_unit(name, key).replace(key, quote(f'{key}={value}'), 1)}"
+
+
+def describe_unit(name: str, key: str | None) -> str:
+    """Return a key ("" for None), with its meaning if the user's `name` has another unit or meaning."""
+    if key is None or plain_name(name) not in OTHER_UNITS:
+        return key or ""
+    table, _, field_name = key.partition(".")
+    return f"{key} ({keys_of(table)[field_name].metadata['help'].partition('. ')[0].rstrip('.')})"
 
 
 def parse_setting(setting: str) -> tuple[str, str, Any]:

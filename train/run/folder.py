@@ -25,7 +25,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from train.errors import ReadError, UserError, plural
+from train.errors import ReadError, UserError, plural, quote
 from train.files import describe_path, disk_errors, make_folder, open_for_appending, open_for_reading, write_text
 from train.json_files import parse_json, read_sealed
 from train.lock import FOLDERS, FolderLock, lock_folder
@@ -151,7 +151,7 @@ class RunFolder:
             got, attempt = "an existing run folder", "--resume to continue that run, or a new --out"
         elif weights := self.weights():
             got = f"a run that has lost its checkpoints step-N ({weights[-1].name} has no optimizer state)"
-            attempt = f"moving step-N back, or --init {self.path} with a new --out"
+            attempt = f"moving step-N back, or --init {quote(self.path)} with a new --out"
         elif self._stored_config() is not None:
             name = next(iter(self._foreign_names()), "a config.toml that was edited or that another version wrote")
             got, attempt = f"a folder with {name}", "--resume to continue the run in it, or a new --out"
@@ -250,9 +250,9 @@ def not_a_run_error(
     """Return the error for a path that is not a run; suggest the runs in this folder or the run that contains it."""
     runs = [str(child) for child in sorted(path.glob("*")) if child.is_dir() and RunFolder(child).steps()]
     if runs:
-        got, attempt = f"a folder with {plural(len(runs), 'run')}", " or ".join(runs[:LISTED])
+        got, attempt = f"a folder with {plural(len(runs), 'run')}", " or ".join(map(quote, runs[:LISTED]))
     for parent in path.parents[:3]:
         if not runs and RunFolder(parent).steps():
-            got, attempt = "a folder of a run", str(parent)
+            got, attempt = "a folder of a run", quote(parent)
     got = got if path.is_dir() else describe_path(path)
     return UserError(f"{path}: expected {expected}; got {got}; try {attempt}")

@@ -53,7 +53,7 @@ OTHER_NAMES = {
     "data.train_tgt": "tgt trg target",
     "data.valid_src": "dev valid valid_sets validpref",
     "data.vocabularies": "share_vocab shared_vocab joined_dictionary",
-    "data.vocab_size": "nwordssrc nwordstgt voc_limit dim_vocabs vocabulary_size",
+    "data.vocab_size": "bpe_size nwordssrc nwordstgt voc_limit dim_vocabs vocabulary_size",
     "data.tokenizer": "bpe tokenizer_type subword_type subword_model",
     "data.max_length": "max_source_length max_target_length seq_length seq_len max_seq_length max_seq_len "
                        "context_length block_size max_sent_length",

@@ -165,6 +165,8 @@ def missing_texts_error(files: Mapping[str, str], prepared: str) -> UserError:
         attempt = f"{' '.join(f'{option(name)} F' for name in files)} with other paths{base}"
     if prepared and {os.path.dirname(os.path.abspath(file)) for file in files.values()} == {os.path.dirname(prepared)}:
         attempt = f"--data with the new path of {os.path.dirname(prepared)}"  # the texts are in a folder of `data`
+    elif all(os.path.basename(file) == name.replace("_", ".") for name, file in files.items()):
+        attempt += f", or --data with the new path of {os.path.dirname(next(iter(files.values())))}"
     expected = "text files; got paths that do not exist" if others else f"a text file; got {MISSING}"
     return UserError(f"{', '.join(files.values())}: expected {expected}; try {attempt}")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from npx.ranges import Range
-from train.errors import UserError
+from train.errors import UserError, quote
 from train.files import describe_path, text_digest
 from train.json_files import Schema, read_json, reject_links, schema_error
 from train.text.download.prepare import BEGUN
@@ -23,7 +23,7 @@ def data_keys(folder: Path) -> dict[str, Any]:
     not written the folder or if a file has changed since then.
     """
     file = folder / "manifest.json"
-    again = f"`npx-transformer data own --train-src F --train-tgt F --out {folder}`"
+    again = f"`npx-transformer data own --train-src F --train-tgt F --out {quote(folder)}`"
     if not file.is_file():
         unfinished = (folder / BEGUN).is_file()
         got = "an unfinished folder" if unfinished else describe_path(folder)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import ReadError, UserError
-from train.files import WriteError, atomic_write, describe_path, digest, make_folder, write_text
+from train.files import WriteError, atomic_write, digest, make_folder, open_for_reading, write_text
 from train.json_files import Schema, open_own_folder, read_json, read_sealed, reject_links, schema_error, write_json
 from train.lock import lock_folder
 from train.progress import Display, Work
@@ -260,8 +260,8 @@ def user_files(dataset: Dataset) -> list[str]:
     """Return the paths of the user's own texts; raise UserError if one is not a file."""
     paths = [file for pairs in dataset.parts.values() for p in pairs if not p.archive for file in (p.src, p.tgt)]
     for path in paths:
-        if not Path(path).is_file():
-            raise UserError(f"{path}: expected a text file; got {describe_path(path)}")
+        with open_for_reading(path, "a text file"):
+            pass
     return paths
 
 
