@@ -33,7 +33,7 @@ def test_operations_are_not_overwritten_silently():
         return x, lambda g: (g,)
 
     another.__name__, another.__module__ = "tanh", "autograd.elsewhere"
-    with pytest.raises(ValueError, match="expected a new name; got 'tanh' of autograd.operations"):
+    with pytest.raises(ValueError, match="expected a new name; autograd.operations already has 'tanh'"):
         differentiable(another)
     another.__module__, another.__qualname__ = "mine", "tanh"
     first, second = differentiable(another), differentiable(another)

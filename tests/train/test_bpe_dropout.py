@@ -141,7 +141,7 @@ def test_other_tokenizers_and_tasks_raise_one_line(text, tmp_path):
         train(RunConfig.from_dict(values), tmp_path / "run", progress=False)
     Tokenizer.train(text / "train.en", "wordpiece", 290).save(tmp_path / "tokenizer.json")
     values["data"]["tokenizer"] = str(tmp_path / "tokenizer.json")
-    with pytest.raises(UserError, match="train.bpe_dropout: expected .* as bpe; got WordPiece; try "):
+    with pytest.raises(UserError, match="train.bpe_dropout: expected a bpe tokenizer .*; got WordPiece; try "):
         train(RunConfig.from_dict(values), tmp_path / "run", progress=False)
     values["data"] = {"task": "language", "text": str(text / "train.en"), "tokenizer": "bpe", "max_length": 20}
     values["model"]["architecture"] = "decoder"
