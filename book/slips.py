@@ -394,8 +394,7 @@ def call(node: ast.Call) -> Variants:
             else:
                 early = ast.Call(node.func, [inside, *node.args[1:]], node.keywords)
             both = (early, first.op, outside) if inside is first.left else (outside, first.op, early)
-            note = f"`{OPERATORS[type(first.op)][0]}` with `{ast.unparse(outside)}` belongs inside of `{shown}`"
-            yield 3, ast.BinOp(*both), note
+            yield 3, ast.BinOp(*both), f"`{ast.unparse(first)}` should be computed before `{shown}`"
 
 
 def constant(node: ast.Constant, parent: ast.AST, keys: list[str]) -> Variants:

@@ -162,6 +162,21 @@ SIMILAR = {  # learners' answers close to a known wrong one: exercise, the hint 
         return total
         """,
     ),
+    "finished sentences in the beam, with a running best": (
+        "11_search", "ends_occupy_beam",
+        """
+        live, best = [((), 0.0)], (None, float("-inf"))
+        for n in range(1, max_length + 1):
+            longer = [((*p, t), log_p + q) for p, log_p in live for t, q in enumerate(next_log_p(p))]
+            live = []
+            for prefix, log_p in sorted(longer, key=lambda item: -item[1])[:beam]:
+                if prefix[-1] != END:
+                    live.append((prefix, log_p))
+                elif log_p / ((5 + n) / 6) ** alpha > best[1]:
+                    best = list(prefix[:-1]), log_p / ((5 + n) / 6) ** alpha
+        return best
+        """,
+    ),
     "a row of equal numbers": ("04_checking", "constant_rows", "return [(np.array([[4.0, 4.0]]), np.array([3.0]))]"),
 }  # fmt: skip
 
@@ -186,6 +201,12 @@ EDITS = {  # exercise, edits of the solution, name of the hint, part of the text
     "a transposed gradient": ("07_one_head", [("to_scores.T @ q", "q.T @ to_scores")], "transposed", "is transposed"),
     "a constant that differs": (
         "01_slope", [("2.2e-16 ** (1 / 3) * size", "6e-6 * max(x, 1)")], "step_signed", "a negative x",
+    ),
+    "a view of a panel": (
+        "12_panels", [("peak, total = -np.inf, 0.0", "peak, total = -np.inf, 0.0\n    first = None"),
+                      ("peak = new_peak", "first = x[:, 0] if first is None else first\n        peak = new_peak"),
+                      ("return np.log(total) +", "return first + 0 * np.log(total) + 0 *")],
+        "explanation", "a view and changes with it: copy it, or go through the panels only once",
     ),
     "one swap of two": (
         "13_model", [("causal=True)).reshape", "causal=True)).swapaxes(1, 2).reshape")], "output_mixes_positions",

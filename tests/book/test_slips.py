@@ -76,6 +76,10 @@ UNKNOWN = {  # exercise, edits of the solution, description
     ),
     "multiplied by b": ("02_remembering", [("* y / b", "* y * b")], "`to_b = -g * y * b`, where `*` should be `/`."),
     "exponentials in place of y": ("05_softmax", [("(y * (g", "(e * (g")], "where `e` should be `y`. Here, e is the"),
+    "multiplied after the sum": (
+        "05_softmax", [("(g * y).sum(axis=-1, keepdims=True)", "g.sum(axis=-1, keepdims=True) * y")],
+        "where `g * y` should be computed before `.sum`.",
+    ),
     "the sum of the row is missing": (
         "07_one_head", [("softmax_grad(to_p, saved) * scale", "to_p * p * scale")],
         "where the term `(gw * weights).sum(axis=1, keepdims=True)` is missing.",

@@ -28,6 +28,9 @@ def points(seed: int) -> Iterator[tuple[Any, ...]]:
     yield "np.sin(x)", 0.0
     yield "x**2", 1000000.0
     yield "x**2", -1000000.0
+    yield "np.exp(x / 10)", 0.0
+    yield "np.exp(x / 10)", 1e-3
+    yield "np.exp(x / 10)", 1e-6
     for x in draw(seed, 6):
         yield "x**3", float(10 * x + (1 if x > 0 else -1))
 

@@ -110,6 +110,15 @@ def score_within_beam(module, table, beam, max_length, alpha):
     return result
 
 
+def score_or_none(module, *case):
+    """Return the result, or None where no sentence finishes, which an answer may express in several ways."""
+    try:
+        result = score_within_beam(module, *case)
+    except (IndexError, Rejected, TypeError, ValueError):
+        return None
+    return result if result["score"] > -math.inf else None
+
+
 def right_score_within_beam(table, beam, max_length, alpha):
     """Return the best score that a beam of the most probable prefixes reaches."""
     next_log_p, _ = model(table)
@@ -174,7 +183,7 @@ STAGES = [
           compared=with_larger_numbers) for cases in (by_hand, drawn)
 ] + [
     Stage("a narrow beam must extend the most probable prefixes", narrow, score_within_beam, right_score_within_beam,
-          call, explain=explain_beam),
+          call, explain=explain_beam, compared=score_or_none),
 ]  # fmt: skip
 NAMES = {
     "live": "the beam",

@@ -93,7 +93,8 @@ def also_of_list(module, *panels):
 def explain(yours, expected, *panels):
     if np.any(abs(yours - 333) < 5) and max(abs(panel[np.isfinite(panel)]).max(initial=0) for panel in panels) < 300:
         return (
-            "Your result comes from the 333 that overwrites each panel after its turn. Go through the panels only once."
+            "Your result comes from the 333 that overwrites each panel after its turn. A slice of a panel is a view "
+            "and changes with it: copy it, or go through the panels only once."
         )
     yours = np.broadcast_to(yours, expected.shape)
     row = int(np.argwhere(~((yours == expected) | (abs(yours - expected) < 1e-6)))[0, 0])
