@@ -121,7 +121,7 @@ def measured(tab: Any, address: str, sentence: str, times: int) -> dict[str, lis
         found["first"].append(float(tab.get_attribute("#ask", "data-first")))
     tab.goto(f"{address}#beam")
     tab.wait_for_selector("#beam svg[data-name]")
-    for name in CONTROLS:  # an even number of clicks leaves each control as it was
+    for name in CONTROLS:  # an even number of clicks restores the state of each control
         tab.check("#dropped")
         found[name] = tab.evaluate(CLICKED, [name, 2 * times + 2])
     return {name: values[len(values) // (times + 1) :] for name, values in found.items()}

@@ -107,18 +107,8 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
             return
         option, _, value = name.partition("=")
         if option not in options:
-            key = resolve_name(option[2:]) if option.startswith("--") and "--set" in options else None
-            own = f"--{key.partition('.')[2].replace('_', '-')}" if key else ""
-            attempt, got = known_option(option, options) or (own if own in options else ""), "an unknown option"
             value = value or next((text for text in args[i + 1 : i + 2] if not text.startswith("-")), "")
-            if option == "--set":  # of `train`
-                name, _, text = value.removeprefix("search.").partition("=")
-                own = f"--{name.replace('_', '-')}"
-                attempt = f"{own} {text}" if own in options else ""
-            if key and not attempt:
-                attempt, got = suggest_setting(option[2:], value, key), "a configuration key"
-            if attempt:
-                raise UserError(f"{option}: expected an option of this command; got {got}; try {attempt}")
+            reject_unknown(option, value, options)
             continue
         if option in given:  # click would ignore the first value
             join = ", or a file that joins both texts (`cat A B`)" if option.endswith(("-src", "-tgt")) else ""
@@ -137,6 +127,23 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
             got = f"{end} of {n} values" if n > 1 else "no value"
             before = f" before {following[end]}" if following[end:] else ""
             raise UserError(f"{name}: expected {metavar}; got {got}{before}; try {name} {metavar}")
+
+
+def reject_unknown(option: str, value: str, options: Container[str]) -> None:
+    """Raise UserError for an unknown option that has a counterpart; click rejects the others."""
+    if option == "--set":  # of `train`
+        name, _, text = value.removeprefix("search.").partition("=")
+        own = f"--{name.replace('_', '-')}"
+        attempt = f"{own} {text}" if own in options else ""
+    else:
+        key = resolve_name(option[2:]) if option.startswith("--") and "--set" in options else None
+        own = f"--{key.partition('.')[2].replace('_', '-')}" if key else ""
+        attempt = known_option(option, options) or (own if own in options else "")
+        if key and not attempt:
+            attempt = suggest_setting(option[2:], value, key)
+            raise UserError(f"{option}: expected an option of this command; got a configuration key; try {attempt}")
+    if attempt:
+        raise UserError(f"{option}: expected an option of this command; got an unknown option; try {attempt}")
 
 
 def known_option(name: str, options: Container[str]) -> str:

@@ -4,7 +4,7 @@
 memory. On disk a token takes 2 bytes (4 for a vocabulary of more than 65,536 tokens) and a pair 16 bytes of offsets; in
 RAM a pair takes 4 bytes for its two lengths.
 
-Lengths include the end token: a sentence of n subwords has length n + 1 on both sides. It occupies n + 1 positions in
+Lengths include EOS: a sentence of n subwords has length n + 1 on both sides. It occupies n + 1 positions in
 the encoder (`tokens + [EOS]`) and in the decoder (input `[BOS] + tokens`, output `tokens + [EOS]`).
 """
 
@@ -135,7 +135,7 @@ def _write(
 class Corpus:
     """Pairs of token sequences: `len(corpus)`, `corpus.pair(i)`, `corpus.src_lengths`, `corpus.tgt_lengths`.
 
-    Lengths (uint16, shape (pairs,)) include the end token. `meta` is the content of `meta.json`, {} if there is none.
+    Lengths (uint16, shape (pairs,)) include EOS. `meta` is the content of `meta.json`, or {} if there is no such file.
     """
 
     def __init__(
