@@ -30,7 +30,7 @@ class Arguments:
         leaves += [leaf for name in self.in_options for leaf in flatten(f"option {name}", options[name])]
         self.names = [name for name, _ in leaves]
         self.positional = {f"input {i}" for i in range(len(inputs))}
-        self.values = [x.data if isinstance(x, Tensor) else x for _, x in leaves]
+        self.values = [on_device(x.data if isinstance(x, Tensor) else x) for _, x in leaves]
 
     def require_options(self, check: Callable[..., Any], function: Callable[..., Any]) -> None:
         """Raise TypeError if `function` needs an option that has the name of one of the check's own options.
@@ -122,6 +122,11 @@ class Arguments:
             note = f"not checked: the gradient of {self.names[i]}, which the function treats as a constant"
             notes += [note] if note not in notes else []
         return tuple(sorted(constants))
+
+
+def on_device(x: Any) -> Any:
+    """Return a NumPy array of numbers as an array on the current device, and any other value unchanged."""
+    return npx.from_host(x) if type(x) is npx.ndarray and x.dtype.kind in "biuf" else x
 
 
 def vary(x: float) -> float:

@@ -50,9 +50,7 @@ def scaled(value: Any, factor: float) -> Any:
 
 def copied_to_device(value: Any, layout: str = "given") -> Any:
     """Return a value with its arrays copied to the current device, in a memory layout."""
-    return map_arrays(
-        lambda x: with_layout_or_broadcast(npx.asarray(npx.from_host(npx.to_host(x)).copy()), layout), value
-    )
+    return map_arrays(lambda x: with_layout_or_broadcast(npx.from_host(npx.to_host(x).copy()), layout), value)
 
 
 def with_layout_or_broadcast(x: Array, layout: str) -> Array:

@@ -140,8 +140,7 @@ class Problem:
 
     def output_and_gradients(self, c: Array, require: Sequence[int] | None = None) -> tuple[Array, list[Array]]:
         """Compute the output and the gradients of sum(output * c) from write-protected arrays."""
-        on_device = self.with_arrays([npx.from_host(npx.to_host(a)) for a in self.arrays])
-        output, leaves = on_device.run_protected(require)
+        output, leaves = self.run_protected(require)
         y = npx.to_host(output.data).copy()
         return y, self.protected_gradients(output, leaves, c)
 
@@ -156,8 +155,7 @@ class Problem:
         """Return the result of `gradients` for a write-protected incoming gradient c."""
         for leaf in leaves:
             leaf.grad = None
-        g = protected(npx.from_host(c))
-        before = npx.to_host(g).copy()
+        g, before = protected(npx.from_host(c)), npx.to_host(c).copy()
         if output.requires_grad:
             try:
                 with self.no_writes("expected the vjp not to modify the incoming gradient; the vjp wrote to it"):

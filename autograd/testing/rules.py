@@ -80,7 +80,7 @@ def incoming_gradients(expected: Expected, is_linear: bool = True) -> None:
     """
     problem, c = expected.problem, expected.c
     for layout in LAYOUTS:
-        gradients = problem.output_and_gradients(npx.to_host(with_layout(npx.asarray(c), layout)))[1]
+        gradients = problem.output_and_gradients(with_layout(npx.from_host(c), layout))[1]
         condition = f"for an incoming gradient in {layout} memory layout"
         expected.compare("incoming gradient layout", condition, None, gradients)
     for factor in (-0.3, 1e-6, 1e6, 0.0) if is_linear else ():
@@ -88,7 +88,7 @@ def incoming_gradients(expected: Expected, is_linear: bool = True) -> None:
         condition = f"for an incoming gradient times {factor:g}"
         expected.compare("linearity", condition, None, gradients, factor, 1e-10 if factor else 0.0)
     if c.size:
-        constant = npx.host.broadcast_to(npx.host.asarray(c.reshape(-1)[0]), c.shape)
+        constant = npx.broadcast_to(npx.asarray(c.reshape(-1)[0]), c.shape)
         copied = Expected(problem, expected.y, c, problem.output_and_gradients(constant.copy())[1])
         condition = "for a broadcast incoming gradient (strides of 0) as for a copy of it"
         copied.compare("incoming gradient layout", condition, None, problem.output_and_gradients(constant)[1])

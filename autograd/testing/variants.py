@@ -155,12 +155,13 @@ def values(problem: Problem, domain: Any = None) -> Iterator[tuple[str, Problem]
     intervals = [*input_domains(problem, domain), *[None] * len(problem.parameters)]
 
     def changed(name: str, positions: Sequence[int]) -> Problem | None:
-        new = list(arrays)
+        new = list(problem.arrays)
         for i in positions:
-            new[i] = reflected(VALUES[name](arrays[i]), intervals[i]).astype(arrays[i].dtype)
-            if not is_inside(new[i], intervals[i]):
+            x = reflected(VALUES[name](arrays[i]), intervals[i]).astype(arrays[i].dtype)
+            if not is_inside(x, intervals[i]):
                 return None
-        return problem.with_arrays([npx.from_host(a) for a in new])
+            new[i] = npx.from_host(x)
+        return problem.with_arrays(new)
 
     changes: list[tuple[str, str, Sequence[int]]] = []
     changes += [(name, "", range(n_inputs)) for name in VALUES if n_inputs and not name.startswith("times")]
@@ -184,9 +185,13 @@ def values(problem: Problem, domain: Any = None) -> Iterator[tuple[str, Problem]
 
 
 def undeclared_values(problem: Problem) -> Iterator[tuple[str, Problem]]:
-    """Yield problems with integers and booleans that the declared domain and the reference do not cover."""
+    """Yield problems with integers and booleans that the declared domain and the reference do not cover.
+
+    On a GPU, integers are not changed: operations do not check indices there, because that would wait for the device.
+    """
+    kinds = "ib" if npx.device() == "cpu" else "b"
     for i, x in enumerate(problem.values):
-        if is_array(x) and x.size:
+        if is_array(x) and x.size and x.dtype.kind in kinds:
             for name, change in UNDECLARED.get(x.dtype.kind, {}).items():
                 yield f"{name} in {problem.name_of(i)}", with_changed_value(problem, i, change)
 
@@ -343,8 +348,9 @@ def undeclared_shapes(problem: Problem) -> Iterator[tuple[str, Problem]]:
         for axis in {0, x.ndim - 1}:
             if x.shape[axis] > 1:
                 short, repeated = list(problem.values), list(problem.values)
-                short[i] = npx.take(x, npx.asarray([0]), axis=axis)
-                repeated[i] = npx.repeat(short[i], x.shape[axis], axis=axis)
+                first = npx.take(npx.to_host(x), [0], axis=axis)
+                short[i] = npx.from_host(first)
+                repeated[i] = npx.from_host(npx.repeat(first, x.shape[axis], axis=axis))
                 other = with_values(problem, short)
                 if have_equal_values(other, with_values(problem, repeated)):
                     yield f"{problem.name_of(i)} of length 1 along axis {axis}", other

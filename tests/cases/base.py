@@ -197,6 +197,11 @@ def sample(*shape, style="normal", seed=0):
     return npx.asarray(s.numbers(shape, style, seed))
 
 
+def packing(*lengths):
+    """Return the packing of sentences with these lengths, on the current device."""
+    return npx.pack(lengths).to_device()
+
+
 def size(most=3, least=1):
     """Draw the length of an axis."""
     return s.sides(most, least)

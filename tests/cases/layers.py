@@ -162,7 +162,7 @@ def layer_DecoderLayer(draw):
 @case
 def operation_add_constant(draw):
     x = draw(s.arrays(s.shapes(min_dims=1, max_side=3), s.STYLES))
-    return Call((x, draw(st.sampled_from([0.5, npx.host.arange(x.shape[-1])]))), float32=False)
+    return Call((x, draw(st.sampled_from([0.5, npx.arange(x.shape[-1])]))), float32=False)
 
 
 # Edges
@@ -172,7 +172,7 @@ RATES = 0.5, 0.0, 0.999
 
 @edges("operation add_constant")
 def add_constant_edges():
-    for constant in (0.5, npx.host.arange(3), npx.host.arange(6).reshape(2, 3)):
+    for constant in (0.5, npx.arange(3), npx.arange(6).reshape(2, 3)):
         yield Call((sample(2, 3), constant), float32=False)
 
 

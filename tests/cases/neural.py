@@ -8,7 +8,7 @@ import npx
 from autograd.testing import strategies as s
 from npx.dispatch import emulating
 from npx.kernels import layer_norm
-from tests.cases.base import REAL, Call, array, case, edges, leading, sample, size
+from tests.cases.base import REAL, Call, array, case, edges, leading, packing, sample, size
 
 BOUNDED = ("plain", "normal", "tiny", "zeros")  # products of larger numbers leave float32 few digits
 
@@ -33,9 +33,9 @@ def operation_softmax(draw):
 def norm_saved_bytes(x, gamma, beta):
     """Return the bytes that a norm saves beyond its output: a deviation per row, and the columns that gamma hides.
 
-    The reference, which runs in float64 where CUDA kernels are emulated, saves all columns.
+    The reference, which runs in float64 on a GPU and where CUDA kernels are emulated, saves all columns.
     """
-    if emulating():
+    if emulating() or npx.device() == "cuda":
         return x.nbytes + x[..., :1].nbytes
     hidden = layer_norm.lossy_columns(gamma, beta)
     return x[..., :1].nbytes * (1 + len(hidden)) + hidden.nbytes
@@ -297,9 +297,9 @@ PACKED = (0, 2), (1, 3), (3, 1), (1, 1), (2, 0)  # lengths of the queries and ke
 
 def packed_edges(pairs):
     """Yield numbers of queries and keys, and the specs of packed sentences with the lengths `pairs`."""
-    queries, keys = (npx.pack(lengths).to_device() for lengths in zip(*pairs, strict=True))
+    queries, keys = (packing(*lengths) for lengths in zip(*pairs, strict=True))
     for causal, base in ((False, None), (True, 10.0)):
-        packings = (queries, queries) if queries.starts.tolist() == keys.starts.tolist() else (queries, keys)
+        packings = (queries, queries) if all(a == b for a, b in pairs) else (queries, keys)
         yield len(queries.flat_index), len(keys.flat_index), npx.AttentionSpec(causal, None, None, base, *packings)
 
 

@@ -2,15 +2,14 @@
 
 from hypothesis import strategies as st
 
-import npx
 from autograd.testing import strategies as s
 from models.layers import AlibiBias, AlibiPositions, BucketBias, BucketPositions, RelativeKeys, ShawPositions
 from models.layers.positions import AttentionPositions
-from tests.cases.base import CASES, Call, case, edges, sample, size
+from tests.cases.base import CASES, Call, case, edges, packing, sample, size
 from tests.cases.layers import draw_layer, layer_Sinusoids, make_layer, position_edges
 from tests.cases.neural import BOUNDED
 
-PACKING = npx.pack([2, 3, 1])
+LENGTHS = 2, 3, 1
 
 for position_class in (AttentionPositions, AlibiPositions, BucketPositions, ShawPositions):
     CASES[f"layer {position_class.__name__}"] = st.composite(layer_Sinusoids)(layer_class=position_class)
@@ -27,7 +26,7 @@ def bias_edges(layer):
     """Yield calls with as many keys as queries, calls with more keys, and packed calls."""
     for t, n_keys in ((6, 6), (1, 7), (2, 9), (1, 1)):
         yield Call((sample(2, t, 3, 2), n_keys), layer=layer)
-    yield Call((sample(6, 3, 2), 3, PACKING), layer=layer)
+    yield Call((sample(6, 3, 2), 3, packing(*LENGTHS)), layer=layer)
 
 
 @case
@@ -77,4 +76,4 @@ def relative_scores_edges():
     for k in (1, 2, 9):
         for t, n_keys in ((4, 4), (1, 6), (2, 5), (1, 1)):
             yield Call((sample(2, t, 2, 3), sample(2 * k + 1, 3, seed=1), n_keys))
-    yield Call((sample(6, 2, 3), sample(3, 3, seed=1), 3, PACKING))
+    yield Call((sample(6, 2, 3), sample(3, 3, seed=1), 3, packing(*LENGTHS)))

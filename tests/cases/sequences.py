@@ -9,16 +9,16 @@ import models
 import npx
 from models.architectures.convolutional import AttendingConvolution, GatedConvolution, ResidualConvolution
 from models.architectures.recurrent import RecurrentDecoderLayer, RecurrentEncoderLayer
-from tests.cases.base import REAL, Call, array, case, edges, sample
+from tests.cases.base import REAL, Call, array, case, edges, packing, sample
 from tests.cases.layers import make_layer, small
 
-PACKING = npx.pack([3, 0, 1, 2])
+LENGTHS = 3, 0, 1, 2
 
 
 @case
 def layer_LSTM(draw, layer_class=models.LSTM):
     layer = make_layer(layer_class, 2, 1, reverse=True)
-    return Call((sample(3, 2), draw(st.just(npx.pack([2, 1])))), layer=layer, directions=3, modes=("train",))
+    return Call((sample(3, 2), draw(st.just(packing(2, 1)))), layer=layer, directions=3, modes=("train",))
 
 
 @case
@@ -132,7 +132,7 @@ def recurrent_layer_edges():
 @edges("layer Bidirectional", derive=False)
 def bidirectional_edges():
     yield Call(
-        (sample(3, 2), npx.pack([2, 1])),
+        (sample(3, 2), packing(2, 1)),
         layer=make_layer(models.Bidirectional, models.LSTM, 2, 1),
         directions=3,
         modes=("train",),
@@ -142,7 +142,7 @@ def bidirectional_edges():
 @edges("layer Convolution", derive=False)
 def convolution_edges():
     yield Call(
-        (sample(4, 2), npx.pack([3, 1])), layer=make_layer(models.Convolution, 2, 3, 3), directions=3, modes=("train",)
+        (sample(4, 2), packing(3, 1)), layer=make_layer(models.Convolution, 2, 3, 3), directions=3, modes=("train",)
     )
 
 
@@ -156,21 +156,21 @@ def restricted_attention_layer_edges():
 def lstm_edges():
     yield recurrent_call(sample(1, 2, 4), sample(1, 4, seed=1))
     yield recurrent_call(sample(2, 3, 8), sample(2, 8, seed=1), lengths=npx.asarray([1, 4]), reverse=True)
-    yield recurrent_call(sample(6, 4), sample(1, 4, seed=1), packing=PACKING, reverse=True)
+    yield recurrent_call(sample(6, 4), sample(1, 4, seed=1), packing=packing(*LENGTHS), reverse=True)
 
 
 @edges("operation gru", REAL, derive=False)
 def gru_edges():
     w, b = sample(2, 6, seed=1), sample(2, seed=2)
     yield recurrent_call(sample(1, 2, 6), w, b)
-    yield recurrent_call(sample(6, 6), w, b, packing=PACKING, reverse=True)
+    yield recurrent_call(sample(6, 6), w, b, packing=packing(*LENGTHS), reverse=True)
 
 
 @edges("operation unfold")
 def unfold_edges():
     yield Call((sample(2, 3, 2), 3), saved=1000)
     yield Call((sample(2, 3, 2), 2, 2, True, None, npx.asarray([2, 5])), saved=1000)
-    yield Call((sample(6, 2), 4, 1, False, PACKING), saved=1000)
+    yield Call((sample(6, 2), 4, 1, False, packing(*LENGTHS)), saved=1000)
 
 
 @edges("operation glu", REAL)
@@ -183,7 +183,8 @@ def glu_edges():
 def restricted_attention_edges():
     yield Call((sample(2, 3, 5), 1, 2, 2, npx.AttentionSpec(True, rotary_base=10.0)), saved=1 << 20)
     yield Call((sample(2, 5, 3), 1, 1, 3, npx.AttentionSpec(kv_lengths=npx.asarray([4, 6]))), saved=1 << 20)
-    spec = npx.AttentionSpec(True, q_packing=PACKING, kv_packing=PACKING)
+    rows = packing(*LENGTHS)
+    spec = npx.AttentionSpec(True, q_packing=rows, kv_packing=rows)
     yield Call((sample(6, 6), 2, 1, 2, spec, npx.DropoutSpec(0.5, npx.Key(1, 2, 3))), saved=1 << 20)
 
 
@@ -195,7 +196,8 @@ def take_rows_edges():
 
 @edges("layer GatedConvolution", derive=False)
 def gated_convolution_edges(layer_class=GatedConvolution, options=((),)):
-    spec = npx.AttentionSpec(q_packing=PACKING, kv_packing=PACKING)
+    rows = packing(*LENGTHS)
+    spec = npx.AttentionSpec(q_packing=rows, kv_packing=rows)
     for arguments in options:
         layer = make_layer(layer_class, small(), *arguments)
         yield Call((sample(6, 4), spec), layer=layer, directions=2, modes=("train",))
@@ -213,7 +215,7 @@ def recurrent_encoder_layer_edges():
 
 @edges("layer AttendingConvolution", derive=False)
 def attending_convolution_edges():
-    spec = npx.AttentionSpec(q_packing=PACKING, kv_packing=npx.pack([1, 0, 1, 2]))
+    spec = npx.AttentionSpec(q_packing=packing(*LENGTHS), kv_packing=packing(1, 0, 1, 2))
     layer = make_layer(AttendingConvolution, small())
     yield Call((sample(6, 4), sample(4, 4), spec, sample(6, 4)), layer=layer, directions=2, modes=("train",))
 
@@ -223,4 +225,4 @@ def recurrent_decoder_layer_edges():
     for i, context in ((0, None), (1, sample(6, 4))):
         layer = make_layer(RecurrentDecoderLayer, small(), i)
         if i:
-            yield Call((sample(6, 4), context, PACKING), layer=layer, directions=2, modes=("train",))
+            yield Call((sample(6, 4), context, packing(*LENGTHS)), layer=layer, directions=2, modes=("train",))

@@ -92,7 +92,8 @@ class ndarray:
         return self.held.item()
 
     def tolist(self):
-        raise TypeError("tolist of a device array")
+        wait("tolist")
+        return self.held.tolist()
 
     def __array__(self, *_, **__):
         raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`.")
@@ -174,11 +175,11 @@ def _method(name):
 
 def _operator(name):
     ufunc = getattr(np, name)
-    return (
-        lambda self, other: ufunc(self, other),
-        lambda self, other: ufunc(other, self),
-        lambda self, other: ufunc(self, other, out=(self,)),
-    )
+
+    def forward(self, other):
+        return NotImplemented if getattr(other, "__array_ufunc__", ufunc) is None else ufunc(self, other)
+
+    return forward, lambda self, other: ufunc(other, self), lambda self, other: ufunc(self, other, out=(self,))
 
 
 for _name in ("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "flags", "strides"):
