@@ -5,6 +5,7 @@ import numpy as np
 from npx.array import Array, array_module
 from npx.cpu.row_blocks import block_size, map_blocks
 from npx.dispatch import kernel
+from npx.precision import accumulation_dtype
 
 
 @kernel
@@ -75,17 +76,18 @@ def top_k_numpy(logits: Array, k: int, excluded: tuple[int, ...] = ()) -> tuple[
     return values, columns
 
 
-@top_k.fast("cupy", "float32")
+@top_k.fast("cupy", "float32", "float16", "bfloat16")
 def top_k_of_rows(logits: Array, k: int, excluded: tuple[int, ...] = ()) -> tuple[Array, Array]:
-    """Find the largest logits of each row without sorting it."""
+    """Find the largest logits of each row without sorting it, which CuPy does not do for bfloat16."""
     xp = array_module(logits)
-    z = logits - logits.max(axis=1, keepdims=True)
+    z = logits.astype(accumulation_dtype(logits.dtype), copy=True)
+    z -= z.max(axis=1, keepdims=True)
     log_total = xp.log(xp.exp(z).sum(axis=1, keepdims=True))  # at least 0 despite rounding: the sum contains exp(0)
     z[:, list(excluded)] = -xp.inf
     values, columns = first_maxima(z, min(k, z.shape[1]))
     values -= log_total
     columns[values == -xp.inf] = 0
-    return values, columns
+    return values.astype(logits.dtype, copy=False), columns
 
 
 def first_maxima(z: Array, k: int) -> tuple[Array, Array]:
