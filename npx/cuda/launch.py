@@ -70,6 +70,14 @@ def launch(
         _function(source, kernel, definitions, shared)(grid3, block3, pointers, shared_mem=shared)
 
 
+@functools.cache
+def shared_memory(xp: Any) -> int:
+    """Return the bytes of shared memory of a multiprocessor, which its blocks share; 64 KiB in the emulator."""
+    if xp is np:
+        return 64 << 10
+    return int(xp.cuda.runtime.getDeviceProperties(xp.cuda.runtime.getDevice())["sharedMemPerMultiprocessor"])
+
+
 def contiguous(x: Any) -> Any:
     """Return x, or a contiguous copy if x is not contiguous. Preserves 0-d shapes, unlike NumPy's ascontiguousarray."""
     return x if x is None or x.flags.c_contiguous else array_module(x).ascontiguousarray(x)

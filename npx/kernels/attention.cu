@@ -70,16 +70,24 @@ template <int D> __device__ void load_tile(Tile<D>& tile, const T* x, i64 step, 
     }
 }
 
-// Store c in the warp's 16 rows of x, with the upper 8 rows scaled by `upper` and the lower 8 by `lower`.
+// Store c in the warp's 16 rows of x, with the upper 8 rows scaled by `upper` and the lower 8 by `lower`. The values pass
+// through the same rows of `stage`, a tile that nothing else uses any more: a lane holds pairs of values, and writing
+// such small parts of a row would take twice as many memory transactions.
 template <int D>
-__device__ void store_rows(T* x, i64 step, const float (&c)[D / 8][4], float upper, float lower, int rows, int d) {
-    const int wide = VEC < 2 ? 1 : 2;
+__device__ void store_rows(
+    Tile<D>& stage, T* x, i64 step, const float (&c)[D / 8][4], float upper, float lower, int rows, int d) {
 #pragma unroll
-    for (int i = 0; i < D / 2; i += wide) {
-        if (row_of(i) >= rows || column_of(i) >= d) continue;
-        Values<wide> values;
-        for (int j = 0; j < wide; j++) values.at[j] = from_float<T>(c[i / 4][i % 4 + j] * (i % 4 < 2 ? upper : lower));
-        *(Values<wide>*)(x + row_of(i) * step + column_of(i)) = values;
+    for (int i = 0; i < D / 2; i += 2) {
+        float factor = i % 4 < 2 ? upper : lower;
+        Values<2> pair = {{from_float<T>(c[i / 4][i % 4] * factor), from_float<T>(c[i / 4][i % 4 + 1] * factor)}};
+        *(Values<2>*)(stage.row[row_of(i)] + column_of(i)) = pair;
+    }
+    __syncwarp();
+    const int across = D / VEC, first = threadIdx.x / 32 * 16;
+    for (int i = threadIdx.x % 32; i < 16 * across; i += 32) {
+        int row = first + i / across, column = i % across * VEC;
+        if (row < rows && column < d)
+            *(Values<VEC>*)(x + row * step + column) = *(const Values<VEC>*)(stage.row[row] + column);
     }
 }
 
@@ -343,7 +351,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(
     }
     const i64 y_position = (i64)heads * d_v;
     y += (q_rows.batch * n_queries + q_rows.first + at.first) * y_position + at.head * d_v;
-    store_rows<DV>(y, y_position, result, normal[0], normal[1], queries, d_v);
+    __syncthreads();  // all threads are done with the values
+    store_rows<DV>(v_tile, y, y_position, result, normal[0], normal[1], queries, d_v);
 }
 
 // Compute delta = sum_j g_j y_j for each row of a tile, and load the log-sum-exp in base 2. delta equals the sum over
@@ -457,19 +466,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
             weights_and_gradient<false>(p, gs, q_tile, k_tile, g_tile, v_tile, delta, peak, spec, bits, 0, 0,
                                         keep, dropout, position, n_keys, scale);
         if (gscores) store_allowed(gscores + position, gs, bits, n_keys);
+        Tile<TILE>&p_tile = reinterpret_cast<Tile<TILE>&>(v_tile), &gs_tile = reinterpret_cast<Tile<TILE>&>(k_tile);
+        __syncthreads();  // all threads are done with the values, which are overwritten
+        store_scores(p_tile, p);
         float result_q[DK / 8][4] = {}, result_k[DK / 8][4] = {}, result_v[DV / 8][4] = {};
         multiply(result_q, gs, k_tile);
-        store_rows<DK>(gq, gq_position, result_q, scale, scale, q_rows.count, d_k);
-
-        __syncthreads();  // all threads are done with keys and values, which are overwritten
-        Tile<TILE>&p_tile = reinterpret_cast<Tile<TILE>&>(v_tile), &gs_tile = reinterpret_cast<Tile<TILE>&>(k_tile);
-        store_scores(p_tile, p);
-        store_scores(gs_tile, gs);
+        __syncthreads();  // all threads are done with the keys, which are overwritten
+        store_rows<DK>(k_tile, gq, gq_position, result_q, scale, scale, q_rows.count, d_k);
         __syncthreads();
+        store_scores(gs_tile, gs);
         multiply_left_transposed(result_v, p_tile, g_tile);
+        __syncthreads();  // all threads are done with g and have stored gs
+        store_rows<DV>(g_tile, gv, gv_position, result_v, 1, 1, kv_rows.count, d_v);
         multiply_left_transposed(result_k, gs_tile, q_tile);
-        store_rows<DK>(gk, gk_position, result_k, scale, scale, kv_rows.count, d_k);
-        store_rows<DV>(gv, gv_position, result_v, 1, 1, kv_rows.count, d_v);
+        __syncthreads();  // all threads are done with the queries
+        store_rows<DK>(q_tile, gk, gk_position, result_k, scale, scale, kv_rows.count, d_k);
         return;
     }
 
@@ -498,12 +509,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
             if (gscores) store_allowed(gscores + position, gs, bits, n_keys);
             multiply(result, gs, k_tile);
         }
-        store_rows<DK>(gq + first * gq_position, gq_position, result, scale, scale, queries, d_k);
+        __syncthreads();  // all threads are done with the keys
+        store_rows<DK>(k_tile, gq + first * gq_position, gq_position, result, scale, scale, queries, d_k);
     }
 
     if (at.first < kv_rows.count) {
         const int first = at.first, keys = kv_rows.count - first;
-        __syncthreads();  // the first half no longer needs its keys
+        __syncthreads();  // all threads are done with the first half
         load_tile(k_tile, k + first * k_position, k_position, keys, d_k);
         load_tile(v_tile, v + first * v_position, v_position, keys, d_v);
         float result_k[DK / 8][4] = {}, result_v[DV / 8][4] = {};
@@ -527,7 +539,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
             multiply(result_v, p, g_tile);
             multiply(result_k, gs, q_tile);
         }
-        store_rows<DK>(gk + first * gk_position, gk_position, result_k, scale, scale, keys, d_k);
-        store_rows<DV>(gv + first * gv_position, gv_position, result_v, 1, 1, keys, d_v);
+        __syncthreads();  // all threads are done with queries and g
+        store_rows<DK>(q_tile, gk + first * gk_position, gk_position, result_k, scale, scale, keys, d_k);
+        store_rows<DV>(g_tile, gv + first * gv_position, gv_position, result_v, 1, 1, keys, d_v);
     }
 }

@@ -23,7 +23,7 @@ from npx.array import Array, accumulate, array_module
 from npx.cpu.row_blocks import block_size, map_blocks, parallel_ranges
 from npx.cpu.tune import is_configured
 from npx.cuda import blas
-from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
+from npx.cuda.launch import BLOCK_THREADS, contiguous, launch, shared_memory
 from npx.dispatch import Output, kernel
 from npx.kernels.embedding import sums_by_id
 from npx.precision import accumulation_dtype
@@ -297,7 +297,7 @@ def gradients_in_panels(
 def cross_entropy_cuda(
     logits: Array, targets: Array, smoothing: LabelSmoothing = NO_SMOOTHING, grad: bool = True
 ) -> Output:
-    """Launch one block per row; it reads the row twice and writes it once. The loss is float32."""
+    """Launch one block per row, which reads the row once, or twice if it does not fit in shared memory."""
     xp = array_module(logits)
     logits = contiguous(logits)
     gz = xp.empty(logits.shape, logits.dtype) if grad else None
@@ -314,16 +314,20 @@ def losses_and_gradient(z: Array, targets: Array, gz: Array | None, losses: Arra
     n, classes = z.shape
     on, off = smoothing.target_weights(classes)
     sizes = np.int32(classes), np.int64(z.strides[0] // z.itemsize), np.float32(on), np.float32(off)
-    padding = np.int64(smoothing.pad_id)
-    args = z, targets, gz, losses, *sizes, padding, np.int32(smoothing.excludes_padding)
+    padding, row_bytes = np.int64(smoothing.pad_id), classes * z.itemsize
+    keep_row = gz is not None and 2 * row_bytes <= block_size(shared_memory(array_module(z)))  # two blocks fit
+    args = z, targets, gz, losses, *sizes, padding, np.int32(smoothing.excludes_padding), np.int32(keep_row)
     threads = 64 if classes <= 1024 else 512
-    launch("cross_entropy.cu", "cross_entropy", n, threads, args, strided=True, T=z.dtype, ID=targets.dtype)
+    launch(
+        "cross_entropy.cu", "cross_entropy", n, threads, args, row_bytes if keep_row else 0,
+        strided=True, T=z.dtype, ID=targets.dtype,
+    )  # fmt: skip
 
 
 def total_loss(losses: Array) -> Array:
     """Return the sum () of the losses (n,)."""
     loss = array_module(losses).empty((), np.float32)
-    launch("sums.cu", "total", 1, BLOCK_THREADS, (losses, loss, np.int32(losses.size)), T=loss.dtype)
+    launch("sums.cu", "total", 1, 1024, (losses, loss, np.int32(losses.size)), T=loss.dtype)
     return loss
 
 

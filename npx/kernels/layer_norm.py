@@ -262,5 +262,5 @@ def sum_columns_cuda(partial: Array, dtype: Any, accumulate_into: GradientTarget
     add, width = len(targets) == parts, columns // parts
     sums = targets if add else list(array_module(partial).empty((parts, width), dtype))
     args = partial, sums[0], sums[-1], np.int32(rows), np.int32(columns), np.int32(width), np.int32(add)
-    launch("sums.cu", "column_sums", -(-columns // 32), 256, args, T=sums[0].dtype)
+    launch("sums.cu", "column_sums", -(-columns // 32), 1024, args, T=sums[0].dtype)
     return sums

@@ -200,14 +200,30 @@ def test_without_tensor_cores(monkeypatch, dtype):
 BUGS = {
     "no barrier before keys are read": ("wait_for_copies();\n        __syncthreads();", "wait_for_copies();"),
     "no barrier before keys are replaced": ("first > 0 && !__syncthreads_or(bits != 0)", "false"),
-    "no barrier between the gradient's halves": ("__syncthreads();  // the first half no longer needs its keys", ""),
+    "no barrier between the gradient's halves": ("__syncthreads();  // all threads are done with the first half", ""),
+    "no barrier before y overwrites values": ("__syncthreads();  // all threads are done with the values\n", ""),
+    "no barrier before gq overwrites keys": ("__syncthreads();  // all threads are done with the keys\n", ""),
+    "no barrier before results overwrite queries": ("__syncthreads();  // all threads are done with queries and g", ""),
+    "no barrier before gv overwrites g": ("__syncthreads();  // all threads are done with g and", "//"),
+    "no barrier before gk overwrites queries": ("__syncthreads();  // all threads are done with the queries", ""),
+    "rows stored before they are complete": ("= pair;\n    }\n    __syncwarp();", "= pair;\n    }"),
     "no wait for copies": ("wait_for_copies();\n        __syncthreads();", "__syncthreads();"),
     "wrong rows of values": ("b.row[k + lane % 16] + n", "b.row[k + lane % 8] + n"),
     "one row too many": ("bool real = row < rows", "bool real = row <= rows"),
     "the wrong words of dropout": ("one_run ? position / 16 + i :", "one_run ? position / 16 + i + 1 :"),
     "sums of the wrong query": ("factor - delta[query])", "factor - delta[key])"),
-    "no barrier before keys are overwritten": ("__syncthreads();  // all threads are done with keys and values", "//"),
-    "no barrier before scores are read": ("(gs_tile, gs);\n        __syncthreads();", "(gs_tile, gs);"),
+    "no barrier before gq of one tile overwrites keys": (
+        "__syncthreads();  // all threads are done with the keys, which",
+        "//",
+    ),
+    "no barrier before scores overwrite gq": (
+        "d_k);\n        __syncthreads();\n        store_scores",
+        "d_k);\n        store_scores",
+    ),
+    "no barrier before values are overwritten": (
+        "__syncthreads();  // all threads are done with the values, which",
+        "//",
+    ),
     "scores of the wrong queries": ("a.row[k + lane / 16 * 8 + lane % 8]", "a.row[k + lane % 16]"),
     "scores not dropped out": ("weight *= factor", "weight *= dropout.scale"),
 }
@@ -225,7 +241,8 @@ def test_a_planted_bug_is_detected(bug, monkeypatch, tmp_path):
     source.write_text(text.replace(right, wrong))
     monkeypatch.setattr(launching, "SOURCES", tmp_path)
     half = np.dtype("float16")
-    one_tile, short, long = (inputs(half, 1, *shape) for shape in ((30, 27, 1, 32), (33, 35, 1, 16), (70, 65, 1, 16)))
+    shapes = (30, 27, 1, 32), (33, 35, 1, 16), (70, 65, 1, 15)  # rows of 15 are stored value by value
+    one_tile, short, long = (inputs(half, 1, *shape) for shape in shapes)
     with pytest.raises((emulator.EmulatorError, AssertionError)):
         assert_near(half, in_reference(*one_tile, None, DROP), on_cuda(*one_tile, None, DROP))
         assert_near(half, in_reference(*short, None, DROP), on_cuda(*short, None, DROP))

@@ -212,7 +212,7 @@ def softmax_rows():
 def column_sums():
     x, sums = np.ones((11, 40), "float32"), np.empty(40, "float32")
     args = x, sums, sums, np.int32(11), np.int32(40), np.int32(40), np.int32(0)
-    launch("sums.cu", "column_sums", 2, 256, args, T=sums.dtype)
+    launch("sums.cu", "column_sums", 2, 1024, args, T=sums.dtype)
     return sums
 
 
@@ -221,7 +221,7 @@ REAL = {
     "barrier before the scratch is read": (softmax_rows, "device.cuh", "    __syncthreads();\n", "", 3),
     "one column too many": (softmax_rows, "softmax.cu", "n - start, v)", "n + 1 - start, v)", 0),
     "barrier between the warps' sums": (column_sums, "sums.cu", "    __syncthreads();\n", "", 0),
-    "one warp too many": (column_sums, "sums.cu", "other < 8", "other < 9", 0),
+    "one warp too many": (column_sums, "sums.cu", "other < WARPS", "other <= WARPS", 0),
     "the adjacent row": (column_sums, "sums.cu", "row * (i64)columns", "(row + 1) * (i64)columns", 0),
 }
 
@@ -259,9 +259,9 @@ def embedded():
 
 
 def attended():
-    """Run sentences of several tiles and of one tile."""
+    """Run sentences of several tiles, with aligned and unaligned rows, and of one tile."""
     rng, drop, results = np.random.default_rng(0), npx.DropoutSpec(0.3, npx.Key(1, 2, 3)), []
-    for queries, keys, size in ((70, 90, 16), (30, 27, 32)):
+    for queries, keys, size in ((70, 90, 16), (70, 65, 15), (30, 27, 32)):
         g, q, k, v = (rng.normal(size=(1, n, 1, size)).astype("float16") for n in (queries, queries, keys, keys))
         with kernel_mode("emulate"):
             y, saved = npx.attention(q, k, v, npx.AttentionSpec(), drop)
