@@ -17,8 +17,7 @@ def matmul(
 
     Sums are accumulated in float32 (float64 for float64) and rounded once to the dtype of `out`, which is either that
     of a and b or float32. The rows or the columns of a, b and out may be strided: cuBLAS reads transposed matrices and
-    slices of columns in place. If `uses_cublaslt()` is true, adds `bias` (N,) and, if `relu`, applies ReLU, both before
-    rounding.
+    slices of columns in place. On a GPU, cuBLASLt adds `bias` (N,) and, if `relu`, applies ReLU, both before rounding.
     """
     xp, wide = array_module(a), np.result_type(a.dtype, np.float32)
     if out is None:
@@ -75,9 +74,11 @@ def _gemm(cupy: Any, a: Any, b: Any, out: Any, add: bool, bias: Any, relu: bool)
         compute = COMPUTE_32F_FAST_TF32
     zero = scalars.ctypes.data
     one = zero + scalars.itemsize
-    multiply = _gemm_function(cupy)
-    if bias is not None or relu:
-        multiply = functools.partial(multiply, bias=0 if bias is None else bias.data.ptr, relu=relu)
+    if fuses_epilogues():
+        use_own_handle(cupy)  # for all matmuls, so that a resumed run gives the same bits
+    multiply = _cupy_gemm_ex(cupy) if _own_handle is None else _own_handle.gemm_ex
+    if _own_handle is not None and (bias is not None or relu):
+        multiply = functools.partial(_own_handle.matmul, bias=0 if bias is None else bias.data.ptr, relu=relu)
     multiply(
         int(b_transposed), int(a_transposed), n, m, k,
         one, b.data.ptr, DATA_TYPE[b.dtype.name], b_leading, a.data.ptr, DATA_TYPE[a.dtype.name], a_leading,
@@ -85,18 +86,9 @@ def _gemm(cupy: Any, a: Any, b: Any, out: Any, add: bool, bias: Any, relu: bool)
     )  # fmt: skip
 
 
-def uses_cublaslt() -> bool:
-    """Return whether matmuls on a GPU use cuBLASLt, which fuses bias and ReLU: NPX_CUBLASLT=1."""
+def fuses_epilogues() -> bool:
+    """Return whether cuBLASLt adds bias and applies ReLU within matmuls on a GPU: NPX_CUBLASLT=1."""
     return setting("NPX_CUBLASLT") == 1
-
-
-def _gemm_function(cupy: Any) -> Any:
-    """Return the function that takes cublasGemmEx's arguments: CuPy's, our own handle's, or cuBLASLt's."""
-    if uses_cublaslt():
-        use_own_handle(cupy)
-    if _own_handle is None:
-        return _cupy_gemm_ex(cupy)
-    return _own_handle.matmul if uses_cublaslt() else _own_handle.gemm_ex
 
 
 def _cupy_gemm_ex(cupy: Any) -> Any:

@@ -27,9 +27,8 @@ ARGUMENTS = {
 # Enum values of cuBLASLt: attributes of an operation and of a preference, and epilogues
 TRANSPOSED_A, TRANSPOSED_B, EPILOGUE, BIAS = 3, 4, 7, 8
 MAX_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)
-NO_EPILOGUE, WITH_RELU, WITH_BIAS = 1, 2, 4
+WITH_RELU, WITH_BIAS = 2, 4
 FULL_PRECISION = 3  # partial sums are reduced in place or in float32, never in the dtype of the output
-MAX_ALGORITHMS = 8  # number of algorithms requested from the heuristic
 
 
 class Algorithm(ctypes.Structure):
@@ -66,11 +65,15 @@ class GemmArguments(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The cuBLASLt descriptors of a matmul: operation, layouts of operands and result, and algorithms, best first."""
+    """The cuBLASLt descriptors of a matmul: operation, layouts of operands and result, and the algorithm.
+
+    The algorithm is the first that cuBLASLt recommends, which is the same in every run. The fastest one would have to
+    be measured and could differ from run to run; for the matmuls of a base step it would save 3% (docs/gpu.md).
+    """
 
     operation: Any
     layouts: tuple[Any, Any, Any]
-    algorithms: list[Algorithm]
+    algorithm: Algorithm
 
 
 def load_cublas() -> Any:
@@ -81,13 +84,7 @@ def load_cublas() -> Any:
 
 
 class Cublas:
-    """A cuBLAS handle that follows the current stream. Its single workspace allows one stream at a time.
-
-    Attributes:
-        algorithm: index of the algorithm to use among those that cuBLASLt recommends for a shape. The default is 0,
-            which selects the same algorithm in every run; the fastest one would have to be measured and could differ
-            from run to run.
-    """
+    """A cuBLAS handle that follows the current stream. Its single workspace allows one stream at a time."""
 
     def __init__(self, cupy: Any, math_mode: int) -> None:
         from cupy_backends.cuda.libs import cublas
@@ -101,7 +98,6 @@ class Cublas:
         self.workspace = cupy.empty(WORKSPACE, np.uint8)
         cublas.setMathMode(self.handle, math_mode)
         self.plans: dict[Any, Plan] = {}
-        self.algorithm = 0
 
     def call(self, name: str, *args: Any) -> None:
         """Call a function of the library. Raises RuntimeError with the status if it fails."""
@@ -135,10 +131,9 @@ class Cublas:
         if bias:
             self.set_attribute("MatmulDesc", plan.operation, BIAS, POINTER(bias))
         layout_a, layout_b, layout_c = plan.layouts
-        algorithm = plan.algorithms[min(self.algorithm, len(plan.algorithms) - 1)]
         self.call(
             "cublasLtMatmul", self.handle, plan.operation, gemm.alpha, gemm.a, layout_a, gemm.b, layout_b, gemm.beta,
-            gemm.c, layout_c, gemm.c, layout_c, ctypes.byref(algorithm), self.workspace.data.ptr, WORKSPACE,
+            gemm.c, layout_c, gemm.c, layout_c, ctypes.byref(plan.algorithm), self.workspace.data.ptr, WORKSPACE,
             self.current().ptr,
         )  # fmt: skip
 
@@ -155,7 +150,7 @@ class Cublas:
         self.set_attribute("MatmulDesc", operation, TRANSPOSED_A, INT(gemm.transposed_a))
         self.set_attribute("MatmulDesc", operation, TRANSPOSED_B, INT(gemm.transposed_b))
         *matrix_alignments, bias_alignment = alignments
-        epilogue = WITH_RELU * relu + WITH_BIAS * bool(bias_alignment) or NO_EPILOGUE
+        epilogue = WITH_RELU * relu + WITH_BIAS * bool(bias_alignment)
         self.set_attribute("MatmulDesc", operation, EPILOGUE, INT(epilogue))
         if bias_alignment:  # a fake address with this alignment for the heuristic; it is never read
             self.set_attribute("MatmulDesc", operation, BIAS, POINTER(bias_alignment))
@@ -169,15 +164,13 @@ class Cublas:
         self.set_attribute("MatmulPreference", preference, REDUCTIONS, INT(FULL_PRECISION))
         for attribute, alignment in zip(ALIGNMENTS, (*matrix_alignments, matrix_alignments[2]), strict=True):
             self.set_attribute("MatmulPreference", preference, attribute, INT(alignment))
-        results = (Algorithm * MAX_ALGORITHMS)()
-        count = INT()
+        algorithm, count = Algorithm(), INT()
         descriptors = (operation, layout_a, layout_b, layout_c, layout_c, preference)
         heuristic = "cublasLtMatmulAlgoGetHeuristic"
-        self.call(heuristic, self.handle, *descriptors, MAX_ALGORITHMS, results, ctypes.byref(count))
-        algorithms = [algorithm for algorithm in results[: count.value] if algorithm.state == 0]
-        if not algorithms:
+        self.call(heuristic, self.handle, *descriptors, 1, ctypes.byref(algorithm), ctypes.byref(count))
+        if not count.value or algorithm.state:
             raise RuntimeError(f"cublasLt: no algorithm for a {m} x {n} x {k} matmul; try NPX_CUBLASLT=0")
-        return Plan(operation, (layout_a, layout_b, layout_c), algorithms)
+        return Plan(operation, (layout_a, layout_b, layout_c), algorithm)
 
     def create_descriptor(self, kind: str, *args: int) -> Any:
         """Create a cuBLASLt descriptor, which is never destroyed."""

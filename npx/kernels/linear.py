@@ -85,11 +85,12 @@ SLICE = 128  # rows that one block sums in `relu_grad`
 @linear.fast("cupy", "float32", "float16", "bfloat16")
 def linear_cuda(x: Array, w: Array, b: Array | None = None, activation: str = "") -> Output:
     """Apply bias and ReLU in the epilogue of cuBLASLt, or in place in one pass after the matmul."""
-    if array_module(x) is not np and blas.uses_cublaslt() and x.size and w.size:
+    has_epilogue = b is not None or bool(activation)
+    if has_epilogue and array_module(x) is not np and blas.fuses_epilogues() and x.size and w.size:
         y = blas.matmul(x, w, bias=contiguous(b), relu=bool(activation))
         return y, (x, w, y if activation else None, b is not None)
     y = blas.matmul(x, w)
-    if b is not None or activation:
+    if has_epilogue:
         n, columns = y.shape
         threads = min(BLOCK_THREADS, 32 * -(-columns // 256))
         args = y, contiguous(b), np.int32(columns), np.int32(bool(activation))
