@@ -83,7 +83,7 @@ def torch_step(a: argparse.Namespace) -> Callable[[], Any]:
             logits = twin.decoder(functions, weights, c, ids[:, :-1])
         return F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
 
-    return training_step(loss, weights, compiled=a.worker == "torch-compile")
+    return training_step(loss, weights, a.worker)
 
 
 def jax_step(a: argparse.Namespace) -> Callable[[], Any]:

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 
 from models import TransformerConfig
 
+COMPILE_MODES = {"torch-compile": "default", "torch-graph": "reduce-overhead"}
+
 
 class Functions:
     """PyTorch's own attention, norms and activations."""
@@ -48,19 +50,19 @@ def new_weights(c: TransformerConfig, device: str) -> dict[str, Any]:
     }
 
 
-def training_step(loss: Callable[[], Any], weights: dict[str, Any], compiled: bool) -> Callable[[], None]:
+def training_step(loss: Callable[[], Any], weights: dict[str, Any], engine: str) -> Callable[[], None]:
     """Return a function that runs forward, backward and the fused Adam of PyTorch once.
 
     Args:
-        compiled: whether `loss` runs through torch.compile.
+        engine: with "torch-compile" the loss runs through torch.compile, with "torch-graph" also as CUDA graphs.
     """
     optimizer = torch.optim.Adam(weights.values(), 1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
     compute = loss
-    if compiled:
+    if engine in COMPILE_MODES:
         with torch.no_grad():
             loss()  # the first call creates the constants
         torch._dynamo.reset()  # otherwise sizes that have changed since the last model become symbolic
-        compute = torch.compile(loss, dynamic=False)
+        compute = torch.compile(loss, dynamic=False, mode=COMPILE_MODES[engine])
 
     def step() -> None:
         optimizer.zero_grad()

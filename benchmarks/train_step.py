@@ -19,7 +19,9 @@ from typing import Any
 
 from benchmarks import turns, twin
 
-ENGINES = ("ours", "ours-graph", "ours-lt", "ours-recompute", "torch", "torch-bf16", "torch-compile", "jax", "floor")
+OURS = ("ours", "ours-graph", "ours-lt", "ours-graph-lt", "ours-recompute")
+TORCH = ("torch", "torch-bf16", "torch-compile", "torch-graph")
+ENGINES = (*OURS, *TORCH, "jax", "floor")
 
 
 def arguments() -> argparse.Namespace:
@@ -68,7 +70,7 @@ def our_step(
 ) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[], None]]:
     """Return three functions: forward, forward with backward, and update.
 
-    Engine "ours-graph" runs the second as a CUDA graph; "ours-lt" uses cuBLASLt for matmuls.
+    An engine with "graph" in its name runs the second as a CUDA graph; one with "lt" uses cuBLASLt for matmuls.
     """
     import numpy as np
 
@@ -78,7 +80,7 @@ def our_step(
     from train.learn.graphs import Graphs
     from train.run.keys import TrainSection
 
-    os.environ["NPX_CUBLASLT"] = str(int(engine == "ours-lt"))
+    os.environ["NPX_CUBLASLT"] = str(int("lt" in engine))
     npx.configure_process()
     npx.use_device(a.device)
     precision = npx.use_precision(a.precision or ("bf16" if a.device == "cuda" else "float32"))
@@ -103,7 +105,7 @@ def our_step(
     def fail(message: str) -> None:
         raise RuntimeError(message)
 
-    if engine == "ours-graph":
+    if "graph" in engine:
         graphs = Graphs(model, TrainSection(seed=1), fail)
         return forward, graph_step, lambda: adam.step(1e-4)
     return forward, lambda: forward().backward(), lambda: adam.step(1e-4)
@@ -153,7 +155,7 @@ def torch_step(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], 
             logits = twin.encoder_decoder(functions, weights, config, src, tgt[:, :-1], 0.1, padded=False)
         return F.cross_entropy(logits.float().view(-1, a.vocab), tgt[:, 1:].reshape(-1), label_smoothing=0.1)
 
-    step = training_step(loss, weights, compiled=a.worker == "torch-compile")
+    step = training_step(loss, weights, a.worker)
     if a.device == "cpu":
         return step, lambda: None, dict
     return step, torch.cuda.synchronize, lambda: {"gpu_mib": torch.cuda.max_memory_reserved() // 2**20}
@@ -212,8 +214,8 @@ def floor(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any],
 
 
 STEPS: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(("ours", "ours-graph", "ours-lt", "ours-recompute"), ours),
-    **dict.fromkeys(("torch", "torch-bf16", "torch-compile"), torch_step),
+    **dict.fromkeys(OURS, ours),
+    **dict.fromkeys(TORCH, torch_step),
     "jax": jax_step,
     "floor": floor,
 }

@@ -1,6 +1,7 @@
 """Time the translation of a batch: this project's search, CTranslate2 and PyTorch (Marian of transformers).
 
     python -m benchmarks.translate --engine ours --engine ctranslate2 --beam 4 --sentences 32 --length 25
+    python -m benchmarks.translate --engine ours --engine torch --device cuda
 
 All engines have random weights of the same shapes and are forced to generate exactly `--output-length` tokens per
 sentence. They run in turn, each in its own process (turns.py).
@@ -24,6 +25,7 @@ def arguments() -> argparse.Namespace:
     base = {"d-model": 512, "heads": 8, "d-ff": 2048, "layers": 6, "vocab": 37000}
     for name, default in (base | {"beam": 4, "sentences": 32, "length": 25, "output-length": 40}).items():
         p.add_argument(f"--{name}", type=int, default=default)
+    p.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     turns.add_options(p, ENGINES, steps=5, warmup=1)
     return p.parse_args()
 
@@ -35,7 +37,7 @@ def main() -> None:
         return turns.serve(makers.get(a.worker, ctranslate2)(a))
     title = (
         f"d_model {a.d_model}, heads {a.heads}, d_ff {a.d_ff}, layers {a.layers}, vocabulary {a.vocab}, beam {a.beam}, "
-        f"{a.sentences} sentences of {a.length} tokens, {a.output_length} tokens out"
+        f"{a.sentences} sentences of {a.length} tokens, {a.output_length} tokens out, {a.device}"
     )
     turns.compare("benchmarks.translate", a, title, tokens=a.sentences * (a.length + a.output_length))
 
@@ -54,6 +56,7 @@ def ours(a: argparse.Namespace) -> Callable[[], None]:
     from models.search import beam_search, greedy_search
 
     npx.configure_process()
+    npx.use_device(a.device)
     model = Transformer(TransformerConfig(a.vocab, a.d_model, a.d_ff, a.heads, a.layers))
     model.embedding.weight.data[model.config.eos_id] = 0
     src, extra = sources(a), a.output_length - a.length
@@ -115,7 +118,7 @@ def ctranslate2(a: argparse.Namespace) -> Callable[[], None]:
         spec.validate()
         spec.save(folder)
         compute = "int8" if a.worker.endswith("int8") else "float32"
-        translator = ct2.Translator(folder, compute_type=compute, inter_threads=1, intra_threads=a.threads)
+        translator = ct2.Translator(folder, a.device, compute_type=compute, inter_threads=1, intra_threads=a.threads)
 
     def step() -> None:
         results = translator.translate_batch(
@@ -139,7 +142,7 @@ def marian(a: argparse.Namespace) -> Callable[[], None]:
         decoder_start_token_id=2, forced_eos_token_id=None,
         **{f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in shape.items()},
     )  # fmt: skip
-    model, src = MarianMTModel(config).eval(), torch.from_numpy(sources(a))
+    model, src = MarianMTModel(config).eval().to(a.device), torch.from_numpy(sources(a)).to(a.device)
 
     def step() -> None:
         with torch.inference_mode():

@@ -20,7 +20,7 @@ from autograd import OPERATIONS
 ALWAYS = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("ci", max_examples=20, derandomize=True, database=None, **ALWAYS)
 settings.register_profile("dev", max_examples=20, **ALWAYS)
-settings.register_profile("few", max_examples=5, derandomize=True, database=None, **ALWAYS)
+settings.register_profile("few", max_examples=2, derandomize=True, database=None, **ALWAYS)
 settings.register_profile("thorough", max_examples=500, **ALWAYS)
 npx.configure_process()
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores Ctrl-C in background jobs; tests send it

@@ -105,7 +105,6 @@ def figures(name: str, rehearse: bool) -> Any:
         "memory and calls": measure.memory_and_calls,
         "matmuls": measure.matmuls,
         "training step, GPU = CPU": right.training_step,
-        "matmuls by cublasLt": measure.matmuls_by_cublaslt,
         "training step, cublasLt = CPU": right.training_step_by_cublaslt,
         "training step, with graph = without": right.training_step_by_graph,
         "short training": right.short_training,

@@ -4,7 +4,6 @@ Every function yields its results one by one as dictionaries, so no result is lo
 or operations per second; times are in milliseconds unless their name says otherwise.
 """
 
-import os
 import sys
 import time
 from argparse import Namespace
@@ -153,30 +152,6 @@ def matmuls(sizes: Sizes) -> Results:
             left = noise(k, m).T if layout[0] == "T" else noise(m, k)
             right = noise(n, k).T if layout[1] == "T" else noise(k, n)
             yield timed_matmul(f"{m:,} x {n:,} x {k:,} {layout}", left, right, npx.empty((m, n), left.dtype), sizes)
-
-
-def matmuls_by_cublaslt(sizes: Sizes) -> Results:
-    """Measure the same matmuls with the fastest of the algorithms that cuBLASLt recommends.
-
-    `choice` is the index of the fastest of `choices` algorithms; `first_ms` is the time of the first, the one in use.
-    """
-    import cupy
-
-    os.environ["NPX_CUBLASLT"] = "1"
-    blas.use_own_handle(cupy)
-    handle = blas._own_handle
-    assert handle is not None
-    for m, n, k in matmul_sizes(sizes.shapes["base, 25k + 25k"]):
-        for layout in ("NN", "NT", "TN"):
-            left = noise(k, m).T if layout[0] == "T" else noise(m, k)
-            right = noise(n, k).T if layout[1] == "T" else noise(k, n)
-            name, out, tried, choices = f"{m:,} x {n:,} x {k:,} {layout}", npx.empty((m, n), left.dtype), [], 1
-            while len(tried) < choices:
-                handle.algorithm = len(tried)
-                tried.append(timed_matmul(name, left, right, out, sizes)[name])
-                choices = len([*handle.plans.values()][-1].algorithms)
-            best = min(range(choices), key=lambda i: tried[i]["ms"])
-            yield {name: tried[best] | {"first_ms": tried[0]["ms"], "choice": best, "choices": choices}}
 
 
 def steps(engine: str, sizes: Sizes) -> Results:

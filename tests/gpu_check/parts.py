@@ -60,7 +60,7 @@ def parts(rehearse: bool) -> Iterator[Part]:
     yield measurement("steps: ours-graph", 60)
     yield measurement("training step, cublasLt = CPU", 60)
     yield measurement("steps: ours-lt", 60)
-    yield measurement("matmuls by cublasLt", 60)
+    yield measurement("steps: ours-graph-lt", 60)
     yield measurement("steps: torch", 90)
     yield measurement("steps: floor", 60)
     yield measurement("training step, GPU = CPU", 60)
@@ -69,6 +69,7 @@ def parts(rehearse: bool) -> Iterator[Part]:
     for name in SUITES:
         yield Part(name, 120, lambda left, name=name: suite(name, left, rehearse))
     yield measurement("steps: torch-compile", 150)
+    yield measurement("steps: torch-graph", 150)
     for tool in SANITIZERS:
         yield Part(f"compute-sanitizer {tool}", 45, lambda left, tool=tool: sanitizer(tool, left, rehearse))
 
@@ -96,7 +97,7 @@ def ended(status: int | None) -> str:
 
 def of_ours(name: str, seconds: float, rehearse: bool) -> Outcome:
     """Run a part of this package; lines of its output that are JSON objects are results."""
-    needed = {"steps: torch": "torch", "steps: torch-compile": "torch", "a run": "pytest"}.get(name)
+    needed = "torch" if name.startswith("steps: torch") else "pytest" if name == "a run" else None
     if needed and find_spec(needed) is None:
         return Outcome("skipped", output=f"{needed} is not installed")
     flags = ["--rehearse"] if rehearse else []
