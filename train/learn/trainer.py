@@ -341,10 +341,7 @@ class Trainer:
         line = ""
         if not existing_folder(self.checkpoints.folder.best).is_dir():
             first = (s.step // t.validate_every + 1) * t.validate_every
-            line = (
-                f"checkpoints/best does not exist, and step {first:,} is the next that can be saved there: "
-                "only multiples of train.validate_every count"
-            )
+            line = f"checkpoints/best is missing; step {first:,} can be saved next, a multiple of train.validate_every"
         elif copy(s).add_validation(result["loss"], value if metric != "loss" else None):
             line = (
                 f"the validation after step {s.step:,} has the best {metric}, but checkpoints/best keeps step "
