@@ -236,6 +236,11 @@ class TransformerConfig:
         return self.tying == "all" or (self.tying == "auto" and self.src_vocab_size is None)
 
     @property
+    def longest_distance(self) -> int:
+        """`position_distance` or its default for the positions t5 and shaw."""
+        return self.position_distance or {"t5": 128, "shaw": 16}.get(self.positions, 0)
+
+    @property
     def key_size(self) -> int:
         """Width d_k of the queries and keys of one head."""
         return self.d_k or self.d_model // self.n_heads

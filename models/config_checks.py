@@ -111,7 +111,7 @@ def check_architecture(c: Any) -> None:
 
 def check_buckets(c: Any) -> None:
     """Raise ValueError unless position_buckets is even and position_distance is above half of it."""
-    n, distance = c.position_buckets, c.position_distance or 128
+    n, distance = c.position_buckets, c.longest_distance
     if n % 2:
         raise ValueError(f"position_buckets: expected an even number; got {n}; try {n + 1}")
     if distance <= n // 2:

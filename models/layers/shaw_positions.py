@@ -64,4 +64,4 @@ class ShawPositions(AttentionPositions):
 
     @classmethod
     def make_score_bias(cls, c: Any, causal: bool) -> ScoreBias:
-        return RelativeKeys(c.n_heads, c.key_size, c.position_distance or 16)
+        return RelativeKeys(c.n_heads, c.key_size, c.longest_distance)

@@ -58,4 +58,4 @@ class BucketPositions(AttentionPositions):
 
     @classmethod
     def make_score_bias(cls, c: Any, causal: bool) -> ScoreBias:
-        return BucketBias(c.n_heads, c.position_buckets, c.position_distance or 128, causal)
+        return BucketBias(c.n_heads, c.position_buckets, c.longest_distance, causal)

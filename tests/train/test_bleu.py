@@ -15,6 +15,7 @@ from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 from sacrebleu.tokenizers.tokenizer_intl import TokenizerV14International
 from sacrebleu.tokenizers.tokenizer_re import TokenizerRegexp
 
+from train.cli import main
 from train.errors import UserError
 from train.metrics.bleu import (
     BLEUS,
@@ -63,6 +64,27 @@ def test_only_lowercase_variants_ignore_case(pair):
     assume(upper != references)
     for row in score_report(upper, references, metrics=WITHOUT_TER)["scores"].values():
         assert (row["score"] < 99.999) == ("case:lc" not in row["signature"])
+
+
+def test_several_references_equal_sacrebleu(tmp_path, capfd):
+    hypotheses, second = ["the cat sat on the mat", "a dog"], ["the cat sat down on a mat", "a big dog"]
+    first = ["a cat was on the mat", "the dog"]
+    files = [tmp_path / name for name in ("hyp", "a", "b")]
+    for file, lines in zip(files, (hypotheses, first, second), strict=True):
+        file.write_text("".join(f"{line}\n" for line in lines))
+    out = tmp_path / "scores.json"
+    arguments = ["score", *(f"--{n}={f}" for n, f in zip(("hyp", "ref", "ref"), files, strict=True)), "--quiet"]
+    assert main([*arguments, "--json", f"--output={out}", "--bootstrap=10", f"--baseline={files[2]}"]) == 0
+    scores = json.loads(out.read_text())["scores"]
+    assert capfd.readouterr() == ("", "")
+    for key, metric in (("bleu_13a", sacrebleu.BLEU(force=True)), ("chrf", sacrebleu.CHRF()), ("ter", sacrebleu.TER())):
+        assert scores[key]["score"] == metric.corpus_score(hypotheses, [first, second]).score
+        assert "nrefs:2|" in scores[key]["signature"]
+    assert main([*arguments, f"--src={files[0]}", "--model=run"]) == 2
+    assert "expected one --ref with --model; got 2" in capfd.readouterr().err
+    files[2].write_text("one line\n")
+    assert main(arguments) == 2
+    assert "got 2 hypotheses and 1 references" in capfd.readouterr().err
 
 
 @given(pairs)

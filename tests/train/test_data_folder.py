@@ -103,6 +103,13 @@ def test_a_moved_folder_is_named(own, tmp_path, capfd, monkeypatch):
     assert f"moved/tokenizer.json: {expected}tokenizer=F with another path, or --data DIR" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("given", ["own-folder", "."])
+def test_the_folder_that_is_meant_is_suggested(own, capfd, monkeypatch, given):
+    monkeypatch.chdir(own.parent)
+    assert train(given, "run") == 2
+    assert capfd.readouterr().err.endswith("; try 'own folder'\n") and not os.path.exists("run")
+
+
 def test_all_missing_texts_are_named(text, tmp_path, capfd):
     texts = [f"--{part}-{side}=no.{part}.{side}" for part in ("train", "valid") for side in ("src", "tgt")]
     assert main(["train", "tiny", f"--out={tmp_path / 'run'}", *texts]) == 2

@@ -56,6 +56,10 @@ def test_scores_of_translations_equal_scores_of_pairs(uninterrupted, source, tmp
             np.testing.assert_allclose(ids, forced, atol=2e-4)
             same += 1
     assert same >= 2 and rows[1] == ["", "0.0000", ""]
+    assert main([*arguments, "--quiet", "--output", str(tmp_path / "scored")]) == 0
+    assert "log-prob" not in capfd.readouterr().err and (tmp_path / "scored").read_text(encoding="utf-8") == out
+    assert main([*arguments, "--output", str(target)]) == 2
+    assert "this output would replace an input" in capfd.readouterr().err
     assert main([*arguments, "--json"]) == 0
     objects = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert all("log_probability" in fields and "score" not in fields for fields in objects)

@@ -107,6 +107,15 @@ def test_the_preset_tiny_fits_a_cpu():
     assert (kept.data.vocab_size, kept.train.batch_tokens) == (9712, 2048)
 
 
+def test_info_describes_several_models_one_after_the_other(run, capfd):
+    single = []
+    for name in (str(run), "tiny"):
+        assert main(["info", name]) == 0
+        single.append(capfd.readouterr().out)
+    assert main(["info", str(run), "tiny"]) == 0
+    assert capfd.readouterr().out == f"name         {run}\n{single[0]}\nname         tiny\n{single[1]}"
+
+
 def test_info_uses_the_vocabulary_of_a_data_folder(run, texts, tmp_path, capfd):
     out = tmp_path / "own"
     sides = [f"--train-{side}={texts}/train.{side}" for side in ("src", "tgt")]

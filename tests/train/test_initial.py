@@ -144,6 +144,17 @@ def test_unusable_weights_and_patterns_raise_one_line(text, source, tmp_path):
         run(text, tmp_path / "run", init_only="encoder.*")
 
 
+def test_a_default_distance_of_positions_equals_the_same_distance_in_the_configuration(text, source, tmp_path):
+    tables = trainings.tables(text, max_steps=1)
+    tables["data"] |= {"tokenizer": str(source / "tokenizer.json")}
+    tables["model"] |= {"positions": "t5"}
+    train(RunConfig.from_dict(tables), tmp_path / "t5", progress=False)
+    positions = {"positions": "t5", "position_distance": 128}
+    start_from(text, tmp_path / "t5", tmp_path / "run", max_steps=1, model=positions)
+    with pytest.raises(UserError, match="expected model.position_distance = 128, .*; got 64; try "):
+        start_from(text, tmp_path / "t5", tmp_path / "new", model=positions | {"position_distance": 64})
+
+
 def test_the_command_takes_tokenizer_and_configuration_from_the_run(text, source, tmp_path, capsys):
     options = ["--init", str(source), "--quiet", "--set", "train.max_steps=2"]
     assert main(["train", *options, "--out", str(tmp_path / "a"), "--init-only", "embedding.*"]) == 0

@@ -172,7 +172,7 @@ def test_the_names_of_options_belong_to_existing_options():
 @pytest.mark.parametrize(
     ("command", "option"),
     [
-        ("train tiny --out D", "--train-src"), ("data own --out D", "--train-tgt"), ("score --hyp x", "--ref"),
+        ("train tiny --out D", "--train-src"), ("data own --out D", "--train-tgt"), ("score --ref x", "--hyp"),
         ("score", "--pairs"), ("translate --model x", "--input"), ("translate --model x", "--beam"),
         ("average x", "--last"), ("info x", "--data"), ("plan base", "--price"), ("demo", "--out"),
     ],

@@ -331,6 +331,8 @@ def test_embed_writes_the_same_vectors_as_text_and_as_an_array(runs, tmp_path, c
             vectors = np.load(array)
             assert vectors.dtype == np.float32 and vectors.shape == (5, 16)
             assert np.allclose(vectors, rows, rtol=1e-5, atol=1e-6)
+    assert main([*command, "--output", str(tmp_path / "v.npz")]) == 2 and not (tmp_path / "v.npz").exists()
+    assert capfd.readouterr().err.endswith(f"; got .npz; try {array}\n")
 
 
 def test_results_do_not_depend_on_the_batch(runs, monkeypatch):

@@ -112,7 +112,7 @@ def test_a_last_validation_that_is_best_but_not_saved_is_reported(text, tmp_path
 
 def test_a_run_without_best_weights_names_the_step_of_the_first_ones(text, tmp_path, capsys):
     """A run without best_metric records the step of its best validation, but saves no best weights."""
-    line = "no best checkpoint before step 4: only multiples of train.validate_every count"
+    line = "checkpoints/best is missing; step 4 can be saved next, a multiple of train.validate_every"
     run(text, tmp_path / "new", max_steps=1, validate_every=4, best_metric="loss")
     assert line in capsys.readouterr().err
     out = tmp_path / "resumed"
@@ -122,7 +122,10 @@ def test_a_run_without_best_weights_names_the_step_of_the_first_ones(text, tmp_p
     shown = capsys.readouterr().err
     assert line in shown and "keeps" not in shown and not RunFolder(out).best.exists()
     run(text, out, resume=True, max_steps=5, validate_every=2, best_metric="chrf")
-    assert RunFolder(out).best.exists() and "no best" not in capsys.readouterr().err
+    assert RunFolder(out).best.exists() and "is missing" not in capsys.readouterr().err
+    shutil.rmtree(RunFolder(out).best)  # by hand
+    run(text, out, resume=True, max_steps=7, validate_every=4, best_metric="chrf")
+    assert line.replace("step 4", "step 8") in capsys.readouterr().err
 
 
 def test_the_best_checkpoints_are_averaged(text, tmp_path, monkeypatch, capsys, recwarn):

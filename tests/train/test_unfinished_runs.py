@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -69,14 +70,19 @@ def test_a_refused_resume_writes_nothing(text, copied, tmp_path):
     assert files_of(copied) == before
 
 
-def test_resuming_keeps_comments_in_an_unchanged_configuration(text, copied):
+def test_resuming_keeps_the_comments_in_the_configuration(text, copied):
     file = copied / "config.toml"
     file.write_text("# my notes\n" + file.read_text())
     shutil.rmtree(copied / "checkpoints" / "step-12")
     assert run(text, copied, resume=True).step == 12
     assert file.read_text().startswith("# my notes\n")
+    commented = re.sub("(?m)^max_steps = .*", r"\g<0>  # enough", file.read_text())
+    file.write_text(commented)
     run(text, copied, resume=True, max_steps=13)
-    assert RunFolder(copied).load_config().train.max_steps == 13
+    assert file.read_text() == commented.replace("max_steps = 12 ", "max_steps = 13 ")
+    file.write_text(commented.replace("max_steps = 12", "max_steps=12"))  # reformatted: written again
+    run(text, copied, resume=True, max_steps=14)
+    assert RunFolder(copied).load_config().train.max_steps == 14 and "# enough" not in file.read_text()
 
 
 EDITS = {

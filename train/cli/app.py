@@ -160,20 +160,22 @@ def convert_plainly(command: Any, ctx: Any) -> None:
     parameters = inspect.signature(command.callback).parameters
     for option in command.get_params(ctx):
         annotation = get_args(getattr(parameters.get(option.name), "annotation", None))[:1]  # of Annotated[...]
-        kind = next((kind for kind in (Path, str, list[Path]) if annotation in ((kind,), (kind | None,))), None)
+        kind = next(
+            (kind for kind in (Path, str, list[Path], list[str]) if annotation in ((kind,), (kind | None,))), None
+        )
         option.process_value = partial(process_value, option, kind, option.process_value)
 
 
 def process_value(option: Any, kind: Any, typer_process: Callable[..., Any], ctx: Any, value: Any) -> Any:
     """Return the converted and checked value of an option, in place of click's method of the same name.
 
-    `kind` is the type of the option if it is a path or text, otherwise None.
+    `kind` is the type of the option if it is a path, text or a list of them, otherwise None.
     """
     is_missing = value in (None, (), []) and (option.required or option.multiple or option.nargs != 1)
     if isinstance(value, str) and kind in (Path, str):
         value = kind(value)
-    elif isinstance(value, list | tuple) and kind == list[Path] and not is_missing:
-        value = [Path(path) for path in value]
+    elif isinstance(value, list | tuple) and kind in (list[Path], list[str]) and not is_missing:
+        value = [get_args(kind)[0](item) for item in value]
     elif is_missing or isinstance(value, str | list | tuple):
         return typer_process(ctx, value)
     return option.callback(ctx, option, value) if option.callback else value

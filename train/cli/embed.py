@@ -12,6 +12,7 @@ from train.cli.options import Model, checked_option, warn
 from train.errors import UserError
 
 POOLINGS = ("mean", "first")
+OTHER_FORMATS = ".npz", ".pt", ".safetensors", ".h5"  # formats of arrays that the command does not write
 
 
 @app.command(
@@ -44,6 +45,9 @@ def embed(
     from train.run.checkpoint import load_with_origin
     from train.tasks.line_predictions import embed_lines
 
+    if output is not None and output.suffix in OTHER_FORMATS:
+        expected = "a name that ends in .npy, or the name of a text file"
+        raise UserError(f"{output}: expected {expected}; got {output.suffix}; try {output.with_suffix('.npy')}")
     use_device(device)
     network, tokenizer, _, origin = load_with_origin(model, "", warn)
     if network.examples != "labels":

@@ -1,6 +1,6 @@
 """`info`: size and cost of a model compared with the paper's, and the progress of a run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,10 +21,12 @@ LANGUAGES = {"en-de": "English-German", "en-fr": "English-French"}
     " 9.5 TFLOP/s."
 )
 def info(
-    what: Annotated[
-        str,
+    models: Annotated[
+        list[str],
         typer.Argument(
-            metavar="RUN|CONFIG.toml|PRESET", help="Run folder, configuration file or preset.", show_default=False
+            metavar="RUN|CONFIG.toml|PRESET...",
+            help="Run folders, configuration files or presets.",
+            show_default=False,
         ),
     ],
     vocab_size: VocabSize = None,
@@ -49,9 +51,28 @@ def info(
     device: Device = "cpu",
 ) -> None:
     """Print a model's parameters, FLOPs and memory next to the paper's; for a run, also its validation curve."""
+    if measure and tokens_per_second:
+        raise UserError("info: --measure cannot be combined with --tokens-per-second; try only one of them")
+    for i, what in enumerate(models):
+        if models[1:]:
+            print(f"{chr(10) * (i > 0)}name         {what}")
+        print_info(what, vocab_size, config, measure, tokens_per_second, data, settings or (), device)
+
+
+def print_info(
+    what: str,
+    vocab_size: int | None,
+    config: bool,
+    measure: bool,
+    tokens_per_second: float | None,
+    data: Path | None,
+    settings: Sequence[str],
+    device: str,
+) -> None:
+    """Print the information about one model; the arguments are those of the command."""
     from train.run.checkpoint import check_tokenizer, find_checkpoint, read_state, task_of, warn_of_old_average
 
-    run, run_config, shape = resolve_model(what, vocab_size, settings or (), data)
+    run, run_config, shape = resolve_model(what, vocab_size, settings, data)
     if run:
         if settings or data:
             option = "--set" if settings else "--data"
@@ -64,8 +85,6 @@ def info(
     if config:
         print(run_config.dump(), end="")
         return
-    if measure and tokens_per_second:
-        raise UserError("info: --measure cannot be combined with --tokens-per-second; try only one of them")
     origin, activations = "as given", None
     if measure:
         from train.experiments.speed import measure_activations, measure_speed

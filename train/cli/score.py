@@ -6,22 +6,25 @@ With --pairs, it prints the log-probability of each pair of two texts; with --te
 import json
 import math
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from train.cli.app import Device, app, use_device
-from train.cli.options import number_option, warn
+from train.cli.app import Device, Quiet, app, open_output, use_device
+from train.cli.options import Output, number_option, warn
 from train.errors import UserError, check_choice, plural
 
 
 @app.command(epilog="Scores with different signatures are not comparable; always quote the signature with the score.")
 def score(
     ref: Annotated[
-        Path | None, typer.Option(metavar="F", help="References, one sentence per line.", show_default=False)
+        list[Path] | None,
+        typer.Option(
+            metavar="F", help="References, one sentence per line; repeat for several references.", show_default=False
+        ),
     ] = None,
     hyp: Annotated[Path | None, typer.Option(metavar="F", help="Translations to score.", show_default=False)] = None,
     baseline: Annotated[
@@ -65,6 +68,8 @@ def score(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, or one per line with --pairs.")
     ] = False,
+    output: Output = None,
+    quiet: Quiet = False,
     device: Device = "cpu",
 ) -> None:
     """Score a translation with BLEU, chrF and TER; --pairs and --text score with a model instead."""
@@ -92,29 +97,29 @@ def score(
         if not model:
             raise UserError(f"score: {mode} needs a model; try --model RUN")
         use_device(device)
-        with name_scoring_option():
+        with name_scoring_option(), print_to(output, *(pairs or ()), text, models=model):
             if pairs is not None:
-                return score_given_pairs(model, pairs, as_json)
+                return score_given_pairs(model, pairs, as_json, quiet)
             assert text is not None
-            return score_text(model[0], text, as_json)
-    if ref is None or hyp is None:
-        missing = "--ref" if ref is None else "--hyp"
+            return score_text(model[0], text, as_json, quiet)
+    if not ref or hyp is None:
+        missing = "--ref" if not ref else "--hyp"
         attempt = f"{missing} F, --pairs SRC TGT --model RUN, or --text F --model RUN for a language model"
         raise UserError(f"score: missing {missing}; try {attempt}")
     if device != "cpu" and not model:
         raise UserError("--device has no effect without --model; omit --device")
     if bool(model) != (src is not None):
         raise UserError("score: --model and --src must be given together; try both, or neither")
+    if model and len(ref) > 1:
+        raise UserError(f"score: expected one --ref with --model; got {len(ref)}; try only one")
     metric = [SHORT_NAMES.get(name.lower(), name.lower()) for name in metric or ()]
     for name in metric:
         check_choice("--metric", name, SCORES)
     if bootstrap == 1:
         raise UserError("--bootstrap: expected 0, or at least 2 resamples; got 1; try 1000")
-    hypotheses, references, baseline_lines = (
-        None if path is None else read_all_lines(path, allow_pipe=True) for path in (hyp, ref, baseline)
-    )
-    assert hypotheses is not None and references is not None
-    reason = check_lengths(hypotheses, references) or check_lengths(baseline_lines or hypotheses, references)
+    hypotheses, *references = (read_all_lines(path, allow_pipe=True) for path in (hyp, *ref))
+    baseline_lines = None if baseline is None else read_all_lines(baseline, allow_pipe=True)
+    reason = check_lengths(hypotheses, *references) or check_lengths(baseline_lines or hypotheses, *references)
     wanted = metric or SCORES
     metrics = [key for key in wanted if key in WITHOUT_TER or not reason]
     if not metrics:
@@ -122,22 +127,35 @@ def score(
         raise UserError(f"--metric: expected {expected}; got only ter, but {reason}; try --metric chrf")
     if len(metrics) < len(wanted):
         print(reason, file=sys.stderr)
-    with Display() as display, display.work("scoring"):
-        report = score_report(hypotheses, references, bootstrap=bootstrap, baseline=baseline_lines, metrics=metrics)
-    if model and src is not None:
-        from train.learn.validation import perplexity
+    with print_to(output, hyp, *ref, baseline, src, models=model or ()):
+        with Display(not quiet) as display, display.work("scoring"):
+            report = score_report(
+                hypotheses, *references, bootstrap=bootstrap, baseline=baseline_lines, metrics=metrics
+            )
+        if model and src is not None:
+            from train.learn.validation import perplexity
 
-        use_device(device)
-        with name_scoring_option():
-            report["scores"]["perplexity"] = perplexity(model[0], src, ref, progress=True, on_warning=warn)
-    if as_json:
-        print(json.dumps(report, ensure_ascii=False, indent=2))
-    else:
-        print_report(report)
+            use_device(device)
+            with name_scoring_option():
+                report["scores"]["perplexity"] = perplexity(model[0], src, ref[0], progress=not quiet, on_warning=warn)
+        if as_json:
+            print(json.dumps(report, ensure_ascii=False, indent=2))
+        else:
+            print_report(report)
 
 
-def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool) -> None:
-    """Print each target line with its log-probability; print the overall perplexity on standard error."""
+@contextmanager
+def print_to(output: Path | None, *others: Path | None, models: Sequence[Path] = ()) -> Iterator[None]:
+    """Print to the file `output`, if one is given, instead of standard output. See `open_output`."""
+    if output is None:
+        yield
+        return
+    with open_output(output, *others, models=models) as file, redirect_stdout(file):
+        yield
+
+
+def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool, quiet: bool) -> None:
+    """Print each target line with its log-probability; print the overall perplexity on stderr unless `quiet`."""
     from train.cli.models import load_models
     from train.tasks import decoding
     from train.text.lines import check_parallel, read_parallel
@@ -158,17 +176,19 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool)
         total, n_tokens, n_pairs = total + sum(terms), n_tokens + len(terms), n_pairs + 1
     if n_empty:
         warn(f"{plural(n_empty, 'pair')} with an empty side; training skips such pairs")
+    if quiet:
+        return
     perplexity = math.exp(min(-total / max(1, n_tokens), 700.0))
     counts = f"{plural(n_pairs, 'pair')}, {plural(n_tokens, 'token')}"
     warn(f"{counts}: log-probability {total:.4f}, perplexity {perplexity:.4f}")
 
 
-def score_text(run: Path, text: Path, as_json: bool) -> None:
+def score_text(run: Path, text: Path, as_json: bool, quiet: bool) -> None:
     """Print the loss of a language model on a text."""
     from train.learn.validation import text_loss
     from train.progress import format_figure
 
-    result = text_loss(run, text, progress=True, on_warning=warn)
+    result = text_loss(run, text, progress=not quiet, on_warning=warn)
     if as_json:
         print(json.dumps(result))
     else:

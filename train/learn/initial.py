@@ -129,7 +129,8 @@ def check_same_computation(config: TransformerConfig, source: TransformerConfig,
     def computation(c: TransformerConfig) -> dict[str, Any]:
         rates = resolve_rates(c.positions == "sinusoidal_halves", c.position_rates)
         has_rates = c.positions.startswith("sinusoidal")
-        return {name: getattr(c, name) for name in COMPUTATION_KEYS} | {"position_rates": rates if has_rates else None}
+        derived = {"position_distance": c.longest_distance, "position_rates": rates if has_rates else None}
+        return {name: getattr(c, name) for name in COMPUTATION_KEYS} | derived
 
     originals = computation(source)
     for name, value in computation(config).items():

@@ -32,6 +32,7 @@ class Schedule:
         self.noam = NoamSchedule(d_model, t.warmup_steps, scale)
         self.name, self.warmup_steps, self.max_steps = t.schedule, t.warmup_steps, t.max_steps
         self.peak, self.has_own_peak = self.noam(t.warmup_steps), bool(t.peak_lr)
+        self.has_init, self.precision = bool(t.init), t.precision
         self.clips = 0.0 < t.clip_norm <= 1.0
         self.ignores_scale = self.has_own_peak and t.lr_scale != 1.0
 
@@ -50,11 +51,15 @@ class Schedule:
             f"{'; train.lr_scale has no effect, because train.peak_lr is set' if self.ignores_scale else ''}"
         )
 
-    def remedies(self, step: int) -> str:
-        """Return what to try if the loss diverges by update `step`: a quarter of the highest learning rate so far, and
-        at most the paper's peak."""
+    def remedies(self, n_updates: int) -> str:
+        """Return what to try if the loss has diverged after `n_updates` updates: a quarter of the highest learning rate
+        so far, and at most the paper's peak. Before the first update, the learning rate is not the cause."""
+        if not n_updates:
+            attempt = "the weights of another run" if self.has_init else "other keys in [model]"
+            attempt = attempt if self.precision == "float32" else f"train.precision=float32, or {attempt}"
+            return f"{attempt}, because no update has changed the initial weights yet"
         paper = NoamSchedule(self.noam.d_model)
-        peak = min(self(min(step, self.warmup_steps)) / 4, paper(paper.warmup_steps))
+        peak = min(self(min(n_updates, self.warmup_steps)) / 4, paper(paper.warmup_steps))
         clip = "" if self.clips else ", or train.clip_norm=1.0"
         return f"train.peak_lr={peak:.2g}{',' if clip else ' or'} a larger train.warmup_steps{clip}"
 

@@ -192,7 +192,7 @@ class Trainer:
         message = (
             f"training, step {step:,}: expected a finite {quantity}; got {value}{details}; "
             f"{f'the last checkpoint is {newest}' if newest else 'there is no checkpoint yet'}; "
-            f"try {self.schedule.remedies(step)}"
+            f"try {self.schedule.remedies(self.state.step)}"
             f"{'' if self.debug else '; --debug anomaly names the operation'}"
         )
         self.report.log_line(message)  # the command shows the error
@@ -209,7 +209,7 @@ class Trainer:
             scale = self.update.scale.value if self.update.scale.dynamic else None
             self.report.log_update(s, self.lr, self.norm, scale, self.world.size)
             n_outputs = self.model.config.n_outputs or self.model.config.vocab_size
-            self.report.warn_of_divergence(s.loss, math.log(n_outputs), self.schedule.remedies(s.step))
+            self.report.warn_of_divergence(s.loss, math.log(n_outputs), self.schedule.remedies(s.step - 1))
         if is_logged:  # otherwise, the next log line of a resumed run includes these updates
             s.reset_window()
         if self._is_validation_due() and not signals.stop_requested and self._end_reason() != "max_hours":
@@ -341,7 +341,7 @@ class Trainer:
         line = ""
         if not existing_folder(self.checkpoints.folder.best).is_dir():
             first = (s.step // t.validate_every + 1) * t.validate_every
-            line = f"no best checkpoint before step {first:,}: only multiples of train.validate_every count"
+            line = f"checkpoints/best is missing; step {first:,} can be saved next, a multiple of train.validate_every"
         elif copy(s).add_validation(result["loss"], value if metric != "loss" else None):
             line = (
                 f"the validation after step {s.step:,} has the best {metric}, but checkpoints/best keeps step "

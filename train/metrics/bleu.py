@@ -109,13 +109,13 @@ def measures(keys: Collection[str] = SCORES) -> Iterator[tuple[str, Measure]]:
 def score_measure(
     measure: Measure,
     hypotheses: Sequence[str],
-    references: Sequence[str],
+    references: Sequence[Sequence[str]],
     bootstrap: int = 0,
     baseline: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Return one row of `score_report`; for BLEU, include the precisions (%), brevity penalty and lengths in words."""
-    metric, system, expected = measure.metric, measure.lines(hypotheses), measure.lines(references)
-    score = metric.corpus_score(system, [expected], n_bootstrap=bootstrap if baseline is None else 1)
+    metric, system, expected = measure.metric, measure.lines(hypotheses), [*map(measure.lines, references)]
+    score = metric.corpus_score(system, expected, n_bootstrap=bootstrap if baseline is None else 1)
     row = {"name": measure.name, "score": score.score, "use": measure.use}
     row["signature"] = measure.signature(metric.get_signature())
     if isinstance(metric, BLEU):
@@ -123,7 +123,7 @@ def score_measure(
         row |= {"hypothesis_length": score.sys_len, "reference_length": score.ref_len}
     if baseline is not None:
         systems = [("baseline", measure.lines(baseline)), ("system", system)]
-        test = PairedTest(systems, {"score": metric}, [expected], test_type="bs", n_samples=bootstrap)
+        test = PairedTest(systems, {"score": metric}, expected, test_type="bs", n_samples=bootstrap)
         signatures, columns = test()
         ((name, signature),) = signatures.items()
         baseline_result, result = cast(Sequence[Result], columns[name])
@@ -147,7 +147,7 @@ def confidence_interval(mean: Any, half_width: Any) -> dict[str, float]:
 def bleu(hypotheses: Sequence[str], references: Sequence[str], variant: Variant) -> dict[str, Any]:
     """Return one BLEU row for a corpus: score, signature, precisions (%), brevity penalty, lengths (words)."""
     try:
-        return score_measure(bleu_measure(variant), hypotheses, references)
+        return score_measure(bleu_measure(variant), hypotheses, [references])
     finally:  # sacreBLEU caches 65,536 lines per tokenizer, which wastes memory in a long training run
         for tokenizer in (Tokenizer13a, TokenizerRegexp, TokenizerV14International):
             cast(Any, tokenizer.__call__).cache_clear()
@@ -155,8 +155,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], variant: Variant)
 
 def score_report(
     hypotheses: Sequence[str],
-    references: Sequence[str],
-    *,
+    *references: Sequence[str],
     metrics: Collection[str] = SCORES,
     bootstrap: int = 0,
     baseline: Sequence[str] | None = None,
@@ -165,7 +164,7 @@ def score_report(
 
     Args:
         hypotheses: the translations to score.
-        references: a reference translation for each hypothesis.
+        references: one or more texts, each with a reference translation of each hypothesis.
         metrics: keys of the scores to compute; TER takes most of the time.
         bootstrap: number of bootstrap samples of the lines (Koehn, 2004); 0 computes no intervals. Each score then has
             the "mean" over the samples and, as "confidence", the half width of its 95% confidence interval.
@@ -175,12 +174,13 @@ def score_report(
 
     Raises UserError if the numbers of lines differ or the texts are empty.
     """
-    _check_lines(hypotheses, references)
+    for lines in references:
+        _check_lines(hypotheses, lines)
     if baseline is not None:
-        _check_lines(baseline, references, "lines in the baseline")
+        _check_lines(baseline, references[0], "lines in the baseline")
         bootstrap = bootstrap or DEFAULT_SAMPLES
     rows = {key: score_measure(m, hypotheses, references, bootstrap, baseline) for key, m in measures(metrics)}
-    return {"lines": len(references), "scores": rows}
+    return {"lines": len(hypotheses), "scores": rows}
 
 
 def corpus_bleu_for_validation(

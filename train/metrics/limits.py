@@ -8,16 +8,16 @@ TER_WORDS = 400  # words per line: TER tries to move every span of words, so its
 CHARACTERS = 100_000  # per line: chrF counts all n-grams of up to 6 characters, 200 bytes of memory each
 
 
-def check_lengths(hypotheses: Sequence[str], references: Sequence[str]) -> str:
+def check_lengths(hypotheses: Sequence[str], *references: Sequence[str]) -> str:
     """Return the reason to skip TER, or ""; raise UserError for a line that is too long for any score."""
-    for name, lines in (("hypothesis", hypotheses), ("reference", references)):
+    for name, lines in (("hypothesis", hypotheses), *(("reference", lines) for lines in references)):
         for number, line in enumerate(lines, 1):
             if len(line) > CHARACTERS:
                 raise UserError(
                     f"score: expected lines of at most {CHARACTERS:,} characters; got {len(line):,} in line {number} "
                     f"of the {name}; try one sentence per line"
                 )
-    for number, pair in enumerate(zip(hypotheses, references, strict=False), 1):
-        if (words := max(len(line.split()) for line in pair)) > TER_WORDS:
+    for number, texts in enumerate(zip(hypotheses, *references, strict=False), 1):
+        if (words := max(len(line.split()) for line in texts)) > TER_WORDS:
             return f"TER is skipped because line {number} has {words:,} words; the limit is {TER_WORDS} words per line"
     return ""

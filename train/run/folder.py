@@ -29,7 +29,7 @@ from train.errors import ReadError, UserError, plural, quote
 from train.files import describe_path, disk_errors, make_folder, open_for_appending, open_for_reading, write_text
 from train.json_files import parse_json, read_sealed
 from train.lock import FOLDERS, FolderLock, lock_folder
-from train.run.config import HEADER, RunConfig
+from train.run.config import HEADER, RunConfig, read_toml
 from train.run.replace import CHECKPOINT, existing_folder, finish_replacements, original_name, remove_partial
 from train.tasks.protocols import TextTokenizer
 
@@ -219,8 +219,11 @@ class RunFolder:
             tokenizer.save(self.tokenizer_file)
 
     def write_config(self, config: RunConfig) -> None:
-        """Write config.toml unless it already has these values, in order to keep the user's comments."""
-        if (text := config.dump(MARK)) != self._stored_config():
+        """Write config.toml unless it already has these values. The user's comments are kept if possible."""
+        stored, text = self._stored_config(), config.dump(MARK)
+        if stored is not None and stored != text:
+            text = edit_config(self.config_file, stored, text)
+        if stored != text:
             write_text(self.config_file, text)
 
     def remove_leftovers(self) -> None:
@@ -229,6 +232,23 @@ class RunFolder:
         for path in chain(*((self.path / folder).glob("*") for folder in ("", *FOLDERS))):
             if LEFTOVER.fullmatch(path.name):
                 remove_partial(str(path))
+
+
+def edit_config(file: Path, stored: str, new: str) -> str:
+    """Return the text of a configuration file with other values in the changed lines.
+
+    `stored` and `new` are the dumps of its present and its new values. Returns `new` if the user has reformatted a
+    changed line, or if it occurs in several tables.
+    """
+    with open_for_reading(file) as raw:
+        text = raw.read().decode().removeprefix("\ufeff")
+    for before, after in zip(stored.split("\n"), new.split("\n"), strict=True):
+        if before != after:
+            text = re.sub(rf"^{re.escape(before)}(?=[ \t\r]*(#.*)?$)", after.replace("\\", r"\\"), text, flags=re.M)
+    with suppress(UserError, ValueError):
+        if RunConfig.from_dict(read_toml(text)).dump(MARK) == new:
+            return text
+    return new
 
 
 def is_inside_run(path: Path, run: Path) -> bool:

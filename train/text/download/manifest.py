@@ -1,5 +1,6 @@
 """The keys of [data] for training a model on a folder that `data` has written."""
 
+import difflib
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ def data_keys(folder: Path) -> dict[str, Any]:
         unfinished = (folder / BEGUN).is_file()
         got = "an unfinished folder" if unfinished else describe_path(folder)
         attempt = "the same `data` command again" if unfinished else again
+        inside, beside = ([str(p.parent) for p in f.glob("*/manifest.json")] for f in (folder, folder.parent))
+        if not unfinished and (similar := inside or difflib.get_close_matches(str(folder), beside)):
+            attempt = quote(similar[0])
         raise UserError(f"{folder}: expected a folder written by `npx-transformer data`; got {got}; try {attempt}")
     reject_links(folder / "prepared")
     manifest = read_json(file, "the manifest of `data`", "the `data` command again")
