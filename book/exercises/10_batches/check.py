@@ -85,6 +85,7 @@ NAMES = {
     "grown": "the batch with one more sentence",
     "start": "a batch's first place in the order",
     "end": "a batch's last place in the order, plus 1",
+    "length": "the length of a sentence",
 }
 AFTER = """\
 The real one (train/text/batches.py) considers both sides of a sentence pair, and finds the end of a batch by

@@ -69,13 +69,13 @@ def by_hand(seed):
     yield {(): [0.1, 0.5, 0.4], (1,): [0.1, 0.8, 0.1], (1, 1): [0.9, 0.05, 0.05]}, 3, 3, 0.6
 
 
-def tables(seed, tokens, max_length):
+def tables(seed, tokens, max_length, end=0.5):
     random = np.random.default_rng([seed, tokens, max_length])
     table = {}
     for n in range(max_length):
         for prefix in itertools.product(range(1, tokens), repeat=n):
             p = random.random(tokens) + 0.02
-            p[0] *= 0.5
+            p[0] *= end
             table[prefix] = [float(x) for x in p / p.sum()]
     return table
 
@@ -83,6 +83,8 @@ def tables(seed, tokens, max_length):
 def drawn(seed):
     for tokens, max_length, alpha in ((2, 2, 0.6), (3, 2, 1.0), (2, 4, 0.6), (3, 3, 0.6), (3, 4, 1.5)):
         yield tables(seed, tokens, max_length), tokens**max_length, max_length, alpha
+    for tokens, max_length in ((3, 4), (4, 3)):  # rare ENDs: the best sentence is often a long one
+        yield tables(seed, tokens, max_length, end=0.2), tokens**max_length, max_length, 1.5
 
 
 def narrow(seed):
@@ -94,6 +96,8 @@ def narrow(seed):
     yield {(): [0.1, 0.6, 0.3], (1,): [0.1, 0.5, 0.4], (2,): [0.1, 0.75, 0.15], **second}, 2, 3, 0.6
     for tokens, max_length, beam in ((3, 3, 1), (3, 4, 2), (4, 4, 3)):
         yield tables(seed, tokens, max_length), beam, max_length, 0.6
+    for tokens, max_length, beam in ((3, 5, 2), (4, 5, 2), (4, 4, 3)):
+        yield tables(seed, tokens, max_length, end=0.2), beam, max_length, 1.5
 
 
 class Outcome(dict):
@@ -198,7 +202,9 @@ NAMES = {
     "best": "the best sentence so far",
     "grid": "the log-probabilities of all extensions",
     "totals": "those of the prefixes",
-    "ended": "the finished sentences",
+    "ended": "the finished sentences, or the score of one",
+    "order": "the extensions, the most probable first",
+    "total": "the log-probability of an extension",
 }
 AFTER = """\
 The real one (models/search/beam.py, `beam_search`) searches many sentences in one batch, and stops for a sentence as

@@ -120,6 +120,7 @@ NAMES = {
     "peaks": "the maximum so far",
     "sums": "the sum so far",
     "row": "the index of a row",
+    "panel_peak": "the maximum of the panel",
 }
 AFTER = """\
 The real one (npx/kernels/cross_entropy.py) does this for all words of a vocabulary, with the panels spread over

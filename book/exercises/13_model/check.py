@@ -125,6 +125,8 @@ NAMES = {
     "inner": "the output of the first linear map",
     "heads": "a reshape to heads",
     "inner_0": "the first linear map before its relu",
+    "source": "what keys and values are computed from",
+    "attend": "an attention with its projections",
 }
 AFTER = """\
 The real one (models/architectures/blocks.py, `DecoderLayer`) has the same three lines. Its projections to queries, keys
