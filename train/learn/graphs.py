@@ -1,8 +1,8 @@
 """Gradients of micro-batches, computed by CUDA graphs (`train.graphs`), for batches so small that the GPU would
 otherwise wait for the host.
 
-The forward and backward passes of a base model consist of about 410 kernels and matmuls, which Python launches in about
-10 ms; a graph is a single launch. Each graph serves one batch shape. There are few shapes, because batches are cut from
+The forward and backward passes of a base model consist of about 420 kernels and matmuls, which Python launches in 10 to
+35 ms, depending on the processor; a graph is a single launch. Each graph serves one batch shape. There are few shapes, because batches are cut from
 sorted sentences (docs/gpu.md). Packing (npx/kernels/packing.py) would make nearly every shape unique, so batches stay
 padded.
 
@@ -76,7 +76,7 @@ class Graphs:
             reason, self.possible = " ".join(str(error).split()), False
             self.warn(
                 f"train.graphs: expected kernels that a CUDA graph can capture; got '{reason}'; "
-                "continuing without graphs"
+                "continuing without new graphs"
             )
             return None
 

