@@ -66,9 +66,17 @@ def find_hint(
     return ("explanation" if hint else ""), hint
 
 
-def is_finite(value: Any) -> bool:
+def numbers_of(value: Any) -> list[Any]:
     parts = value if isinstance(value, (list, tuple)) else [value]
-    return all(bool(np.isfinite(x).all()) for x in parts if isinstance(x, (float, np.ndarray, np.floating)))
+    return [x for x in parts if isinstance(x, (float, np.ndarray, np.floating))]
+
+
+def is_finite(value: Any) -> bool:
+    return all(bool(np.isfinite(x).all()) for x in numbers_of(value))
+
+
+def is_zero(value: Any) -> bool:
+    return bool(numbers_of(value)) and all(np.allclose(x, 0) for x in numbers_of(value))
 
 
 def slip_hint(
@@ -88,7 +96,8 @@ def slip_hint(
     earlier = stages[: stages.index(stage)]  # the learner's answer passes them
     mine = compared(stage, module, case)
     outcomes = ((outcome(each, module, x), each.right(*copied(x)), each.close) for each, x in cases)
-    if not any(is_finite(x[0]) and not same(*x) for x in outcomes):  # two mistakes can give the same nan or inf
+    # Two mistakes can give the same nan, inf or 0.
+    if not any(is_finite(x[0]) and not is_zero(x[0]) and not same(*x) for x in outcomes):
         return ""
     if not isinstance(mine, tuple) or not all(isinstance(x, np.ndarray) for x in mine):
         parts = [None]
