@@ -17,7 +17,8 @@ def matmul(
 
     Sums are accumulated in float32 (float64 for float64) and rounded once to the dtype of `out`, which is either that
     of a and b or float32. The rows or the columns of a, b and out may be strided: cuBLAS reads transposed matrices and
-    slices of columns in place. On a GPU, cuBLASLt adds `bias` (N,) and, if `relu`, applies ReLU, both before rounding.
+    slices of columns in place. If `fuses_epilogues()` is true, adds `bias` (N,) and, if `relu`, applies ReLU, both before
+    rounding.
     """
     xp, wide = array_module(a), np.result_type(a.dtype, np.float32)
     if out is None:
@@ -77,7 +78,9 @@ def _gemm(cupy: Any, a: Any, b: Any, out: Any, add: bool, bias: Any, relu: bool)
     if fuses_epilogues():
         use_own_handle(cupy)  # for all matmuls, so that a resumed run gives the same bits
     multiply = _cupy_gemm_ex(cupy) if _own_handle is None else _own_handle.gemm_ex
-    if _own_handle is not None and (bias is not None or relu):
+    if bias is not None or relu:
+        if _own_handle is None:
+            raise ValueError("matmul: expected NPX_CUBLASLT=1 for bias or relu on a GPU; got 0")
         multiply = functools.partial(_own_handle.matmul, bias=0 if bias is None else bias.data.ptr, relu=relu)
     multiply(
         int(b_transposed), int(a_transposed), n, m, k,

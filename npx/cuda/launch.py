@@ -72,7 +72,10 @@ def launch(
 
 @functools.cache
 def shared_memory(xp: Any) -> int:
-    """Return the bytes of shared memory of a multiprocessor, which its blocks share; 64 KiB in the emulator."""
+    """Return the bytes of shared memory of a multiprocessor, which its blocks share; 64 KiB in the emulator.
+
+    CUDA reserves 1 KiB of it for each block.
+    """
     if xp is np:
         return 64 << 10
     return int(xp.cuda.runtime.getDeviceProperties(xp.cuda.runtime.getDevice())["sharedMemPerMultiprocessor"])
@@ -113,6 +116,7 @@ def _function(source: str, kernel: str, defines: tuple[tuple[str, Any], ...], sh
     import cupy
 
     function = cupy.RawModule(code=source_text(source, _c_values(defines)), options=OPTIONS).get_function(kernel)
-    if shared > 48 << 10:
-        function.max_dynamic_shared_size_bytes = shared
+    if shared + function.shared_size_bytes > 48 << 10:  # the limit counts static shared memory too
+        # All sizes share the compiled function, so a smaller one must not lower the limit of a larger one.
+        function.max_dynamic_shared_size_bytes = max(shared, function.max_dynamic_shared_size_bytes)
     return function

@@ -32,6 +32,7 @@ SMOOTHING_CLASSES = ("all", "others", "others_without_pad")
 PANEL = 1024  # maximum number of classes whose logits one thread computes at a time in `linear_cross_entropy`
 CHUNK = 3 << 22  # logits in memory at a time in `linear_cross_entropy`: 48 MiB of float32
 CUDA_CHUNK = 1 << 28  # on a GPU, which needs matmuls of thousands of rows: 512 MiB of bfloat16
+RESERVED = 1152  # bytes of a block's shared memory besides its row of logits: 1,024 for CUDA, 128 for sums
 CUDA_ROWS = 64  # on a GPU the rows of a chunk and the allocated columns are multiples of this
 
 
@@ -315,7 +316,8 @@ def losses_and_gradient(z: Array, targets: Array, gz: Array | None, losses: Arra
     on, off = smoothing.target_weights(classes)
     sizes = np.int32(classes), np.int64(z.strides[0] // z.itemsize), np.float32(on), np.float32(off)
     padding, row_bytes = np.int64(smoothing.pad_id), classes * z.itemsize
-    keep_row = gz is not None and 2 * row_bytes <= block_size(shared_memory(array_module(z)))  # two blocks fit
+    two_blocks = 2 * (row_bytes + RESERVED)
+    keep_row = gz is not None and two_blocks <= block_size(shared_memory(array_module(z)))
     args = z, targets, gz, losses, *sizes, padding, np.int32(smoothing.excludes_padding), np.int32(keep_row)
     threads = 64 if classes <= 1024 else 512
     launch(

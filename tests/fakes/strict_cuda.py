@@ -239,12 +239,27 @@ class RawModule:
 
 
 class Function:
-    """Launches a kernel in the emulator; pointer arguments must be device arrays or null."""
+    """Launches a kernel in the emulator; pointer arguments must be device arrays or null.
+
+    All functions of a kernel share the limit of dynamic shared memory, as CuPy caches modules.
+    """
+
+    shared_size_bytes = 128  # static shared memory
+    limits = {}
 
     def __init__(self, module, kernel):
         self.module, self.kernel = module, kernel
 
+    @property
+    def max_dynamic_shared_size_bytes(self):
+        return self.limits.get((id(self.module), self.kernel), (48 << 10) - self.shared_size_bytes)
+
+    @max_dynamic_shared_size_bytes.setter
+    def max_dynamic_shared_size_bytes(self, size):
+        self.limits[id(self.module), self.kernel] = size
+
     def __call__(self, grid, block, args, *, shared_mem=0):
+        assert shared_mem <= self.max_dynamic_shared_size_bytes, "CUDA_ERROR_INVALID_VALUE"
         held = []
         for kind, arg in zip(self.module.parameters[self.kernel], args, strict=True):
             if kind.endswith("*") and isinstance(arg, np.uintp):

@@ -17,6 +17,7 @@ cuBLAS (strict_cuda.py).
 import importlib
 import sys
 import types
+from collections import namedtuple
 from contextlib import contextmanager
 
 import numpy as np
@@ -29,6 +30,7 @@ from tests.fakes.strict_graphs import STATE, computed, forbidden
 
 WAITING = {"unique", "nonzero", "flatnonzero", "argwhere", "array_equal", "allclose", "compress", "unravel_index"}
 ARRAYS = (np.ndarray,)
+FLAGS = namedtuple("FLAGS", "c_contiguous f_contiguous owndata")  # arrays on a GPU cannot be read-only
 
 
 def unwrap(x):
@@ -182,7 +184,8 @@ def _operator(name):
     return forward, lambda self, other: ufunc(other, self), lambda self, other: ufunc(self, other, out=(self,))
 
 
-for _name in ("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "flags", "strides"):
+ndarray.flags = property(lambda x: FLAGS(x.held.flags.c_contiguous, x.held.flags.f_contiguous, x.held.flags.owndata))
+for _name in ("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "strides"):
     setattr(ndarray, _name, _attribute(_name))
 for _name in (
     *("astype", "reshape", "copy", "sum", "mean", "max", "min", "argmax", "argmin", "swapaxes", "transpose", "ravel"),

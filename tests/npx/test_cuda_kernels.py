@@ -294,3 +294,13 @@ def test_an_emulated_operation_passes_the_gradient_checker(name, data):
     """The checker compares float32 results of the CUDA kernels with float64 results of the references."""
     with kernel_mode(MODE):
         check(f"operation {name}", data)
+
+
+@pytest.mark.skipif(ON_GPU, reason="needs the fake GPU")
+def test_large_rows_of_logits_raise_the_limit_of_shared_memory():
+    """Rows of about 48 KiB need it because of the kernel's static shared memory; smaller rows do not lower it again."""
+    targets = np.ones(1, "int64")
+    with device(cuda=True):
+        for classes in (12288, 15000, 13000, 15000):
+            loss, saved = on_cuda("cross_entropy", np.zeros((1, classes), "float32"), targets)
+            assert np.isclose(on_host(loss), np.log(classes))
