@@ -236,8 +236,8 @@ source_mutant(
     "special value",
     "values that are not chosen excluded from the maximum",
     ROWS,
-    "z = logits - logits.max(axis=1, keepdims=True)",
-    "z = logits - xp.delete(logits, list(excluded), axis=1).max(axis=1, keepdims=True)",
+    "z -= z.max(axis=1, keepdims=True)",
+    "z -= xp.delete(z, list(excluded), axis=1).max(axis=1, keepdims=True)",
 )
 source_mutant(
     "top_k",
@@ -252,8 +252,8 @@ source_mutant(
     "special value",
     "maximum not subtracted (fast version)",
     ROWS,
-    "z = logits - logits.max(axis=1, keepdims=True)",
-    "z = logits.copy()",
+    "    z -= z.max(axis=1, keepdims=True)\n",
+    "",
 )
 source_mutant(
     "top_k",
