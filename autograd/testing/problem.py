@@ -146,8 +146,8 @@ class Problem:
 
     def run_protected(self, require: Sequence[int] | None = None) -> tuple[Tensor, list[Tensor]]:
         """Return the result of `output_and_leaves` on write-protected arrays."""
-        guarded = self.with_arrays([protected(a) for a in self.arrays])
-        guarded.values = [protected(x) if is_array(x) else x for x in guarded.values]
+        guarded = self.with_arrays([isolated(a) for a in self.arrays])
+        guarded.values = [isolated(x) if is_array(x) else x for x in guarded.values]
         with self.no_writes("expected the function not to modify its inputs and parameters; it wrote to one of them"):
             return guarded.output_and_leaves(require=require)
 
@@ -206,10 +206,12 @@ def leaf_gradient(leaf: Tensor) -> Array:
 
 def protected(x: Array) -> Array:
     """Return a view of x in the same memory layout; with NumPy, the view is read-only."""
-    view = npx.asarray(x).view()
-    if hasattr(view, "flags") and hasattr(view.flags, "writeable"):
-        view.flags.writeable = False
-    return view
+    return npx.read_only(npx.asarray(x))
+
+
+def isolated(x: Array) -> Array:
+    """Return a read-only view of a NumPy array, or a copy of an array on a GPU, which has no read-only views."""
+    return protected(x) if isinstance(x, npx.host.ndarray) else x.copy("K")
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import pytest
 import npx
 from autograd import differentiable
 from autograd import operations as ops
-from autograd.testing import GradientError, check_gradient, check_operation, gradcheck
+from autograd.testing import CheckError, GradientError, check_gradient, check_operation, gradcheck
 from tests.cases.base import check_edges
 from tests.fakes.strict_cupy import device
 
@@ -64,3 +64,15 @@ def test_incoming_gradients_keep_their_layout_on_the_device():
 
     check_operation(differentiable(double), X, derive=False)
     assert strides >= {(56, 8), (56, -8), (112, 16), (8, 48), (0, 0)}
+
+
+def test_a_function_that_writes_to_its_input_changes_only_a_copy():
+    x = npx.asarray(X)
+
+    def wrong(x):
+        x.data[...] += 0.1
+        return ops.tanh(x)
+
+    with pytest.raises(CheckError, match="no mutation"):
+        check_operation(wrong, x)
+    assert np.array_equal(npx.to_host(x), X)
