@@ -173,7 +173,9 @@ def free(engine: str) -> None:
     if engine.startswith("torch"):
         import torch
 
+        torch._dynamo.reset()  # CUDA graphs keep their memory until then
         torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
 
 
 def back_to_back(step: Callable[[], Any], wait: Callable[[], Any], tokens: int, n: int) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class Part(NamedTuple):
 
 
 def parts(rehearse: bool) -> Iterator[Part]:
-    """Yield all parts: first speed, then correctness, then the sanitizers."""
+    """Yield all parts: first speed, then correctness, then the sanitizers and the slowest comparison."""
 
     def measurement(name: str, seconds: float) -> Part:
         return Part(name, seconds, lambda left: of_ours(name, left, rehearse))
@@ -69,9 +69,9 @@ def parts(rehearse: bool) -> Iterator[Part]:
     for name in SUITES:
         yield Part(name, 120, lambda left, name=name: suite(name, left, rehearse))
     yield measurement("steps: torch-compile", 150)
-    yield measurement("steps: torch-graph", 150)
     for tool in SANITIZERS:
         yield Part(f"compute-sanitizer {tool}", 45, lambda left, tool=tool: sanitizer(tool, left, rehearse))
+    yield measurement("steps: torch-graph", 150)
 
 
 def command(command: list[str], seconds: float, **environment: str) -> tuple[int | None, str]:
