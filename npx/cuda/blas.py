@@ -17,8 +17,8 @@ def matmul(
 
     Sums are accumulated in float32 (float64 for float64) and rounded once to the dtype of `out`, which is either that
     of a and b or float32. The rows or the columns of a, b and out may be strided: cuBLAS reads transposed matrices and
-    slices of columns in place. If `fuses_epilogues()` is true, adds `bias` (N,) and, if `relu`, applies ReLU, both before
-    rounding.
+    slices of columns in place. If `fuses_epilogues()` is true, adds `bias` (N,) and, if `relu`, applies ReLU, both
+    before rounding.
     """
     xp, wide = array_module(a), np.result_type(a.dtype, np.float32)
     if out is None:

@@ -2,9 +2,9 @@
 otherwise wait for the host.
 
 The forward and backward passes of a base model consist of about 420 kernels and matmuls, which Python launches in 10 to
-35 ms, depending on the processor; a graph is a single launch. Each graph serves one batch shape. There are few shapes, because batches are cut from
-sorted sentences (docs/gpu.md). Packing (npx/kernels/packing.py) would make nearly every shape unique, so batches stay
-padded.
+35 ms, depending on the processor; a graph is a single launch. Each graph serves one batch shape. There are few shapes,
+because batches are cut from sorted sentences (docs/gpu.md). Packing (npx/kernels/packing.py) would make nearly every
+shape unique, so batches stay padded.
 
 The first batch of a shape runs kernel by kernel; the second is captured as a graph. Everything that varies is an input
 of the graph: the ids, the lengths, the dropout key (step and call number) and the factor on the loss. Adam is one more
