@@ -164,11 +164,10 @@ def test_the_weights_of_a_short_sentence_are_large(tab, address, width, height):
     tab.wait_for_selector("#model .opened .matrix")
     tab.keyboard.press("f")
     until(tab, "document.fullscreenElement")
-    place = "document.querySelector('#model .lead {}').getBoundingClientRect()"
-    until(tab, f"{place.format('canvas')}.width >= 0.25 * innerWidth")
-    assert tab.evaluate(f"{place.format('canvas')}.height") >= 0.25 * height
-    assert tab.evaluate(f"{place.format('canvas')}.bottom") <= height
-    assert tab.evaluate(f"{place.format('.formula')}.left - {place.format('canvas')}.right") > 0
+    place = "document.querySelector('#model .lead {}')?.getBoundingClientRect()"  # undefined while it is drawn again
+    canvas, formula = place.format("canvas"), place.format(".formula")
+    until(tab, f"{canvas}?.width >= 0.25 * innerWidth && {canvas}?.height >= 0.25 * {height}")
+    until(tab, f"{canvas}?.bottom <= {height} && {formula}?.left > {canvas}?.right")
 
 
 def test_the_button_that_ends_the_presentation_covers_no_other(tab, address):
