@@ -41,8 +41,11 @@ def search_option(key: str, **settings: Any) -> Any:
     )
 
 
-def checked_option(allowed: Range, **settings: Any) -> Any:
-    """Return a typer option that raises UserError for a value outside `allowed`."""
+def checked_option(allowed: Range, example: str = "", **settings: Any) -> Any:
+    """Return a typer option that raises UserError for a value outside `allowed`.
+
+    `example` is the value to try for an option that has no default but cannot always be left out.
+    """
 
     def parse(value: Any) -> Any:
         try:
@@ -54,8 +57,10 @@ def checked_option(allowed: Range, **settings: Any) -> Any:
         if value is not None and not allowed.fits(value):
             name = parameter.opts[0]
             choices = tuple(allowed.choices)
-            default = parameter.default if parameter.default is not None else f"leaving {name} out"
-            number = "" if choices else allowed.without_commas(value) or default
+            default = str(parameter.default).removesuffix(".0")
+            if parameter.default is None:
+                default = example or f"leaving {name} out"
+            number = "" if choices else allowed.plain_number(value) or default
             attempt = suggest_value(name[2:], value, choices) or number
             got = f"{str(value)[:60]}{attempt and f'; try {attempt}'}"
             raise UserError(f"{name}: expected {allowed.words()}; got {got}")
