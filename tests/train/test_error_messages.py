@@ -52,7 +52,7 @@ def copy(uninterrupted, tmp_path):
         (["score", "--bootstrap", "-1"], "got -1; try 0\n"),
         (["generate", "--model", "RUN", "--top-k", "-1"], "got -1; try 0\n"),
         (["generate", "--model", "RUN", "--seed", "-1"], "got -1; try 0\n"),
-        (["train", "tiny", "--max-hours", "-1", "--out", "D"], "got -1; try 0\n"),
+        (["train", "tiny", "--max-hours", "-1", "--out", "D"], "got -1.0; try 0\n"),
         (["translate", "--model", "RUN", "--beam", "5,000"], "got 5,000; try leaving --beam out\n"),
         (["translate", "--model", "RUN", "--device", "tpu"], '--device: expected one of "cpu", "cuda"; got tpu\n'),
         (["info", "base", "--device", "gpu"], "got gpu; try cuda\n"),
@@ -180,6 +180,20 @@ def copy(uninterrupted, tmp_path):
             ["train", "tiny", "--set", "data.tokenizer=runs/a", "b/tokenizer.json", "--out", "D"],
             "; try --set 'data.tokenizer=runs/a b/tokenizer.json', because a value with a space needs quotes\n",
         ),
+        (["train", "tiny", "--data", "FILE", "--out", "D"], "; got a file; try --train-src <FILE> --train-tgt F\n"),
+        (["train", "FILE", "--out", "D"], "'; try --train-src <FILE> of `train` if it is a text\n"),
+        (["info", "FILE"], "'; try --train-src <FILE> of `train` if it is a text\n"),
+        *(
+            (
+                ["draw", "RUN", picture, "--input", "FILE", "--out", "a.svg"],
+                '--input: expected a sentence; got the path of a file, <FILE>; try --input "$(head -n 1 <FILE>)"\n',
+            )
+            for picture in ("heads", "beam")
+        ),
+        (
+            ["train", "tiny", "TEXTS", "--out", "D", "--set", "data.tokenizer=<RUN>"],
+            "got a folder; try data.tokenizer=<RUN>/tokenizer.json\n",
+        ),
         (["parse", "--model", "RUN", "--svg", "no/tree.svg"], "expected a file to write; got a path in no, which"),
     ],
 )
@@ -197,10 +211,20 @@ def test_a_usage_error_names_its_option_and_writes_nothing(
         while name in arguments:
             at = arguments.index(name)
             arguments = [*arguments[:at], *values, *arguments[at + 1 :]]
+        arguments = [str(word).replace(f"<{name}>", str(values[0])) for word in arguments]
+        said = said.replace(f"<{name}>", str(values[0]))
     capfd.readouterr()
     assert main([*map(str, arguments)]) == 2
     assert said in capfd.readouterr().err.splitlines(keepends=True)[-1]
     assert not any(tmp_path.iterdir())
+
+
+def test_a_large_text_is_not_a_configuration(tmp_path, capfd):
+    for name, attempt in (("a b", "--train-src '{}' of `train` if it is a text"), ("my.toml", "a shorter file")):
+        (file := tmp_path / name).write_text("A dog runs .\n" * 6000)
+        said = f"{file}: expected a configuration file or a run folder; got a text of more than 65,536 bytes; try "
+        for arguments in (["train", file, "--out", tmp_path / "new"], ["info", file]):
+            assert error_line(capfd, *arguments).endswith(f"{said}{attempt.format(file)}\n")
 
 
 def test_a_folder_of_runs_is_answered_with_their_names(uninterrupted, tmp_path, capfd):

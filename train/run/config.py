@@ -95,10 +95,10 @@ class RunConfig:
             raise UserError(f"{path}: expected a configuration file; got {MISSING}; try {attempt}")
         with open_for_reading(path, "a configuration file") as file:
             raw = file.read(MAX_BYTES + 1)
+        attempt = "" if str(path).endswith(".toml") else f"--train-src {quote(path)} of `train` if it is a text"
         if len(raw) > MAX_BYTES:
-            raise UserError(
-                f"{path}: expected a file of at most {MAX_BYTES:,} bytes; got a larger file; try a shorter file"
-            )
+            got = f"a text of more than {MAX_BYTES:,} bytes; try {attempt or 'a shorter file'}"
+            raise UserError(f"{path}: expected a configuration file or a run folder; got {got}")
         try:
             text = raw.decode("utf-8").removeprefix("\ufeff")
             tables = read_toml(text)
@@ -111,7 +111,7 @@ class RunConfig:
             place = f"{path}:{line[1] if line else text.count(chr(10)) + 1}"
             reason = re.sub(r"\s*\(at [^()]*\)$", "", str(error))
             advice = 'lines `key = value` below a line `[table]`, with text in "quotes" and numbers such as 0.1'
-            raise UserError(f"{place}: expected TOML; got '{one_line(reason)}'; try {advice}") from None
+            raise UserError(f"{place}: expected TOML; got '{one_line(reason)}'; try {attempt or advice}") from None
         if complete and (tables.keys() < SECTIONS.keys() or HEADER in text and END not in text):
             raise UserError(
                 f"{path}: expected the complete configuration of a run, with the tables {', '.join(SECTIONS)}"
