@@ -73,7 +73,7 @@ def checked_option(allowed: Range, example: str = "", **settings: Any) -> Any:
 
 
 def text_option(*names: str, **settings: Any) -> Any:
-    """Return a typer option for text that raises UserError for invalid UTF-8 and, as --input, for the path of a file."""
+    """Return a typer option for text that raises UserError for invalid UTF-8 and, if it is --input, for a file."""
 
     def check(parameter: typer.CallbackParam, value: str) -> str:
         if any("\ud800" <= c <= "\udfff" for c in value or ""):

@@ -299,8 +299,10 @@ def check(table: str, f: Field[Any], value: Any, source: str = "config") -> Any:
         attempt = f"{f.name} = {int(value)}"
     elif f.default is None:
         attempt = f"leaving {f.name} out ({f.metadata['unset']})"
+    elif f.name in DECIDED.get(table, ()):
+        attempt = f"leaving {f.name} out (the default of the preset)"
     else:
-        attempt = f"{f.name} = {to_toml(f.default)} (the default{' of base' * (f.name in DECIDED.get(table, ()))})"
+        attempt = f"{f.name} = {to_toml(f.default)} (the default)"
     text = f"expected {describe_range(f)}; got {format_value(value)}{attempt and f'; try {attempt}'}"
     raise UserError(f"{source}: {table}.{f.name}: {text}")
 
@@ -326,11 +328,11 @@ def suggest_setting(name: str, text: str, key: str | None) -> str:
     if key is None:
         return KEY_LIST
     table, _, field_name = key.partition(".")
-    try:
-        parse_value(table, keys_of(table)[field_name], text)
-        value = "VALUE" if plain_name(name) in OTHER_UNITS or not text else text
-    except UserError:
-        value = "VALUE"
+    f = keys_of(table)[field_name]
+    value = suggest_value(field_name, name, f.metadata["choices"]) or "VALUE"  # the name may be a value: --fp16
+    with suppress(UserError):
+        parse_value(table, f, text)
+        value = text if text and plain_name(name) not in OTHER_UNITS else value
     return f"--set {describe_unit(name, key).replace(key, quote(f'{key}={value}'), 1)}"
 
 
