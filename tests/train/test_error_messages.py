@@ -174,7 +174,7 @@ def copy(uninterrupted, tmp_path):
         (["train", "configs/my.toml", "--out", "D"], "try configs/ in a clone of the repository\n"),
         (["generate", "--model", "RUN", "--max-len", "5"], "got an unknown option; try --tokens\n"),
         (["translate", "-m", "RUN"], "-m: expected an option of this command; got an unknown option; try --model\n"),
-        (["train", "tiny", "--bf16=yes", "--out", "D"], "try --set train.precision=bf16\n"),
+        (["train", "tiny", "--out", "D", "--fp16=false"], "try --set train.precision=VALUE\n"),
         (["train", "tiny", "--amp", "--out", "D"], "try --set train.precision=VALUE\n"),
         (
             ["score", "--ref", "FILE", "--hyp", "FILE", "--metric", "bleu,chrf"],

@@ -329,7 +329,7 @@ def suggest_setting(name: str, text: str, key: str | None) -> str:
         return KEY_LIST
     table, _, field_name = key.partition(".")
     f = keys_of(table)[field_name]
-    value = suggest_value(field_name, name, f.metadata["choices"]) or "VALUE"  # the name may be a value: --fp16
+    value = not text and suggest_value(field_name, name, f.metadata["choices"]) or "VALUE"  # --fp16 names a value
     with suppress(UserError):
         parse_value(table, f, text)
         value = text if text and plain_name(name) not in OTHER_UNITS else value
