@@ -231,7 +231,7 @@ def test_a_usage_error_names_its_option_and_writes_nothing(
 def test_a_large_text_is_not_a_configuration(tmp_path, capfd):
     for name, attempt in (("a b", "--train-src '{}' of `train` if it is a text"), ("my.toml", "a shorter file")):
         (file := tmp_path / name).write_text("A dog runs .\n" * 6000)
-        said = f"{file}: expected a configuration file or a run folder; got a text of more than 65,536 bytes; try "
+        said = f"{file}: expected a configuration file; got a text of more than 65,536 bytes; try "
         for arguments in (["train", file, "--out", tmp_path / "new"], ["info", file]):
             assert error_line(capfd, *arguments).endswith(f"{said}{attempt.format(file)}\n")
 

@@ -98,7 +98,7 @@ class RunConfig:
         attempt = "" if str(path).endswith(".toml") else f"--train-src {quote(path)} of `train` if it is a text"
         if len(raw) > MAX_BYTES:
             got = f"a text of more than {MAX_BYTES:,} bytes; try {attempt or 'a shorter file'}"
-            raise UserError(f"{path}: expected a configuration file or a run folder; got {got}")
+            raise UserError(f"{path}: expected a configuration file; got {got}")
         try:
             text = raw.decode("utf-8").removeprefix("\ufeff")
             tables = read_toml(text)
