@@ -47,14 +47,16 @@ class Range:
             words += "" if high == "inf" else f" and at most {high}" if self.within[-1] == "]" else f" and below {high}"
         return words
 
-    def without_commas(self, value: Any) -> str:
-        """Turn "5,000" into "5000" and, for a float, "0,5" into "0.5"; return "" for other text than a valid number."""
+    def plain_number(self, value: Any) -> str:
+        """Turn "5,000" and "5k" into "5000" and, for a float, "0,5" into "0.5"; return "" for an invalid number."""
         if not isinstance(value, str) or self.kind not in NUMBERS:
             return ""
         if re.fullmatch(r"[1-9][0-9]{0,2}(,[0-9]{3}){1,9}(\.[0-9]+)?", value):
             digits = value.replace(",", "")
         elif re.fullmatch(r"[0-9]{1,30},[0-9]{1,30}", value):
             digits = value.replace(",", ".")
+        elif re.fullmatch(r"[1-9][0-9]{0,8}[kKmM]", value):
+            digits = value[:-1] + "000" * (1 + (value[-1] in "mM"))
         elif re.fullmatch(r"-?(0|[1-9][0-9]{0,29})(\.[0-9]{1,30})?(e-?[0-9]{1,3})?", value):
             digits = value
         else:

@@ -51,19 +51,23 @@ def test_any_text_is_read_or_rejected_with_a_message(text):
 
 
 @given(st.integers(0, 10**12))
-def test_the_commas_of_a_number_in_the_range_are_understood(value):
+def test_the_commas_and_suffix_of_a_number_in_the_range_are_understood(value):
     """Three digits after each comma are thousands, unless the number begins with 0."""
     integers, floats = Range(int, "[0, 1e9]"), Range(float, "[0, 1e9]")
-    assert integers.without_commas(f"{value:,}") == f"{value}" * (value <= 10**9)
-    assert floats.without_commas(f"{value:,}.5") == f"{value}.5" * (value < 10**9)
+    assert integers.plain_number(f"{value:,}") == f"{value}" * (value <= 10**9)
+    assert floats.plain_number(f"{value:,}.5") == f"{value}.5" * (value < 10**9)
     for text, number in (("1,5", "1.5"), ("0,500", "0.500"), ("1,0000", "1.0000"), ("1,000", "1000")):
-        assert floats.without_commas(text) == number
-        assert integers.without_commas(text) == number * (number == "1000")
-    assert floats.without_commas(f"{value}") == integers.without_commas(f"{value}") == f"{value}" * (value <= 10**9)
-    assert floats.without_commas("1e-4") == "1e-4" and integers.without_commas("1e-4") == ""
+        assert floats.plain_number(text) == number
+        assert integers.plain_number(text) == number * (number == "1000")
+    assert floats.plain_number(f"{value}") == integers.plain_number(f"{value}") == f"{value}" * (value <= 10**9)
+    assert floats.plain_number("1e-4") == "1e-4" and integers.plain_number("1e-4") == ""
     for text in ("1,000.5.5", "1,2,3", ",5", "5,", "05", "-", value):
-        assert floats.without_commas(text) == integers.without_commas(text) == ""
-    assert Range(str).without_commas("1,000") == ""
+        assert floats.plain_number(text) == integers.plain_number(text) == ""
+    for text, number in (("20k", "20000"), ("3K", "3000"), ("1m", "1000000"), ("500M", "500000000")):
+        assert floats.plain_number(text) == integers.plain_number(text) == number
+    for text in ("k", "0k", "2g", "2000M", "1kk"):
+        assert floats.plain_number(text) == integers.plain_number(text) == ""
+    assert Range(str).plain_number("1,000") == ""
 
 
 @pytest.mark.parametrize("name", SETTINGS)

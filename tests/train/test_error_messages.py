@@ -45,6 +45,14 @@ def copy(uninterrupted, tmp_path):
         (["train", "tiny", "--set", "train.peak_lr=0,001", "--out", "D"], "try peak_lr = 0.001\n"),
         (["average", "RUN", "--last", "1,000"], "got 1,000; try 1000\n"),
         (["plan", "base", "--price", "12,345.5"], "got 12,345.5; try 12345.5\n"),
+        (["plan", "base", "--tokens-per-second", "30k"], "got 30k; try 30000\n"),
+        (["plan", "base", "--tokens-per-second", "fast"], "got fast; try 20000\n"),
+        (["data", "own", "--hold-out", "-1", "--out", "D"], "got -1; try 0\n"),
+        (["data", "own", "--hold-out", "abc", "--out", "D"], "got abc; try 0\n"),
+        (["score", "--bootstrap", "-1"], "got -1; try 0\n"),
+        (["generate", "--model", "RUN", "--top-k", "-1"], "got -1; try 0\n"),
+        (["generate", "--model", "RUN", "--seed", "-1"], "got -1; try 0\n"),
+        (["train", "tiny", "--max-hours", "-1", "--out", "D"], "got -1.0; try 0\n"),
         (["translate", "--model", "RUN", "--beam", "5,000"], "got 5,000; try leaving --beam out\n"),
         (["translate", "--model", "RUN", "--device", "tpu"], '--device: expected one of "cpu", "cuda"; got tpu\n'),
         (["info", "base", "--device", "gpu"], "got gpu; try cuda\n"),
@@ -76,7 +84,7 @@ def copy(uninterrupted, tmp_path):
         (["draw", "curves", "runs/a", "--out", "a.svg"], "got 'runs/a'; try `draw runs/a curves`"),
         (["prepare", "own"], "prepare: expected a command; got an unknown command; try `npx-transformer data`"),
         (["train", "tiny", "--lr", "0.1", "--out", "D"], "--lr: expected an option of this command; got a conf"),
-        (["train", "tiny", "--fp16", "--out", "D"], "try --set train.precision=VALUE"),
+        (["train", "tiny", "--fp16", "--out", "D"], "try --set train.precision=fp16\n"),
         (["train", "tiny", "--epochs", "5", "--out", "D"], "try --set train.max_steps=VALUE"),
         (["train", "tiny", "--max-steps=5"], "try --set train.max_steps=5"),
         (["train", "tiny", "--freeze", "encoder.*"], "got a configuration key; try --set 'train.freeze=encoder.*'"),
@@ -110,7 +118,10 @@ def copy(uninterrupted, tmp_path):
             ["score", "--ref", "a.ref", "b.ref", "--hyp", "x"],
             "(b.ref); try --ref b.ref\n",
         ),
-        (["train", "tiny", "--set", "train.max_steps=x", "--out", "D"], "try max_steps = 100000 (the default of base)"),
+        (
+            ["train", "tiny", "--set", "train.max_steps=x", "--out", "D"],
+            "; try leaving max_steps out (the default of the preset)\n",
+        ),
         (["train", "tiny", "--set", 'train.max_steps="100"', "--out", "D"], 'got "100"; try max_steps = 100\n'),
         (["train", "tiny", "--set", 'train.peak_lr="1e-4"', "--out", "D"], 'got "1e-4"; try peak_lr = 1e-4\n'),
         (["train", "tiny", "--set", "train.log_every=x", "--out", "D"], "try log_every = 50 (the default)"),
@@ -163,6 +174,12 @@ def copy(uninterrupted, tmp_path):
         (["train", "configs/my.toml", "--out", "D"], "try configs/ in a clone of the repository\n"),
         (["generate", "--model", "RUN", "--max-len", "5"], "got an unknown option; try --tokens\n"),
         (["translate", "-m", "RUN"], "-m: expected an option of this command; got an unknown option; try --model\n"),
+        (["train", "tiny", "--out", "D", "--fp16=false"], "try --set train.precision=VALUE\n"),
+        (["train", "tiny", "--amp", "--out", "D"], "try --set train.precision=VALUE\n"),
+        (
+            ["score", "--ref", "FILE", "--hyp", "FILE", "--metric", "bleu,chrf"],
+            "--metric: expected one score; got bleu,chrf; try --metric bleu --metric chrf\n",
+        ),
         (["score", "-m", "bleu"], "-m: expected an option of this command; got an unknown option; try --metric\n"),
         (["translate", "--model", "RUN", "--remove-bpe"], "try --input F alone; the output has no subwords\n"),
         (["translate", "--model", "RUN", "--set", "search.beam=2"], "got an unknown option; try --beam 2\n"),
@@ -171,6 +188,20 @@ def copy(uninterrupted, tmp_path):
         (
             ["train", "tiny", "--set", "data.tokenizer=runs/a", "b/tokenizer.json", "--out", "D"],
             "; try --set 'data.tokenizer=runs/a b/tokenizer.json', because a value with a space needs quotes\n",
+        ),
+        (["train", "tiny", "--data", "FILE", "--out", "D"], "; got a file; try --train-src <FILE> --train-tgt F\n"),
+        (["train", "FILE", "--out", "D"], "'; try --train-src <FILE> of `train` if it is a text\n"),
+        (["info", "FILE"], "'; try --train-src <FILE> of `train` if it is a text\n"),
+        *(
+            (
+                ["draw", "RUN", picture, "--input", "FILE", "--out", "a.svg"],
+                '--input: expected a sentence; got the path of a file, <FILE>; try --input "$(head -n 1 <FILE>)"\n',
+            )
+            for picture in ("heads", "beam")
+        ),
+        (
+            ["train", "tiny", "TEXTS", "--out", "D", "--set", "data.tokenizer=<RUN>"],
+            "got a folder; try data.tokenizer=<RUN>/tokenizer.json\n",
         ),
         (["parse", "--model", "RUN", "--svg", "no/tree.svg"], "expected a file to write; got a path in no, which"),
     ],
@@ -189,10 +220,20 @@ def test_a_usage_error_names_its_option_and_writes_nothing(
         while name in arguments:
             at = arguments.index(name)
             arguments = [*arguments[:at], *values, *arguments[at + 1 :]]
+        arguments = [str(word).replace(f"<{name}>", str(values[0])) for word in arguments]
+        said = said.replace(f"<{name}>", str(values[0]))
     capfd.readouterr()
     assert main([*map(str, arguments)]) == 2
     assert said in capfd.readouterr().err.splitlines(keepends=True)[-1]
     assert not any(tmp_path.iterdir())
+
+
+def test_a_large_text_is_not_a_configuration(tmp_path, capfd):
+    for name, attempt in (("a b", "--train-src '{}' of `train` if it is a text"), ("my.toml", "a shorter file")):
+        (file := tmp_path / name).write_text("A dog runs .\n" * 6000)
+        said = f"{file}: expected a configuration file; got a text of more than 65,536 bytes; try "
+        for arguments in (["train", file, "--out", tmp_path / "new"], ["info", file]):
+            assert error_line(capfd, *arguments).endswith(f"{said}{attempt.format(file)}\n")
 
 
 def test_a_folder_of_runs_is_answered_with_their_names(uninterrupted, tmp_path, capfd):

@@ -293,6 +293,17 @@ def test_a_run_starts_from_the_masked_model_and_is_validated_by_accuracy(runs, c
         assert main(["info", str(runs / task)]) == 0 and "accuracy  macro F1" in capfd.readouterr().out
 
 
+@pytest.mark.parametrize("target", ["huggingface", "ctranslate2", "onnx"])
+def test_the_formats_of_other_tasks_are_answered_with_safetensors(runs, target, tmp_path, capfd):
+    for task in TEXTS:
+        command = ["export", str(runs / task), "--out", str(tmp_path / task), "--to"]
+        assert main([*command, target]) == 2
+        said = f" for --to {target}; got a model of the task {task}; try --to safetensors\n"
+        error = capfd.readouterr().err
+        assert "expected a model of the task translation" in error and error.endswith(said)
+        assert main([*command, "safetensors"]) == 0
+
+
 def test_a_resumed_run_equals_an_uninterrupted_one(runs, folder):
     options = "--set", "data.task=masking"
     assert train(folder, "halves", *options, "--set", "train.max_steps=6", texts=TEXTS["masking"]) == 0

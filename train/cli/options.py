@@ -7,6 +7,7 @@ The options that `translate` and `parse` share are defined here, with `search_op
 [search] table.
 """
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from npx.ranges import NUMBERS, Range
-from train.errors import UserError
+from train.errors import UserError, quote
 from train.run.value_names import suggest_value
 
 SEEDS, VOCABULARY = "[0, 4294967295]", "[5, 16777216]"
@@ -41,8 +42,11 @@ def search_option(key: str, **settings: Any) -> Any:
     )
 
 
-def checked_option(allowed: Range, **settings: Any) -> Any:
-    """Return a typer option that raises UserError for a value outside `allowed`."""
+def checked_option(allowed: Range, example: str = "", **settings: Any) -> Any:
+    """Return a typer option that raises UserError for a value outside `allowed`.
+
+    `example` is the value to try for an option that has no default but cannot always be left out.
+    """
 
     def parse(value: Any) -> Any:
         try:
@@ -54,8 +58,10 @@ def checked_option(allowed: Range, **settings: Any) -> Any:
         if value is not None and not allowed.fits(value):
             name = parameter.opts[0]
             choices = tuple(allowed.choices)
-            default = parameter.default if parameter.default is not None else f"leaving {name} out"
-            number = "" if choices else allowed.without_commas(value) or default
+            default = str(parameter.default).removesuffix(".0")
+            if parameter.default is None:
+                default = example or f"leaving {name} out"
+            number = "" if choices else allowed.plain_number(value) or default
             attempt = suggest_value(name[2:], value, choices) or number
             got = f"{str(value)[:60]}{attempt and f'; try {attempt}'}"
             raise UserError(f"{name}: expected {allowed.words()}; got {got}")
@@ -67,11 +73,14 @@ def checked_option(allowed: Range, **settings: Any) -> Any:
 
 
 def text_option(*names: str, **settings: Any) -> Any:
-    """Return a typer option for text that raises UserError for invalid UTF-8."""
+    """Return a typer option for text that raises UserError for invalid UTF-8 and, if it is --input, for a file."""
 
     def check(parameter: typer.CallbackParam, value: str) -> str:
         if any("\ud800" <= c <= "\udfff" for c in value or ""):
             raise UserError(f"{parameter.opts[0]}: expected UTF-8; got invalid bytes; try `iconv -t UTF-8`")
+        if parameter.opts[0] == "--input" and value and os.path.isfile(value):
+            attempt = f'--input "$(head -n 1 {quote(value)})"'
+            raise UserError(f"--input: expected a sentence; got the path of a file, {value}; try {attempt}")
         return value
 
     return typer.Option(*names, callback=check, **settings)

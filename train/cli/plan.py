@@ -31,6 +31,7 @@ def plan(
         number_option(
             float,
             "(0, 1e12]",
+            example="20000",
             metavar="X",
             help="Source + target tokens per second of one GPU; default: the speed measured in the run.",
         ),

@@ -15,7 +15,7 @@ import typer
 
 from train.cli.app import Device, Quiet, app, open_output, use_device
 from train.cli.options import Output, number_option, warn
-from train.errors import UserError, check_choice, plural
+from train.errors import UserError, check_choice, plural, quote
 
 
 @app.command(epilog="Scores with different signatures are not comparable; always quote the signature with the score.")
@@ -114,6 +114,9 @@ def score(
         raise UserError(f"score: expected one --ref with --model; got {len(ref)}; try only one")
     metric = [SHORT_NAMES.get(name.lower(), name.lower()) for name in metric or ()]
     for name in metric:
+        if "," in name:
+            attempt = " ".join(f"--metric {quote(part.strip())}" for part in name.split(","))
+            raise UserError(f"--metric: expected one score; got {name}; try {attempt}")
         check_choice("--metric", name, SCORES)
     if bootstrap == 1:
         raise UserError("--bootstrap: expected 0, or at least 2 resamples; got 1; try 1000")

@@ -24,6 +24,9 @@ from train.run.replace import new_folder
 # maps a target to a function that writes (model, tokenizer, run's configuration, dtype) to files in a folder
 Writer = Callable[[Any, Any, RunConfig, Path, str], None]
 TARGETS: Registry[Writer] = Registry("target")
+TARGET_TASKS = {  # the tasks whose models a target can represent; a target that is missing accepts all tasks
+    "huggingface": ("translation", "language"), **dict.fromkeys(("ctranslate2", "onnx"), ("translation",)),
+}  # fmt: skip
 DTYPES = ("float32", "float16", "int8")
 # Fields of a model that need no check: sizes, ids, initialization, dropout and other training settings, and fields
 # without effect for the architectures and positions that the targets support.
@@ -54,6 +57,9 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
     model, tokenizer, config = load_model(run, "", on_warning)
     if is_inside_run(out, run):
         raise UserError(f"{out}: expected a folder outside the run; got a folder in {run}; try another --out")
+    if (task := config.data.task) not in (tasks := TARGET_TASKS.get(target, (task,))):
+        got = f"a model of the task {task}; try --to safetensors"
+        raise UserError(f"{run}: expected a model of the task {' or '.join(tasks)} for --to {target}; got {got}")
     if target == "ctranslate2" and model.config.suppressed_ids:
         on_warning(f"{out}: forbidden tokens are not part of CTranslate2's format; try its option suppress_sequences")
     out = Path(os.path.abspath(out))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import npx
 from models import ARCHITECTURES, TransformerConfig
-from train.errors import UserError
+from train.errors import UserError, quote
 from train.files import MISSING, text_digest
 from train.json_files import open_own_folder, reject_links
 from train.learn.checkpointer import check_resumable
@@ -136,6 +136,9 @@ def load_existing_tokenizer(task: Task, path: str) -> TextTokenizer:
             f"{path}: expected an existing tokenizer.json, or {' or '.join(task.tokenizers)} to train a tokenizer; "
             f"got {MISSING}; try --set data.tokenizer=F with another path, or --data DIR if `data` wrote the file"
         )
+    if os.path.isfile(file := os.path.join(path, "tokenizer.json")):
+        attempt = f"data.tokenizer={quote(file)}"
+        raise UserError(f"{path}: expected a Hugging Face tokenizer.json; got a folder; try {attempt}")
     return task.load_tokenizer(path)
 
 

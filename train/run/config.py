@@ -95,10 +95,10 @@ class RunConfig:
             raise UserError(f"{path}: expected a configuration file; got {MISSING}; try {attempt}")
         with open_for_reading(path, "a configuration file") as file:
             raw = file.read(MAX_BYTES + 1)
+        attempt = "" if str(path).endswith(".toml") else f"--train-src {quote(path)} of `train` if it is a text"
         if len(raw) > MAX_BYTES:
-            raise UserError(
-                f"{path}: expected a file of at most {MAX_BYTES:,} bytes; got a larger file; try a shorter file"
-            )
+            got = f"a text of more than {MAX_BYTES:,} bytes; try {attempt or 'a shorter file'}"
+            raise UserError(f"{path}: expected a configuration file; got {got}")
         try:
             text = raw.decode("utf-8").removeprefix("\ufeff")
             tables = read_toml(text)
@@ -111,7 +111,7 @@ class RunConfig:
             place = f"{path}:{line[1] if line else text.count(chr(10)) + 1}"
             reason = re.sub(r"\s*\(at [^()]*\)$", "", str(error))
             advice = 'lines `key = value` below a line `[table]`, with text in "quotes" and numbers such as 0.1'
-            raise UserError(f"{place}: expected TOML; got '{one_line(reason)}'; try {advice}") from None
+            raise UserError(f"{place}: expected TOML; got '{one_line(reason)}'; try {attempt or advice}") from None
         if complete and (tables.keys() < SECTIONS.keys() or HEADER in text and END not in text):
             raise UserError(
                 f"{path}: expected the complete configuration of a run, with the tables {', '.join(SECTIONS)}"
@@ -293,14 +293,16 @@ def check(table: str, f: Field[Any], value: Any, source: str = "config") -> Any:
     if choices and isinstance(value, str | bool):
         similar = suggest_value(f.name, value, choices)
         attempt = similar and f'{f.name} = "{similar}"'
-    elif digits := range_of(f).without_commas(value):
+    elif digits := range_of(f).plain_number(value):
         attempt = f"{f.name} = {digits}"
     elif value_type(f) is int and type(value) is float and value.is_integer() and fits(f, int(value)):
         attempt = f"{f.name} = {int(value)}"
     elif f.default is None:
         attempt = f"leaving {f.name} out ({f.metadata['unset']})"
+    elif f.name in DECIDED.get(table, ()):
+        attempt = f"leaving {f.name} out (the default of the preset)"
     else:
-        attempt = f"{f.name} = {to_toml(f.default)} (the default{' of base' * (f.name in DECIDED.get(table, ()))})"
+        attempt = f"{f.name} = {to_toml(f.default)} (the default)"
     text = f"expected {describe_range(f)}; got {format_value(value)}{attempt and f'; try {attempt}'}"
     raise UserError(f"{source}: {table}.{f.name}: {text}")
 
@@ -326,11 +328,11 @@ def suggest_setting(name: str, text: str, key: str | None) -> str:
     if key is None:
         return KEY_LIST
     table, _, field_name = key.partition(".")
-    try:
-        parse_value(table, keys_of(table)[field_name], text)
-        value = "VALUE" if plain_name(name) in OTHER_UNITS or not text else text
-    except UserError:
-        value = "VALUE"
+    f = keys_of(table)[field_name]
+    value = not text and suggest_value(field_name, name, f.metadata["choices"]) or "VALUE"  # --fp16 names a value
+    with suppress(UserError):
+        parse_value(table, f, text)
+        value = text if text and plain_name(name) not in OTHER_UNITS else value
     return f"--set {describe_unit(name, key).replace(key, quote(f'{key}={value}'), 1)}"
 
 

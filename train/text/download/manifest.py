@@ -29,6 +29,8 @@ def data_keys(folder: Path) -> dict[str, Any]:
         unfinished = (folder / BEGUN).is_file()
         got = "an unfinished folder" if unfinished else describe_path(folder)
         attempt = "the same `data` command again" if unfinished else again
+        if folder.is_file():
+            attempt = f"--train-src {quote(folder)} --train-tgt F"
         inside, beside = ([str(p.parent) for p in f.glob("*/manifest.json")] for f in (folder, folder.parent))
         if not unfinished and (similar := inside or difflib.get_close_matches(str(folder), beside)):
             attempt = quote(similar[0])
