@@ -41,6 +41,7 @@ from train.tasks.protocols import TextTokenizer
 from train.tasks.task import TaskError
 
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+MORE_CHECKPOINTS = "again after more updates, or a run with a smaller train.checkpoint_every"
 
 
 class Origin(NamedTuple):
@@ -55,6 +56,10 @@ class Origin(NamedTuple):
     path: str
     caption: str
     digest: str
+
+
+class NoCheckpoint(UserError):
+    """A run has no checkpoint: it has not trained long enough, or has diverged."""
 
 
 @dataclass
@@ -207,7 +212,7 @@ def find_checkpoint(path: str | Path) -> Path:
     """Return a checkpoint folder: `path` itself, or the averaged, best or newest checkpoint of the run `path`.
 
     Without any of these, it is the newest best-N. The folder `checkpoints` of a run stands for the run. Raises
-    UserError if there is no checkpoint.
+    NoCheckpoint if the run has no checkpoint, and UserError if there is no run.
     """
     with disk_errors(str(path)):
         path = existing_folder(Path(path))
@@ -223,7 +228,7 @@ def find_checkpoint(path: str | Path) -> Path:
         return steps[-1]
     if not run.config_file.exists():
         raise not_a_run_error(path, "a run folder or a checkpoint folder")
-    raise UserError(f"{path}: no checkpoints in {run.checkpoints}; try --resume with a smaller train.checkpoint_every")
+    raise NoCheckpoint(f"{path}: no checkpoints in {run.checkpoints}; try {MORE_CHECKPOINTS}")
 
 
 def warn_of_old_average(
