@@ -140,6 +140,12 @@ def load_newest(
     return None
 
 
+def is_imported(run: RunFolder) -> bool:
+    """Return whether `import` has written a run: the newest readable checkpoint step-N has no optimizer state."""
+    newest = next(readable(reversed(run.steps())), None)
+    return newest is not None and OPTIMIZER not in newest[1]["files"]
+
+
 def load_weights(path: str | Path, on_warning: Callable[[str], object]) -> tuple[Path, Checkpoint]:
     """Return the folder that `find_checkpoint` chooses, and its checkpoint without the optimizer's arrays.
 
