@@ -183,8 +183,8 @@ def prepare_tokenizer(
     tokenizer = existing
     if tokenizer is None:
         task.check_texts(texts)
-        display.write(f"training a {data.tokenizer} tokenizer with at most {data.vocab_size:,} subwords")
-        with display.work(f"training a {data.tokenizer} tokenizer") as work:
+        display.write(f"training the {data.tokenizer} tokenizer with at most {data.vocab_size:,} subwords")
+        with display.work(f"training the {data.tokenizer} tokenizer") as work:
             tokenizer = task.learn_tokenizer(data, texts["train"])
         display.write(f"trained a tokenizer with {tokenizer.vocab_size:,} subwords in {work.seconds:.1f} s")
     return tokenizer
