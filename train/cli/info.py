@@ -11,7 +11,7 @@ import typer
 from train.cli.app import Device, app, use_device
 from train.cli.models import resolve_model
 from train.cli.options import VocabSize, number_option, warn
-from train.errors import UserError, plural
+from train.errors import NoCheckpoint, UserError, plural
 
 N_SPECIAL = 4  # number of special ids, which come before the labels
 LANGUAGES = {"en-de": "English-German", "en-fr": "English-French"}
@@ -72,7 +72,6 @@ def print_info(
 ) -> None:
     """Print the information about one model; the arguments are those of the command."""
     from train.run.checkpoint import (
-        NoCheckpoint,
         check_tokenizer,
         find_checkpoint,
         read_state,

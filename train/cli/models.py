@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from train.errors import UserError, quote
+from train.errors import NoCheckpoint, UserError, quote
 
 
 def load_models(runs: Sequence[Path], on_warning: Callable[[str], object]) -> tuple[Any, Any, Any, tuple[Any, ...]]:
@@ -44,7 +44,7 @@ def resolve_model(
     """
     from models import PRESETS
     from train.cli.train import load_config, use_data_folder
-    from train.run.checkpoint import NoCheckpoint, find_checkpoint
+    from train.run.checkpoint import find_checkpoint
     from train.run.config import to_toml
     from train.run.folder import RunFolder, not_a_run_error
     from train.run.storage import model_config, read_state

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import npx
 from train.errors import UserError
-from train.run.checkpoint import MODEL, MORE_CHECKPOINTS, check_same_run
-from train.run.folder import RunFolder, not_a_run_error, step_of
+from train.run.checkpoint import MODEL, check_same_run
+from train.run.folder import MORE_CHECKPOINTS, RunFolder, not_a_run_error, step_of
 from train.run.replace import existing_folder
 from train.run.storage import IDENTITY, damaged_error, read_arrays, read_state, write_folder
 

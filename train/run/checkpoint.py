@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import npx
-from train.errors import UserError, quote
+from train.errors import NoCheckpoint, UserError, quote
 from train.files import digest as checksum
 from train.files import disk_errors
 from train.run.config import RunConfig, complete_frozen
-from train.run.folder import RunFolder, not_a_run_error, step_of
+from train.run.folder import MORE_CHECKPOINTS, RunFolder, not_a_run_error, step_of
 from train.run.replace import existing_folder, original_name, remove_folder
 from train.run.state import RunState
 from train.run.storage import (
@@ -41,7 +41,6 @@ from train.tasks.protocols import TextTokenizer
 from train.tasks.task import TaskError
 
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
-MORE_CHECKPOINTS = "again after more updates, or a run with a smaller train.checkpoint_every"
 
 
 class Origin(NamedTuple):
@@ -56,10 +55,6 @@ class Origin(NamedTuple):
     path: str
     caption: str
     digest: str
-
-
-class NoCheckpoint(UserError):
-    """A run has no checkpoint: it has not trained long enough, or has diverged."""
 
 
 @dataclass

@@ -33,6 +33,7 @@ from train.run.config import HEADER, RunConfig, read_toml
 from train.run.replace import CHECKPOINT, existing_folder, finish_replacements, original_name, remove_partial
 from train.tasks.protocols import TextTokenizer
 
+MORE_CHECKPOINTS = "again after more updates, or a run with a smaller train.checkpoint_every"
 LISTED = 5  # number of runs that a message lists
 CONTENTS = {*"config.toml tokenizer.json data checkpoints log.txt metrics.jsonl metrics.csv tensorboard".split()}
 MARK = f"{HEADER} Written by a training run."  # the first line of config.toml in a run
