@@ -18,6 +18,10 @@ class UserError(Exception):
     """An error that the user can correct, described in one line: `what: expected ...; got ...; try ...`."""
 
 
+class NoCheckpoint(UserError):
+    """A run has no checkpoint: it has not trained long enough, or has diverged."""
+
+
 class ReadError(UserError):
     """A file cannot be read (permissions, a failing disk) but may be intact, so it is not treated as damaged."""
 

@@ -76,7 +76,7 @@ def test_a_folder_without_checkpoints_is_not_averaged(tmp_path, last):
     (tmp_path / "config.toml").touch()
     with pytest.raises(UserError) as error:
         average_checkpoints(tmp_path, last)
-    assert "got 0; try a run with a smaller train.checkpoint_every" in one_line(error)
+    assert "got 0; try again after more updates, or a run with a smaller train.checkpoint_every" in one_line(error)
 
 
 def test_a_damaged_checkpoint_is_not_averaged(run):

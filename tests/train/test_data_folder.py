@@ -50,6 +50,16 @@ def test_the_command_that_data_prints_trains_with_its_tokens(own, text, tmp_path
     assert now == {path: time for path, time in before.items() if path in now}
 
 
+def test_a_data_folder_is_no_run(own, uninterrupted, tmp_path, capfd):
+    for said, *arguments in (
+        ("a run folder or a checkpoint folder; got another folder; try", "translate", "--model", own),
+        ("a run folder; got another folder; try", "average", own),
+        ("a run folder; got another", "draw", uninterrupted, "curves", "--also", own, "--out", tmp_path / "a.svg"),
+        ("a run folder to resume; got a folder that is not empty; try another", "train", "--resume", "--out", own),
+    ):
+        assert main([*map(str, arguments)]) == 2 and f"{own}: expected {said}" in capfd.readouterr().err
+
+
 def test_a_training_reads_the_texts_of_a_folder_once_for_their_hashes(own, tmp_path, monkeypatch, capfd):
     """A text that has just changed is read again."""
     names, file_digest = [], hashlib.file_digest

@@ -116,6 +116,23 @@ def test_info_describes_several_models_one_after_the_other(run, capfd):
     assert capfd.readouterr().out == f"name         {run}\n{single[0]}\nname         tiny\n{single[1]}"
 
 
+def test_info_of_a_run_without_a_checkpoint_prints_what_is_known(run, tmp_path, capfd):
+    out = tmp_path / "run"
+    shutil.copytree(run, out)
+    shutil.rmtree(out / "checkpoints")
+    assert main(["info", str(out), str(run)]) == 0
+    unfinished, finished = capfd.readouterr().out.split("\n\n")
+    assert "\ncheckpoints  none yet\n" in unfinished and "commands load averaged" in finished
+    assert [line for line in unfinished.splitlines()[1:] if not line.startswith("checkpoints")] == [
+        line.removesuffix("  checkpoints/best") for line in finished.splitlines()[1:] if line[:6] != "checkp"
+    ]
+    for name in ("tokenizer.json", "metrics.jsonl"):  # the tokenizer is being trained
+        (out / name).unlink()
+    assert main(["info", str(out)]) == 0
+    assert "\nvocabulary   300 tokens" in (printed := capfd.readouterr().out) and printed.endswith("none yet\n")
+    assert_rejected(capfd, ["translate", "--model", out], "no checkpoints in", "; try again after more updates, or a")
+
+
 def test_info_uses_the_vocabulary_of_a_data_folder(run, texts, tmp_path, capfd):
     out = tmp_path / "own"
     sides = [f"--train-{side}={texts}/train.{side}" for side in ("src", "tgt")]

@@ -127,6 +127,15 @@ def test_an_output_touches_no_other_file(tmp_path, monkeypatch, is_named):
         assert (tmp_path / ".npx-transformer-same.partial").read_text() == "mine"
 
 
+def test_an_interrupt_names_the_output_that_is_not_complete(tmp_path, capfd):
+    (tmp_path / "o").write_text("old")
+    with pytest.raises(KeyboardInterrupt), open_output(tmp_path / "o") as file:
+        file.write("new")
+        raise KeyboardInterrupt
+    assert capfd.readouterr().err == f"interrupted before {tmp_path}/o was complete\n"
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
 def test_an_exported_folder_touches_no_other_folder(tmp_path):
     for name in (".o.partial", ".o.replaced", "o"):
         (tmp_path / name).mkdir()

@@ -18,6 +18,7 @@ from models.search import greedy_search
 from tests import ROOT
 from tests.helpers.trainings import config, crash_after, metrics, outcome, run, tables
 from train import Adam, NoamSchedule, RunConfig, Trainer, load_model, train
+from train.cli import main
 from train.cli.info import last_update
 from train.learn.update import Update
 from train.learn.validation import Validation
@@ -158,6 +159,8 @@ def test_a_second_ctrl_c_stops_at_once(text, tmp_path, monkeypatch, capfd):
     with pytest.raises(KeyboardInterrupt):
         run(text, tmp_path / "run")
     assert not RunFolder(tmp_path / "run").steps()
+    assert main(["train", "--resume", "--out", str(tmp_path / "run")]) == 130
+    assert capfd.readouterr().err.endswith("\ninterrupted; continue with --resume\n")
 
 
 def test_the_same_seed_and_text_give_the_same_run(text, uninterrupted, tmp_path):

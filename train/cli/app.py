@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from npx.ranges import Range
-from train.cli.options import checked_option
+from train.cli.options import checked_option, warn
 from train.cli.streams import GuardedStream, raise_broken_output, stream_lines
 from train.errors import UserError
 from train.files import REPLACES, atomic_write, open_for_reading
@@ -251,8 +251,12 @@ def open_output(path: Path | None, *others: Path | None, models: Sequence[Path] 
             output.flush()
         return
     check_output(path, *others, models=models)
-    with atomic_write(path, mode, write_through=True) as file:
-        yield file
+    try:
+        with atomic_write(path, mode, write_through=True) as file:
+            yield file
+    except KeyboardInterrupt:
+        warn(f"interrupted before {path} was complete")
+        raise
 
 
 def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) -> None:

@@ -162,6 +162,7 @@ def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any])
 
 def draw_curves_of(runs: list[Path], out: Path) -> None:
     """Draw the metrics of runs over the steps."""
+    from train.run.checkpoint import is_imported
     from train.run.folder import RunFolder, not_a_run_error
     from train.viewer.curves import by_name, draw_curves, series
 
@@ -172,9 +173,10 @@ def draw_curves_of(runs: list[Path], out: Path) -> None:
         if not curves[name]:
             if not folder.has_run_files():
                 raise not_a_run_error(run, "a run folder")
-            raise UserError(
-                f"{run}: expected a run with metrics; got no metrics yet; try again after train.log_every updates"
-            )
+            got, attempt = "no metrics yet", "again after train.log_every updates"
+            if is_imported(folder):
+                got, attempt = "an imported run, which has no training history", "a run that `train` has written"
+            raise UserError(f"{run}: expected a run with metrics; got {got}; try {attempt}")
     draw_curves(curves, out, ", ".join(f"{name}/metrics.jsonl" for name in curves))
 
 

@@ -1,6 +1,7 @@
 """`info`: size and cost of a model compared with the paper's, and the progress of a run."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ import typer
 from train.cli.app import Device, app, use_device
 from train.cli.models import resolve_model
 from train.cli.options import VocabSize, number_option, warn
-from train.errors import UserError, plural
+from train.errors import NoCheckpoint, UserError, plural
 
 N_SPECIAL = 4  # number of special ids, which come before the labels
 LANGUAGES = {"en-de": "English-German", "en-fr": "English-French"}
@@ -70,14 +71,23 @@ def print_info(
     device: str,
 ) -> None:
     """Print the information about one model; the arguments are those of the command."""
-    from train.run.checkpoint import check_tokenizer, find_checkpoint, read_state, task_of, warn_of_old_average
+    from train.run.checkpoint import (
+        check_tokenizer,
+        find_checkpoint,
+        read_state,
+        task_of,
+        warn_of_old_average,
+    )
 
     run, run_config, shape = resolve_model(what, vocab_size, settings, data)
+    loaded: Path | None = None
     if run:
         if settings or data:
             option = "--set" if settings else "--data"
             raise UserError(f"{option} applies only to presets and configuration files; {what} is a run; omit {option}")
-        loaded = find_checkpoint(what)
+        with suppress(NoCheckpoint):
+            loaded = find_checkpoint(what)
+    if run and loaded:
         state = read_state(loaded)
         warn_of_old_average(what, loaded, state, warn)
         if run.tokenizer_file.is_file():
@@ -97,7 +107,7 @@ def print_info(
             activations = measure_activations(shape, run_config)
     last = last_update(run, run.metrics()) if run else None
     lines = describe(shape, run_config, last["step"] if last else None, activations)
-    for line in chain(lines, describe_run(run, run_config) if run else ()):
+    for line in chain(lines, describe_run(run, run_config, loaded) if run else ()):
         print(line)
     if tokens_per_second:
         from train.experiments.speed import training_hours
@@ -203,10 +213,10 @@ def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | Non
     return last | {"tokens_per_second": last["tokens"] / max(last["seconds"], 1e-9)}
 
 
-def describe_run(run: Any, config: Any) -> Iterator[str]:
-    """Yield lines about a run's checkpoints, tokenizer, progress and validation curve."""
+def describe_run(run: Any, config: Any, loaded: Path | None) -> Iterator[str]:
+    """Yield lines about a run's checkpoints, the one that commands load, tokenizer, progress and validation curve."""
     from train.progress import format_figure
-    from train.run.checkpoint import find_checkpoint, read_state
+    from train.run.checkpoint import read_state
     from train.run.folder import step_of
     from train.run.replace import original_name
     from train.tasks import TASKS
@@ -214,7 +224,8 @@ def describe_run(run: Any, config: Any) -> Iterator[str]:
     task = TASKS[config.data.task]
     steps = [str(step_of(path)) for path in run.steps()]
     names = "".join(f", {original_name(path)}" for path in run.weights())
-    yield f"checkpoints  steps {', '.join(steps) or 'none'}{names}; commands load {find_checkpoint(run.path).name}"
+    listed = f"steps {', '.join(steps) or 'none'}{names}; commands load {loaded.name}" if loaded else "none yet"
+    yield f"checkpoints  {listed}"
     if run.tokenizer_file.is_file():
         tokenizer = task.load_tokenizer(run.tokenizer_file)
         source = f"{tokenizer.src_vocab_size:,} source and " if tokenizer.src_vocab_size else ""

@@ -23,7 +23,7 @@ import typer
 import npx
 from train.cli.app import COMMANDS, app
 from train.cli.streams import BrokenOutput, guard_standard_streams
-from train.errors import UserError, one_line
+from train.errors import UserError, one_line, quote
 from train.files import CANNOT_WRITE, files_read
 from train.run.key_names import misspelled
 
@@ -104,6 +104,9 @@ def suggest_usage(error: Any, words: Sequence[str]) -> str:
     params = getattr(getattr(context, "command", None), "params", ())
     usage = f"{getattr(context, 'command_path', 'npx-transformer')} --help"
     if type(error).__name__ == "MissingParameter" and error.param.param_type_name == "option":
+        runs = [quote(word) for word in words if os.path.isfile(f"{word}/config.toml")]
+        if "--resume" in words and "--out" in error.param.opts and runs:
+            return "--resume --out " + runs[0]
         return f"{error.param.opts[0]} {error.param.metavar}, or {usage}"
     if not (match := re.search(r"unexpected extra argument\S* \((.*)\)", error.format_message())):
         return usage

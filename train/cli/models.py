@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from train.errors import UserError, quote
+from train.errors import NoCheckpoint, UserError, quote
 
 
 def load_models(runs: Sequence[Path], on_warning: Callable[[str], object]) -> tuple[Any, Any, Any, tuple[Any, ...]]:
@@ -48,7 +48,6 @@ def resolve_model(
     from train.run.config import to_toml
     from train.run.folder import RunFolder, not_a_run_error
     from train.run.storage import model_config, read_state
-    from train.tasks import TASKS
 
     run = RunFolder(what)
     if run.config_file.is_file():
@@ -57,7 +56,11 @@ def resolve_model(
                 f"--vocab-size applies only to presets and configuration files; {what} is a run with its own "
                 "vocabulary; omit --vocab-size"
             )
-        return run, run.load_config(settings), model_config(read_state(find_checkpoint(what)))
+        config = run.load_config(settings)
+        try:
+            return run, config, model_config(read_state(find_checkpoint(what)))
+        except NoCheckpoint:
+            return run, config, planned_shape(config, run.tokenizer_file)
     if run.path.is_dir():
         raise not_a_run_error(run.path, "a run folder", "a folder without config.toml")
     if what not in PRESETS and not run.path.is_file():
@@ -72,6 +75,18 @@ def resolve_model(
         return load_config(what, [*(f"data.{name}={to_toml(value)}" for name, value in folder_keys.items()), *changes])
 
     config = read({}) if data is None else use_data_folder(data, read, {}, None)[0]
-    size = config.data.vocab_size
-    has_two = TASKS[config.data.task].has_separate_vocabularies(config.data)
-    return None, config, config.transformer_config(size, **({"src_vocab_size": size} if has_two else {}))
+    return None, config, planned_shape(config)
+
+
+def planned_shape(config: Any, tokenizer_file: Path | None = None) -> Any:
+    """Return the configuration of the model that `train` would build. Without the file of the tokenizer, the vocabulary
+    has data.vocab_size tokens."""
+    from train.learn.training import tokenizer_fields
+    from train.tasks import TASKS
+
+    task, size = TASKS[config.data.task], config.data.vocab_size
+    if tokenizer_file and tokenizer_file.is_file():
+        tokenizer = task.load_tokenizer(tokenizer_file)
+        return config.transformer_config(tokenizer.vocab_size, **tokenizer_fields(tokenizer, config))
+    has_two = task.has_separate_vocabularies(config.data)
+    return config.transformer_config(size, **({"src_vocab_size": size} if has_two else {}))

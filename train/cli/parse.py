@@ -103,4 +103,7 @@ def parse(
             raise UserError("--svg: the input has no sentence to draw; try an input with words, or without --svg")
         with open_output(svg, *others, models=[model]) as file:
             file.write(draw_tree(written.first_tree, *attention_over_words(network, tokenizer, written.first_tree)))
-    warn("\n".join(summarize(parses, report)) if gold is not None else str(written))
+    if gold is not None:
+        warn("\n".join(summarize(parses, report)))
+    elif not quiet:
+        warn(str(written))

@@ -100,6 +100,7 @@ def train(
     **texts: str | None,
 ) -> None:
     """Train a model (see train/learn/training.py); `texts` are keys of [data]."""
+    from npx.distributed import world
     from train.learn.training import train as run_training
     from train.run.config import to_toml
     from train.run.folder import RunFolder
@@ -129,7 +130,14 @@ def train(
     check_task_options(paths, run_config)
     if not resume:
         check_sides({change.partition("=")[0].strip() for change in changes}, task, run_config.data)
-    run_training(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")
+    try:
+        run_training(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")
+    except KeyboardInterrupt as error:
+        if not error.args and world().rank == 0:  # otherwise, the run has reported that it stopped
+            warn(
+                f"interrupted; {'run the same command again' if RunFolder(out).is_new() else 'continue with --resume'}"
+            )
+        raise
 
 
 def check_task_options(names: Iterable[str], config: Any) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from train.errors import UserError
+from train.errors import UserError, quote
 from train.files import describe_path
 from train.formats.huggingface import CONFIG, GENERATION, READERS, read_object, write_run
 from train.formats.marian_npz import find_npz, read_npz
@@ -26,6 +26,9 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
     if not folder.is_dir():
         got = describe_path(folder)
         raise UserError(f"{folder}: expected a folder with {CONFIG}; got {got}; try the folder of a downloaded model")
+    if RunFolder(folder).config_file.exists():
+        attempt = f"using it directly, with --model {quote(folder)} or --init {quote(folder)}"
+        raise UserError(f"{folder}: expected a model of another program; got a run folder; try {attempt}")
     npz = None if (folder / CONFIG).exists() else find_npz(folder)
     config = {} if npz else read_object(folder / CONFIG)
     kind = config.get("model_type")

@@ -225,8 +225,9 @@ class Trainer:
         """Report that a signal has stopped the training, and return the exception to raise."""
         newest = self.checkpoints.newest
         saved = f"the newest checkpoint is {newest}" if newest else "there is no checkpoint"
-        self.report.write_line(f"stopped by a signal after step {self.state.step:,}; {saved}; continue with --resume")
-        return KeyboardInterrupt()
+        message = f"stopped by a signal after step {self.state.step:,}; {saved}; continue with --resume"
+        self.report.write_line(message)
+        return KeyboardInterrupt(message)
 
     def _is_validation_due(self) -> bool:
         s = self.state

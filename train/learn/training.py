@@ -25,7 +25,7 @@ from train.learn.parallel.join import check_equal, check_equal_inputs, check_equ
 from train.learn.signals import reraise_lost_interrupts
 from train.learn.trainer import Trainer
 from train.progress import Display, Work
-from train.run.checkpoint import resumed_config
+from train.run.checkpoint import is_imported, resumed_config
 from train.run.config import RunConfig, preset_values
 from train.run.folder import RunFolder
 from train.run.keys import METRICS
@@ -76,6 +76,11 @@ def train(
     with world.rank_zero_first():
         if world.rank == 0:
             run.check(resume)
+            if resume and is_imported(run):
+                raise UserError(
+                    f"{run.path}: expected a run to resume; got an imported run, which has no optimizer state; "
+                    f"try --init {quote(run.path)} with a new --out"
+                )
             check_init_unchanged(run, t.init)
     try:
         precision = npx.use_precision(t.precision)
@@ -178,8 +183,8 @@ def prepare_tokenizer(
     tokenizer = existing
     if tokenizer is None:
         task.check_texts(texts)
-        display.write(f"training a {data.tokenizer} tokenizer with at most {data.vocab_size:,} subwords")
-        with display.work(f"training a {data.tokenizer} tokenizer") as work:
+        display.write(f"training the {data.tokenizer} tokenizer with at most {data.vocab_size:,} subwords")
+        with display.work(f"training the {data.tokenizer} tokenizer") as work:
             tokenizer = task.learn_tokenizer(data, texts["train"])
         display.write(f"trained a tokenizer with {tokenizer.vocab_size:,} subwords in {work.seconds:.1f} s")
     return tokenizer

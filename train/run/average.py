@@ -6,7 +6,7 @@ from pathlib import Path
 import npx
 from train.errors import UserError
 from train.run.checkpoint import MODEL, check_same_run
-from train.run.folder import RunFolder, not_a_run_error, step_of
+from train.run.folder import MORE_CHECKPOINTS, RunFolder, not_a_run_error, step_of
 from train.run.replace import existing_folder
 from train.run.storage import IDENTITY, damaged_error, read_arrays, read_state, write_folder
 
@@ -38,8 +38,7 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
         raise not_a_run_error(run.path, "a run folder")
     last = max(2, len(available)) if best else last
     if last < 1 or len(available) < last:
-        more = "a run with a smaller train.checkpoint_every"
-        attempt = f"--last {len(available)}" if len(available) > 1 else more
+        attempt = f"--last {len(available)}" if len(available) > 1 else MORE_CHECKPOINTS
         attempt = "more validations with train.best_metric and train.keep_best=5" if best else attempt
         raise UserError(
             f"average: expected {last} checkpoints in {run.checkpoints}; got {len(available)}; try {attempt}"

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import npx
-from train.errors import UserError, quote
+from train.errors import NoCheckpoint, UserError, quote
 from train.files import digest as checksum
 from train.files import disk_errors
 from train.run.config import RunConfig, complete_frozen
-from train.run.folder import RunFolder, not_a_run_error, step_of
+from train.run.folder import MORE_CHECKPOINTS, RunFolder, not_a_run_error, step_of
 from train.run.replace import existing_folder, original_name, remove_folder
 from train.run.state import RunState
 from train.run.storage import (
@@ -135,6 +135,12 @@ def load_newest(
     return None
 
 
+def is_imported(run: RunFolder) -> bool:
+    """Return whether `import` has written a run: the newest readable checkpoint step-N has no optimizer state."""
+    newest = next(readable(reversed(run.steps())), None)
+    return newest is not None and OPTIMIZER not in newest[1]["files"]
+
+
 def load_weights(path: str | Path, on_warning: Callable[[str], object]) -> tuple[Path, Checkpoint]:
     """Return the folder that `find_checkpoint` chooses, and its checkpoint without the optimizer's arrays.
 
@@ -207,7 +213,7 @@ def find_checkpoint(path: str | Path) -> Path:
     """Return a checkpoint folder: `path` itself, or the averaged, best or newest checkpoint of the run `path`.
 
     Without any of these, it is the newest best-N. The folder `checkpoints` of a run stands for the run. Raises
-    UserError if there is no checkpoint.
+    NoCheckpoint if the run has no checkpoint, and UserError if there is no run.
     """
     with disk_errors(str(path)):
         path = existing_folder(Path(path))
@@ -223,7 +229,7 @@ def find_checkpoint(path: str | Path) -> Path:
         return steps[-1]
     if not run.config_file.exists():
         raise not_a_run_error(path, "a run folder or a checkpoint folder")
-    raise UserError(f"{path}: no checkpoints in {run.checkpoints}; try --resume with a smaller train.checkpoint_every")
+    raise NoCheckpoint(f"{path}: no checkpoints in {run.checkpoints}; try {MORE_CHECKPOINTS}")
 
 
 def warn_of_old_average(

@@ -33,6 +33,7 @@ from train.run.config import HEADER, RunConfig, read_toml
 from train.run.replace import CHECKPOINT, existing_folder, finish_replacements, original_name, remove_partial
 from train.tasks.protocols import TextTokenizer
 
+MORE_CHECKPOINTS = "again after more updates, or a run with a smaller train.checkpoint_every"
 LISTED = 5  # number of runs that a message lists
 CONTENTS = {*"config.toml tokenizer.json data checkpoints log.txt metrics.jsonl metrics.csv tensorboard".split()}
 MARK = f"{HEADER} Written by a training run."  # the first line of config.toml in a run
@@ -109,12 +110,13 @@ class RunFolder:
         return not os.path.lexists(self.path) or (self.path.is_dir() and not self._names())
 
     def has_run_files(self) -> bool:
-        """Return whether the folder holds files that a run writes."""
-        return self.path.is_dir() and not CONTENTS.isdisjoint(self._names())
+        """Return whether the folder holds files that only a run writes; `data` writes a tokenizer.json too."""
+        return self.path.is_dir() and not CONTENTS.isdisjoint(self._names() - {self.tokenizer_file.name})
 
     def is_unfinished(self) -> bool:
         """Return whether the folder holds only files that a run of this version writes before its first checkpoint."""
-        file = self.config_file if self.has_run_files() else self.path / ".config.toml.partial"
+        has_files = self.has_run_files() or self.tokenizer_file.exists()
+        file = self.config_file if has_files else self.path / ".config.toml.partial"
         if not file.is_file() or self._foreign_names() or self.steps() or self.weights():
             return False
         with open_for_reading(file) as raw:

@@ -68,6 +68,12 @@ def test_the_commands_work_on_an_imported_run(tmp_path, capsys):
     arguments = ["train", run / "config.toml", "--init", run, "--out", tmp_path / "tuned", *options.split()]
     assert main([str(argument) for argument in arguments]) == 0
     assert "starting from 34 of 34 parameters" in capsys.readouterr().err
+    for arguments, said in (
+        (["draw", run, "curves", "--out", tmp_path / "a.svg"], "got an imported run, which has no training history;"),
+        (["train", "--resume", "--out", run], "got an imported run, which has no optimizer state; try --init"),
+        (["import", run, "--out", tmp_path / "new"], f"got a run folder; try using it directly, with --model {run} or"),
+    ):
+        assert main([*map(str, arguments)]) == 2 and said in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -173,6 +173,8 @@ def test_parse_writes_one_tree_per_line(run, folder, tmp_path, capsys):
     (tree,) = [tree for _, tree in read_trees(tmp_path / "last")]
     assert tree.words() == ["zzz", "-LRB-the-RRB-", "\u00a0x", "dog"]
     assert "of 2 outputs" in capsys.readouterr().err
+    assert main(["parse", "--model", str(run), "--input", str(text), "--output", str(out), "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_parse_gold_reports_f1(run, folder, tmp_path, capsys):
