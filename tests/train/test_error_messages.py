@@ -191,8 +191,8 @@ def copy(uninterrupted, tmp_path):
             "; try --set 'data.tokenizer=runs/a b/tokenizer.json', because a value with a space needs quotes\n",
         ),
         (["train", "tiny", "--data", "FILE", "--out", "D"], "; got a file; try --train-src <FILE> --train-tgt F\n"),
-        (["train", "FILE", "--out", "D"], "'; try --train-src <FILE> of `train` if it is a text\n"),
-        (["info", "FILE"], "'; try --train-src <FILE> of `train` if it is a text\n"),
+        (["train", "FILE", "--out", "D"], ", or --train-src <FILE> of `train` if it is a text\n"),
+        (["info", "FILE"], ", or --train-src <FILE> of `train` if it is a text\n"),
         *(
             (
                 ["draw", "RUN", picture, "--input", "FILE", "--out", "a.svg"],

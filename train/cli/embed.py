@@ -45,14 +45,14 @@ def embed(
     from train.run.checkpoint import load_with_origin
     from train.tasks.line_predictions import embed_lines
 
-    if output is not None and output.suffix in OTHER_FORMATS:
+    if output is not None and output.suffix.lower() in OTHER_FORMATS:
         expected = "a name that ends in .npy, or the name of a text file"
         raise UserError(f"{output}: expected {expected}; got {output.suffix}; try {output.with_suffix('.npy')}")
     use_device(device)
     network, tokenizer, _, origin = load_with_origin(model, "", warn)
     if network.examples != "labels":
         raise UserError(f"{model}: expected a model of the architecture encoder; got {network.config.architecture}")
-    as_array = output is not None and output.suffix == ".npy"
+    as_array = output is not None and output.suffix.lower() == ".npy"
     with (
         open_input(input) as lines,
         open_output(output, input, models=[model], mode="b" if as_array else "t") as file,

@@ -54,6 +54,8 @@ def info(
     """Print a model's parameters, FLOPs and memory next to the paper's; for a run, also its validation curve."""
     if measure and tokens_per_second:
         raise UserError("info: --measure cannot be combined with --tokens-per-second; try only one of them")
+    if config and models[1:]:
+        raise UserError(f"info: --config prints one configuration; got {len(models)} models; try only one of them")
     for i, what in enumerate(models):
         if models[1:]:
             print(f"{chr(10) * (i > 0)}name         {what}")

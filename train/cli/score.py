@@ -115,7 +115,7 @@ def score(
     metric = [SHORT_NAMES.get(name.lower(), name.lower()) for name in metric or ()]
     for name in metric:
         if "," in name:
-            attempt = " ".join(f"--metric {quote(part.strip())}" for part in name.split(","))
+            attempt = " ".join(f"--metric {quote(part.strip())}" for part in name.split(",") if part.strip())
             raise UserError(f"--metric: expected one score; got {name}; try {attempt}")
         check_choice("--metric", name, SCORES)
     if bootstrap == 1:

@@ -56,7 +56,7 @@ class Schedule:
         so far, and at most the paper's peak. Before the first update, the learning rate is not the cause."""
         if not n_updates:
             attempt = "the weights of another run" if self.has_init else "other keys in [model]"
-            attempt = attempt if self.precision == "float32" else f"train.precision=float32, or {attempt}"
+            attempt = attempt if self.precision in ("float32", "float64") else f"train.precision=float32, or {attempt}"
             return f"{attempt}, because no update has changed the initial weights yet"
         paper = NoamSchedule(self.noam.d_model)
         peak = min(self(min(n_updates, self.warmup_steps)) / 4, paper(paper.warmup_steps))

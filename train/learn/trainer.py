@@ -226,7 +226,7 @@ class Trainer:
         newest = self.checkpoints.newest
         saved = f"the newest checkpoint is {newest}" if newest else "there is no checkpoint"
         message = f"stopped by a signal after step {self.state.step:,}; {saved}; continue with --resume"
-        self.report.write_line(message)
+        self.report.write_line(message, always=True)
         return KeyboardInterrupt(message)
 
     def _is_validation_due(self) -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import npx
 from train.errors import UserError
-from train.run.checkpoint import MODEL, check_same_run
+from train.run.checkpoint import MODEL, check_same_run, is_imported
 from train.run.folder import MORE_CHECKPOINTS, RunFolder, not_a_run_error, step_of
 from train.run.replace import existing_folder
 from train.run.storage import IDENTITY, damaged_error, read_arrays, read_state, write_folder
@@ -39,6 +39,7 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
     last = max(2, len(available)) if best else last
     if last < 1 or len(available) < last:
         attempt = f"--last {len(available)}" if len(available) > 1 else MORE_CHECKPOINTS
+        attempt = "a run that `train` has written" if is_imported(run) else attempt
         attempt = "more validations with train.best_metric and train.keep_best=5" if best else attempt
         raise UserError(
             f"average: expected {last} checkpoints in {run.checkpoints}; got {len(available)}; try {attempt}"

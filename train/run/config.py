@@ -111,7 +111,9 @@ class RunConfig:
             place = f"{path}:{line[1] if line else text.count(chr(10)) + 1}"
             reason = re.sub(r"\s*\(at [^()]*\)$", "", str(error))
             advice = 'lines `key = value` below a line `[table]`, with text in "quotes" and numbers such as 0.1'
-            raise UserError(f"{place}: expected TOML; got '{one_line(reason)}'; try {attempt or advice}") from None
+            raise UserError(
+                f"{place}: expected TOML; got '{one_line(reason)}'; try {advice}{attempt and f', or {attempt}'}"
+            ) from None
         if complete and (tables.keys() < SECTIONS.keys() or HEADER in text and END not in text):
             raise UserError(
                 f"{path}: expected the complete configuration of a run, with the tables {', '.join(SECTIONS)}"

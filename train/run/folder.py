@@ -240,13 +240,23 @@ def edit_config(file: Path, stored: str, new: str) -> str:
     """Return the text of a configuration file with other values in the changed lines.
 
     `stored` and `new` are the dumps of its present and its new values. Returns `new` if the user has reformatted a
-    changed line, or if it occurs in several tables.
+    changed line.
     """
+    changes, table = dict[tuple[str, str], str](), ""
+    for before, after in zip(stored.split("\n"), new.split("\n"), strict=True):
+        table = before if before.startswith("[") else table
+        if before != after:
+            changes[table, before] = after
     with open_for_reading(file) as raw:
         text = raw.read().decode().removeprefix("\ufeff")
-    for before, after in zip(stored.split("\n"), new.split("\n"), strict=True):
-        if before != after:
-            text = re.sub(rf"^{re.escape(before)}(?=[ \t\r]*(#.*)?$)", after.replace("\\", r"\\"), text, flags=re.M)
+    lines, table = text.split("\n"), ""
+    for i, line in enumerate(lines):
+        if header := re.match(r"\[\s*(\w+)\s*\]", line):
+            table = f"[{header[1]}]"
+        for (place, before), after in changes.items():
+            if place == table and re.fullmatch(rf"{re.escape(before)}[ \t\r]*(#.*)?", line):
+                lines[i] = after + line[len(before) :]
+    text = "\n".join(lines)
     with suppress(UserError, ValueError):
         if RunConfig.from_dict(read_toml(text)).dump(MARK) == new:
             return text
