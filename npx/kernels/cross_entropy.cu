@@ -7,8 +7,8 @@
 
 // losses[row] = logsumexp(z) - on z_target - off sum z and, unless gz is null, gz = softmax(z) - q. gz may be z; rows
 // of both are `step` values apart. q is `off`, plus `on` at the target, and 0 at padding if `without_pad`. A row whose
-// target is padding gets zeros. The first pass computes the maximum and the sum of exponentials online; if `keep_row`, it
-// also keeps the row in dynamic shared memory for the second pass.
+// target is padding gets zeros. The first pass computes the maximum and the sum of exponentials online; if
+// `keep_row`, it also keeps the row in dynamic shared memory for the second pass.
 extern "C" __global__ void cross_entropy(
     const T* z, const ID* targets, T* gz, float* losses, int classes, i64 step,
     float on, float off, i64 pad_id, int without_pad, int keep_row

@@ -38,7 +38,13 @@ def draw(
     out: Annotated[Path, typer.Option(metavar="F.png|F.svg", help="File to write.", show_default=False)],
     input: Annotated[
         str,
-        text_option("--input", metavar="SENTENCE", help="For heads and beam: the input sentence.", show_default=False),
+        text_option(
+            "--input",
+            is_sentence=True,
+            metavar="SENTENCE",
+            help="For heads and beam: the input sentence.",
+            show_default=False,
+        ),
     ] = "",
     kind: Annotated[
         str, typer.Option(metavar="encoder|decoder|cross", help="For heads: kind of attention; default: all three.")

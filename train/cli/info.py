@@ -73,13 +73,7 @@ def print_info(
     device: str,
 ) -> None:
     """Print the information about one model; the arguments are those of the command."""
-    from train.run.checkpoint import (
-        check_tokenizer,
-        find_checkpoint,
-        read_state,
-        task_of,
-        warn_of_old_average,
-    )
+    from train.run.checkpoint import check_tokenizer, find_checkpoint, read_state, task_of, warn_of_old_average
 
     run, run_config, shape = resolve_model(what, vocab_size, settings, data)
     loaded: Path | None = None

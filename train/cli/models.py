@@ -79,8 +79,10 @@ def resolve_model(
 
 
 def planned_shape(config: Any, tokenizer_file: Path | None = None) -> Any:
-    """Return the configuration of the model that `train` would build. Without the file of the tokenizer, the vocabulary
-    has data.vocab_size tokens."""
+    """Return the configuration of the model that `train` would build.
+
+    Without the file of the tokenizer, the vocabulary has data.vocab_size tokens.
+    """
     from train.learn.training import tokenizer_fields
     from train.tasks import TASKS
 

@@ -72,15 +72,18 @@ def checked_option(allowed: Range, example: str = "", **settings: Any) -> Any:
     return typer.Option(callback=check, is_eager=True, **settings)  # check values before reporting missing options
 
 
-def text_option(*names: str, **settings: Any) -> Any:
-    """Return a typer option for text that raises UserError for invalid UTF-8 and, if it is --input, for a file."""
+def text_option(*names: str, is_sentence: bool = False, **settings: Any) -> Any:
+    """Return a typer option for text that raises UserError for invalid UTF-8.
+
+    Other commands have files where this one has a sentence, so with `is_sentence` the path of a file is an error too.
+    """
 
     def check(parameter: typer.CallbackParam, value: str) -> str:
         if any("\ud800" <= c <= "\udfff" for c in value or ""):
             raise UserError(f"{parameter.opts[0]}: expected UTF-8; got invalid bytes; try `iconv -t UTF-8`")
-        if parameter.opts[0] == "--input" and value and os.path.isfile(value):
-            attempt = f'--input "$(head -n 1 {quote(value)})"'
-            raise UserError(f"--input: expected a sentence; got the path of a file, {value}; try {attempt}")
+        if is_sentence and value and os.path.isfile(value):
+            attempt = f'{parameter.opts[0]} "$(head -n 1 {quote(value)})"'
+            raise UserError(f"{parameter.opts[0]}: expected a sentence; got the path of a file, {value}; try {attempt}")
         return value
 
     return typer.Option(*names, callback=check, **settings)

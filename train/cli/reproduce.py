@@ -218,7 +218,10 @@ def figures(
     out: Out,
     model: Model,
     input: Annotated[
-        str, text_option("--input", metavar="SENTENCE", help="Sentence in the source language.", show_default=False)
+        str,
+        text_option(
+            "--input", is_sentence=True, metavar="SENTENCE", help="Sentence in the source language.", show_default=False
+        ),
     ],
     word: Annotated[
         str, typer.Option(metavar="WORD", help="Token whose attention figure 3 shows; default: the middle one.")
