@@ -55,7 +55,7 @@ class LabelSmoothing(NamedTuple):
             expected = "a number of at least 0 and below 1"
             raise ValueError(f"label_smoothing: expected {expected}; got {self.epsilon!r}; try 0.1")
         if self.classes not in SMOOTHING_CLASSES:
-            raise ValueError(f"smoothing_over: expected one of {', '.join(SMOOTHING_CLASSES)}; got {self.classes!r}")
+            raise ValueError(f"smoothing_classes: expected one of {', '.join(SMOOTHING_CLASSES)}; got {self.classes!r}")
         if self.classes == "all":
             return 1 - self.epsilon, self.epsilon / n_classes
         off = self.epsilon / max(1, n_classes - (1 if self.classes == "others" else 2))

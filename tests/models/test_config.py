@@ -219,7 +219,7 @@ def test_more_tokens_than_learned_positions_raise():
 
 def test_invalid_label_smoothing_raises():
     model = Transformer(TransformerConfig(**SMALL))
-    with pytest.raises(ValueError, match="smoothing_over: expected one of"):
+    with pytest.raises(ValueError, match="smoothing_classes: expected one of"):
         model.loss(GOOD, GOOD, smoothing_classes="some")
     with pytest.raises(ValueError, match="label_smoothing: expected a number of at least 0 and below 1; got 1"):
         model.loss(GOOD, GOOD, label_smoothing=1)
