@@ -39,7 +39,7 @@ DEV = [
 
 setup(
     name="npx-transformer",
-    version="0.2.0",
+    version="0.3.0",
     description="The Transformer of 'Attention Is All You Need' with its own autograd engine, in NumPy and CuPy",
     long_description=README.read_text(encoding="utf-8") if README.exists() else "",
     long_description_content_type="text/markdown",
