@@ -55,7 +55,7 @@ def test_a_part_that_occurs_twice_is_quoted_with_its_surroundings(tmp_path):
     path.write_text("def ratio(a, b):\n    return (a + b) * (a - b) + b * b\n")
     texts = {slip.text.removeprefix("Your results are those of ") for slip in slips(path, {})}
     assert "`(a + a) * (a - b) + b * b`, where `a + a` should be `a + b`." in texts
-    assert "`(a + b) * (a - b) + a * b`, where `a * b` should be `b * b`." in texts
+    assert "`(a + b) / (a - b) + b * b`, where `/` should be `*`." in texts
     assert "`(a + b) * (a - b) - b * b`, which should be `(a + b) * (a - b) + b * b`." in texts
     assert "`(a + a) * (a - a) + a * a`, which should be `(a + b) * (a - b) + b * b`." in texts
     assert "`(b + b) * (b - b) + b * b`, which should be `(a + b) * (a - b) + b * b`." in texts
