@@ -119,7 +119,10 @@ def asarray(x: Any, dtype: Any = None) -> Array:
 
 
 def from_host(x: np.ndarray) -> Array:
-    """Copy a NumPy array to the current device; on a CPU, return the array itself."""
+    """Copy a NumPy array to the current device; on a CPU, return the array itself.
+
+    The result is that of `asarray`; this name marks the places where data is uploaded to a GPU.
+    """
     return asarray(x)
 
 

@@ -38,7 +38,7 @@ import numpy as np
 from npx.array import Array, array_module, to_host
 from npx.registry import Registry
 from npx.scoped import Scoped
-from npx.settings import KERNEL_MODES, setting
+from npx.settings import KERNEL_MODES, read_setting
 
 # Allowed error relative to the largest magnitude, or to 1 if that is larger. The largest magnitude is taken over the
 # array or, in float64, where the tolerance is far above the rounding error, over each row.
@@ -46,7 +46,7 @@ TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-1
 
 Output = tuple[Array, Any]  # the result of a version with a gradient: y and the saved values
 KERNELS: Registry["Kernel"] = Registry("kernel")
-_mode: Scoped[str] = Scoped(setting("NPX_KERNELS"))
+_mode: Scoped[str] = Scoped(read_setting("NPX_KERNELS"))
 # Larger arrays are recomputed in the backward pass. Saving arrays of up to 2 MiB makes a training step 8% faster for
 # d_model = 128 or 256, and such a model is so small that the saved arrays need little memory.
 REMATERIALIZED_BYTES = 2 << 20
@@ -59,7 +59,7 @@ def dtype_name(dtype: Any) -> str:
     return str(dtype.name)
 
 
-def emulating() -> bool:
+def is_emulating() -> bool:
     """Return whether CUDA kernels run on NumPy arrays, in the emulator."""
     return _mode.get().startswith("emulate")
 
@@ -70,12 +70,12 @@ def should_rematerialize(x: Array) -> bool:
     On a CPU they do so for arrays of more than 2 MiB, or of more bytes than `rematerialize_above` sets. On a GPU, where
     kernel launches are the expensive part, they save everything.
     """
-    return bool(x.nbytes > _rematerialized_bytes.get()) and not emulating() and type(x).__module__ == "numpy"
+    return bool(x.nbytes > _rematerialized_bytes.get()) and not is_emulating() and type(x).__module__ == "numpy"
 
 
 def rematerialize_above(n_bytes: float) -> AbstractContextManager[Any]:
     """Within the block, make operations recompute only arrays of more than `n_bytes` bytes in the backward pass."""
-    return _rematerialized_bytes.setting(n_bytes)
+    return _rematerialized_bytes.override(n_bytes)
 
 
 class KernelMismatch(AssertionError):
@@ -147,7 +147,7 @@ class Kernel(Versions):
     def __call__(self, x: Array, /, *args: Any, **kwargs: Any) -> Any:
         mode = _mode.get()
         # Versions are registered for the array library and the dtype of the first argument.
-        key = None if mode == "reference" else ("cupy" if emulating() else type(x).__module__, dtype_name(x.dtype))
+        key = None if mode == "reference" else ("cupy" if is_emulating() else type(x).__module__, dtype_name(x.dtype))
         if key not in self.versions or not mode.endswith("check"):
             return self.run(key, x, *args, **kwargs)
         args_copy, kwargs_copy = copy_arrays((x, *args)), copy_arrays(kwargs)
@@ -265,4 +265,4 @@ def kernel_mode(mode: str) -> AbstractContextManager[str]:
     """
     if mode not in KERNEL_MODES:
         raise ValueError(f"kernel_mode: expected one of {', '.join(KERNEL_MODES)}; got {mode!r}")
-    return _mode.setting(mode)
+    return _mode.override(mode)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from npx.array import device, use_tf32
-from npx.dispatch import emulating
+from npx.dispatch import is_emulating
 
 CPU_PRECISIONS = ("float32", "float64")
 
@@ -71,7 +71,7 @@ def use_precision(name: str) -> Precision:
     Raises ValueError for an unknown name and for a precision that the current device does not support.
     """
     precision = precision_named(name)
-    if name not in CPU_PRECISIONS and device() == "cpu" and not emulating():
+    if name not in CPU_PRECISIONS and device() == "cpu" and not is_emulating():
         supported = " or ".join(CPU_PRECISIONS)
         raise ValueError(f"precision: expected {supported} on a CPU; got {name!r}; try --device cuda")
     use_tf32(name == "tf32")

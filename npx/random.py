@@ -62,14 +62,14 @@ def keyed(seed: int, step: int, device_counter: Array | None = None, first_call:
         keys = (Key(seed, step, call) for call in calls)
     else:
         keys = (DeviceKey(seed, step, call, device_counter) for call in calls)
-    with _keys.setting(keys):
+    with _keys.override(keys):
         yield
 
 
 @contextmanager
 def replay_keys(keys: list[Key]) -> Iterator[None]:
     """Make `next_key` return the given keys, in order, within the block."""
-    with _keys.setting(iter(keys)):
+    with _keys.override(iter(keys)):
         yield
 
 
@@ -87,7 +87,7 @@ def record_keys() -> Iterator[list[Key]]:
     if outer is None:
         yield recorded  # outside `keyed` there is nothing to record
         return
-    with _keys.setting(record()):
+    with _keys.override(record()):
         yield recorded
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from npx.array import Array, array_module
 from npx.cuda.cublas import Cublas
-from npx.settings import setting
+from npx.settings import read_setting
 
 
 def matmul(
@@ -91,7 +91,7 @@ def _gemm(cupy: Any, a: Any, b: Any, out: Any, add: bool, bias: Any, relu: bool)
 
 def fuses_epilogues() -> bool:
     """Return whether cuBLASLt adds bias and applies ReLU within matmuls on a GPU: NPX_CUBLASLT=1."""
-    return setting("NPX_CUBLASLT") == 1
+    return read_setting("NPX_CUBLASLT") == 1
 
 
 def _cupy_gemm_ex(cupy: Any) -> Any:

@@ -22,6 +22,7 @@ from npx.array import Array, array_module, free_memory, from_host
 from npx.cuda import blas
 
 ALIGNMENT = 256  # bytes, as for every CUDA allocation
+GIB = 2**30
 
 
 @functools.cache
@@ -32,14 +33,19 @@ def pool(cupy: Any) -> Any:
     must not return such blocks to the driver when memory is short. All graphs share the pool, because they run one
     after another. NPX_GPU_MEMORY limits the total of both pools.
     """
-    default_pool, blocks, n_bytes = cupy.get_default_memory_pool(), [], 0
+    default_pool = cupy.get_default_memory_pool()
+    blocks: list[Any] = []
+    n_bytes = 0
     limit = default_pool.get_limit()  # 0 means no limit
 
     def malloc(size: int) -> Any:
         nonlocal n_bytes
-        if limit and default_pool.total_bytes() + n_bytes + size > limit:
-            in_use = default_pool.total_bytes() + n_bytes
-            raise MemoryError(f"CUDA graph: expected {size} free bytes; got {in_use} of at most {limit} bytes in use")
+        free = limit - default_pool.total_bytes() - n_bytes
+        if limit and size > free:
+            raise MemoryError(
+                f"CUDA graph: expected {size / GIB:.3f} GiB of free GPU memory; got {free / GIB:.3f} GiB; "
+                "try a larger NPX_GPU_MEMORY"
+            )
         blocks.append(cupy.cuda.Memory(size))
         n_bytes += size
         if limit:

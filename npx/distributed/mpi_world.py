@@ -16,7 +16,7 @@ from npx.distributed.comm_thread import CommThread, Steps
 from npx.distributed.heartbeat import ABORTING, Heartbeat
 from npx.distributed.launcher_cleanup import end_launcher
 from npx.distributed.world import Wait, World
-from npx.settings import setting
+from npx.settings import read_setting
 
 FAILURE_WINDOW = 3.0  # seconds within which ranks that fail with the same error must all call `all_ranks_failed`
 PACKET = 1024  # bytes in the first message of a value; a value that fits needs no second message
@@ -192,7 +192,7 @@ class MpiWorld(World):
 
     def end_all(self, status: int) -> None:
         """End all ranks. The CommThread calls this method."""
-        if setting("NPX_KILL_LAUNCHER"):
+        if read_setting("NPX_KILL_LAUNCHER"):
             end_launcher()
         threading.Timer(2.0, os._exit, (status,)).start()  # in case MPI hangs
         for rank in range(self.size):  # keeps the other ranks from reporting the abort as a failure

@@ -187,6 +187,7 @@ def as_rows(x: Array | None) -> Any:
 WARP_COLUMNS = 1024  # number of columns that one warp can hold in registers; longer rows take several warps
 MAX_WARPS = 8  # warps per row: more would leave each thread too few registers
 PARTIAL_SUMS = 264  # blocks that sum the gradients of gamma and beta: two per multiprocessor of a large GPU
+COLUMN_SUM_WARPS = 32  # warps per block of `sum_columns_cuda`
 
 
 @layer_norm.fast("cupy", "float32", "float16", "bfloat16")
@@ -262,5 +263,6 @@ def sum_columns_cuda(partial: Array, dtype: Any, accumulate_into: GradientTarget
     add, width = len(targets) == parts, columns // parts
     sums = targets if add else list(array_module(partial).empty((parts, width), dtype))
     args = partial, sums[0], sums[-1], np.int32(rows), np.int32(columns), np.int32(width), np.int32(add)
-    launch("sums.cu", "column_sums", -(-columns // 32), 1024, args, T=sums[0].dtype)
+    threads = 32 * COLUMN_SUM_WARPS
+    launch("column_sums.cu", "column_sums", -(-columns // 32), threads, args, T=sums[0].dtype, WARPS=COLUMN_SUM_WARPS)
     return sums

@@ -50,7 +50,7 @@ def softmax_in_place_without_peak(x: Array) -> bool:
     Returns False, with x overwritten, if any row's sum is too small or too large. Subtracting the maximum is rarely
     necessary, and for short rows it takes longer than the exponentials.
     """
-    # Some BLAS kernels calculate with uninitialized padding, which can raise "invalid"; their results do not contain it.
+    # Some BLAS kernels compute with uninitialized padding, which can raise "invalid"; it does not affect their results.
     with np.errstate(over="ignore", invalid="ignore"):
         np.exp(x, out=x)
         total = x.reshape(int(np.prod(x.shape[:-1])), x.shape[-1]) @ np.ones(x.shape[-1], x.dtype)

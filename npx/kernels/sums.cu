@@ -1,28 +1,7 @@
-// Deterministic float32 sums, whose order depends only on the number of summands: the second phase of sums over rows
-// (layer_norm.py, linear.py), and the sums over chunks and rows in cross_entropy.py.
+// Deterministic float32 sums over chunks and rows of logits (cross_entropy.py), whose order depends only on the number of
+// summands.
 // Built with: T = float half_t bf16_t
 #include "device.cuh"
-
-#define WARPS 32  // of `column_sums`, whose time is that of the loads that a warp issues one after another
-
-// Write the sums over each column of x (rows, columns) to `first` for the first `width` columns and to `second` for the
-// others, or add them if `add`. A block of WARPS warps computes 32 columns.
-extern "C" __global__ void column_sums(
-    const float* x, T* first, T* second, int rows, int columns, int width, int add
-) {
-    __shared__ float parts[WARPS][32];
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, column = blockIdx.x * 32 + lane;
-    float sum = 0;
-    if (column < columns)
-        for (int row = warp; row < rows; row += WARPS) sum += x[row * (i64)columns + column];
-    parts[warp][lane] = sum;
-    __syncthreads();
-    if (warp == 0 && column < columns) {
-        for (int other = 1; other < WARPS; other++) sum += parts[other][lane];
-        T* target = column < width ? first + column : second + (column - width);
-        *target = from_float<T>(add ? to_float(*target) + sum : sum);
-    }
-}
 
 // total += factor[0] part, n values each.
 extern "C" __global__ void accumulate(float* total, const float* factor, const T* part, i64 n) {

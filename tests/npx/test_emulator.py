@@ -10,6 +10,7 @@ import npx
 from npx.cuda import launch as launching
 from npx.cuda.launch import launch
 from npx.dispatch import kernel_mode
+from npx.kernels.layer_norm import sum_columns_cuda
 from npx.random import Key, bits16
 from npx.testing.cuda_emulator import emulator
 from npx.testing.cuda_emulator.emulator import EmulatorError, Module, thread_order
@@ -210,19 +211,16 @@ def softmax_rows():
 
 
 def column_sums():
-    x, sums = np.ones((11, 40), "float32"), np.empty(40, "float32")
-    args = x, sums, sums, np.int32(11), np.int32(40), np.int32(40), np.int32(0)
-    launch("sums.cu", "column_sums", 2, 1024, args, T=sums.dtype)
-    return sums
+    return sum_columns_cuda(np.ones((11, 40), "float32"), np.dtype("float32"), (None,))[0]
 
 
 REAL = {
     "barrier before the scratch is reused": (softmax_rows, "device.cuh", "    __syncthreads();\n", "", 0),
     "barrier before the scratch is read": (softmax_rows, "device.cuh", "    __syncthreads();\n", "", 3),
     "one column too many": (softmax_rows, "softmax.cu", "n - start, v)", "n + 1 - start, v)", 0),
-    "barrier between the warps' sums": (column_sums, "sums.cu", "    __syncthreads();\n", "", 0),
-    "one warp too many": (column_sums, "sums.cu", "other < WARPS", "other <= WARPS", 0),
-    "the adjacent row": (column_sums, "sums.cu", "row * (i64)columns", "(row + 1) * (i64)columns", 0),
+    "barrier between the warps' sums": (column_sums, "column_sums.cu", "    __syncthreads();\n", "", 0),
+    "one warp too many": (column_sums, "column_sums.cu", "other < WARPS", "other <= WARPS", 0),
+    "the adjacent row": (column_sums, "column_sums.cu", "row * (i64)columns", "(row + 1) * (i64)columns", 0),
 }
 
 
@@ -271,10 +269,10 @@ def attended():
 
 USES = {
     "attention.cu": attended,
+    "column_sums.cu": column_sums,
     "embedding.cu": embedded,
     "layer_norm.cu": normed_rows,
     "linear.cu": relu_rows,
-    "sums.cu": column_sums,
 }
 WAITS = ["__syncthreads();", "__syncwarp();", "wait_for_copies();"]
 BARRIERS = [
@@ -367,10 +365,10 @@ def test_emulate_mode_runs_cuda_versions_and_the_check_compares_gradients_alone(
         ran.clear()
         with kernel_mode(mode):
             y, saved = double(x)
-            assert npx.dispatch.emulating() and np.array_equal(double_grad(y, saved), 4 * x * x * x)
+            assert npx.dispatch.is_emulating() and np.array_equal(double_grad(y, saved), 4 * x * x * x)
         assert ran == ["double", "grad"]
         assert (saved.reference is not None) == (mode == "emulate+check")
     double_grad.fast("cupy", "float32")(lambda g, x: g)
     with kernel_mode("emulate+check"), pytest.raises(npx.KernelMismatch, match="double_grad"):
         double_grad(*double(x))
-    assert not npx.dispatch.emulating()
+    assert not npx.dispatch.is_emulating()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npx.ranges import Range, inside
-from npx.settings import SETTINGS, check_settings, setting
+from npx.settings import SETTINGS, check_settings, read_setting
 from tests import ROOT
 from train.cli import main
 from train.cli.app import COMMANDS, app
@@ -77,7 +77,7 @@ def test_an_invalid_environment_variable_is_an_error(name, value, monkeypatch):
     with pytest.raises(ValueError, match=f"^{name}: expected .*; got .*; try {name}="):
         check_settings()
     monkeypatch.setenv(name, "")  # counts as unset
-    assert setting(name) == SETTINGS[name].range.read(SETTINGS[name].default)
+    assert read_setting(name) == SETTINGS[name].range.read(SETTINGS[name].default)
 
 
 @pytest.mark.parametrize("name", ["NPX_THREADS", "NPX_KERNELS"])

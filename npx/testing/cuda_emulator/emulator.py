@@ -31,7 +31,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from npx.settings import THREAD_ORDERS as ORDERS
-from npx.settings import setting
+from npx.settings import read_setting
 
 MAX_THREADS = 1024
 STACK = 256 << 10  # bytes per fiber; unused pages take no memory
@@ -51,7 +51,7 @@ FLAGS = (
 ).split()
 LIBRARIES = "-lm -lc -lgcc".split()
 
-_order = setting("NPX_EMULATOR_ORDER")
+_order = read_setting("NPX_EMULATOR_ORDER")
 _lock = threading.Lock()
 _stacks: mmap.mmap | None = None
 
