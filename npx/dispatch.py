@@ -60,7 +60,7 @@ def dtype_name(dtype: Any) -> str:
 
 
 def is_emulating() -> bool:
-    """Return whether CUDA kernels run on NumPy arrays, in the emulator."""
+    """Return whether the kernel mode runs CUDA kernels on NumPy arrays, in the emulator."""
     return _mode.get().startswith("emulate")
 
 
@@ -114,7 +114,7 @@ class Saved(NamedTuple):
 
 
 class Versions:
-    """A reference and the fast versions registered for an array library and a dtype."""
+    """A reference, and its fast versions for certain array libraries and dtypes."""
 
     def __init__(self, reference: Callable[..., Any]) -> None:
         self.name = reference.__name__
@@ -150,8 +150,10 @@ class Kernel(Versions):
         key = None if mode == "reference" else ("cupy" if is_emulating() else type(x).__module__, dtype_name(x.dtype))
         if key not in self.versions or not mode.endswith("check"):
             return self.run(key, x, *args, **kwargs)
-        args_copy, kwargs_copy = copy_arrays((x, *args)), copy_arrays(kwargs)
-        expected, result = self.run(None, *args_copy, **kwargs_copy), self.run(key, x, *args, **kwargs)
+        args_copy = copy_arrays((x, *args))
+        kwargs_copy = copy_arrays(kwargs)
+        expected = self.run(None, *args_copy, **kwargs_copy)
+        result = self.run(key, x, *args, **kwargs)
         if self.grad is None:
             compare(self.name, expected, result)
         else:
@@ -175,8 +177,10 @@ class Gradient(Versions):
     def __call__(self, g: Array, saved: Saved, **options: Any) -> Any:
         if saved.reference is None:
             return saved.backward(g, **options)
-        g_copy, options_copy = g.copy(), copy_arrays(options)
-        expected, result = saved.reference.backward(g_copy, **options_copy), saved.backward(g, **options)
+        g_copy = g.copy()
+        options_copy = copy_arrays(options)
+        expected = saved.reference.backward(g_copy, **options_copy)
+        result = saved.backward(g, **options)
         compare(self.name, expected, result, g.dtype.name)
         compare(f"{self.name}, arguments after the call", (g_copy, options_copy), (g, options), g.dtype.name)
         return result
@@ -233,10 +237,12 @@ def _compare_arrays(name: str, expected: Array, result: Array, computed_in: str)
             f"{name}: the reference returns {expected.shape} {expected.dtype}, "
             f"the fast version {result.shape} {result.dtype}"
         )
-    e, r = to_host(expected).astype(np.float64), to_host(result).astype(np.float64)
+    e = to_host(expected).astype(np.float64)
+    r = to_host(result).astype(np.float64)
     if np.array_equal(e, r):
         return
-    tolerance, finite = TOLERANCE.get(expected.dtype.name, 0.0), np.isfinite(e)
+    finite = np.isfinite(e)
+    tolerance = TOLERANCE.get(expected.dtype.name, 0.0)
     tolerance = max(tolerance, TOLERANCE[computed_in]) if tolerance else 0.0
     magnitude = np.where(finite, np.abs(e), 0)
     by_row = expected.dtype == np.float64 and e.ndim

@@ -1,9 +1,9 @@
 """Row blocks: cache-sized blocks of rows, computed on all cores.
 
 NumPy evaluates a formula in several passes over memory, on one core. If all passes run over one block of rows before
-the next, and a block fits in the second-level cache, only the first pass reads from memory. NumPy releases the GIL
-during a pass, so several threads can compute different blocks. Block sizes are fixed, and sums over rows are computed
-per block and added in the order of the blocks, so no result depends on the number of threads.
+the next block starts, and a block fits in the second-level cache, only the first pass reads from memory. NumPy releases
+the GIL during a pass, so several threads can compute different blocks. Block sizes are fixed, and sums over rows are
+computed per block and added in the order of the blocks, so no result depends on the number of threads.
 
 Once the process is configured (`tune.py`), matmuls are split into panels in the same way; otherwise each matmul is a
 single call to BLAS, which then uses its own threads.

@@ -65,21 +65,19 @@ class Graph:
     """The kernels of a function as a CUDA graph.
 
     Every call returns the same arrays, those that the function returned. Their values are valid until another graph
-    runs. Creating the first graph switches all matmuls to our own cuBLAS handle. Raises RuntimeError (the base of
-    CuPy's errors) or MemoryError if the function cannot be captured; in that case nothing has been computed.
+    runs. Creating the first graph switches all matmuls to a cuBLAS handle that can be captured. Raises RuntimeError
+    (the base of CuPy's errors) or MemoryError if the function cannot be captured; then nothing has been computed.
     """
 
     def __init__(self, function: Callable[..., Any], inputs: Sequence[np.ndarray]) -> None:
         starts = np.cumsum([0, *(-(-x.nbytes // ALIGNMENT) * ALIGNMENT for x in inputs)])
         self.host_buffer = np.zeros(int(starts[-1]), np.uint8)
         self.buffer = from_host(self.host_buffer)
-        self._host_views, views = (
-            [_view(buffer, start, x) for start, x in zip(starts, inputs, strict=False)]
-            for buffer in (self.host_buffer, self.buffer)
-        )
+        self._host_views = _views(self.host_buffer, starts, inputs)
+        views = _views(self.buffer, starts, inputs)
         self._fill(inputs)
         cupy = array_module(self.buffer)
-        blas.use_own_handle(cupy)
+        blas.use_graph_handle(cupy)
         stream = capture_stream(cupy)
         free_memory()  # to leave more memory for the graph
         with stream, cupy.cuda.using_allocator(pool(cupy).malloc), _uploads_forbidden(cupy):
@@ -104,8 +102,10 @@ class Graph:
         self.buffer[...] = from_host(self.host_buffer)
 
 
-def _view(buffer: Array, start: int, like: np.ndarray) -> Array:
-    return buffer[start : start + like.nbytes].view(like.dtype).reshape(like.shape)
+def _views(buffer: Array, starts: Any, inputs: Sequence[np.ndarray]) -> list[Array]:
+    """Return views of the buffer, from each start on, with the shapes and dtypes of the inputs."""
+    parts = [buffer[start : start + x.nbytes] for start, x in zip(starts, inputs, strict=False)]
+    return [part.view(x.dtype).reshape(x.shape) for part, x in zip(parts, inputs, strict=True)]
 
 
 @contextmanager

@@ -19,11 +19,16 @@ class Heartbeat:
     one line and ends all ranks in three cases: the next rank sends no heartbeat for `timeout` seconds; its process has
     ended (detected only on the same host); or this rank has waited longer than `world.timeout` in a collective that the
     next rank has not started.
+
+    Args:
+        peer: name, host and process ID of the next rank.
+        now: the current time.monotonic().
     """
 
     def __init__(self, world: Any, peer: tuple[str, str, int], timeout: float, now: float) -> None:
-        self.world, self.timeout = world, timeout
-        self.peer, host, pid = peer  # name, host and process ID of the next rank
+        self.world = world
+        self.timeout = timeout
+        self.peer_name, host, pid = peer  # of the next rank
         self.exit_fds: list[int] = []  # a descriptor that becomes readable when that process ends, if it is known
         if host == socket.gethostname():
             with suppress(AttributeError, OSError):  # a system without pidfds
@@ -31,7 +36,8 @@ class Heartbeat:
         self.target = (world.rank - 1) % world.size
         self.enabled = True  # False once the ranks are shutting down
         self.last_received = self.last_check = now
-        self.last_sent, self.peer_collectives = 0.0, 0
+        self.last_sent = 0.0
+        self.peer_collectives = 0  # collectives that the next rank has started, according to its last heartbeat
         self.pending_sends: list[Any] = []
 
     def check(self, now: float) -> None:
@@ -51,15 +57,17 @@ class Heartbeat:
             if message == ABORTING:
                 self.enabled = False
             else:
-                self.last_received, self.peer_collectives = now, int(message[0])
+                self.last_received = now
+                self.peer_collectives = int(message[0])
         if self.enabled and (failure := self._failure(now - self.last_received, now)):
             self.enabled = False
-            self.world.log(f"{failure}; the run ends; try --resume", self.peer)
+            self.world.log(f"{failure}; the run ends; try --resume", self.peer_name)
             self.world.end_all(1)
 
     def _failure(self, silence: float, now: float) -> str:
         """Return a description of the next rank's failure, or "" if it has not failed."""
-        comm_thread, timeout = self.world.comm_thread, self.world.timeout
+        comm_thread = self.world.comm_thread
+        timeout = self.world.timeout
         if select.select(self.exit_fds, [], [], 0)[0]:
             return "the process has ended (killed or out of memory)"
         if silence > self.timeout:

@@ -10,7 +10,7 @@ from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.dispatch import Output, kernel
 from npx.random import Key, bits16
 
-WORD = 1 << 16  # a value is dropped where its random 16-bit word is below rate * WORD
+WORD = 1 << 16  # number of 16-bit words; a value is dropped if its random word is below rate * WORD
 
 
 class DropoutSpec(NamedTuple):
@@ -69,7 +69,7 @@ def dropout_grad_numpy(g: Array, drop: DropoutSpec | None, keep: Array | None) -
     if drop is None or keep is None:
         return g
     gx = np.empty(g.shape, g.dtype)
-    flat_g, flat_keep, flat_gx = g.reshape(-1), keep.reshape(-1), gx.reshape(-1)
+    flat_g, flat_keep, flat_gx = (a.reshape(-1) for a in (g, keep, gx))
     scale = drop.scale
 
     def body(i: int, j: int) -> None:

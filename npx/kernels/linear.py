@@ -117,10 +117,11 @@ def mask_and_sum(g: Array, y: Array | None, bias: bool, accumulate_into: Gradien
         return g, None
     xp = array_module(g)
     g, y = contiguous(g), contiguous(y)
-    (n, columns), size = g.shape, row_blocks.block_size(SLICE)
-    grid = -(-columns // 256), -(-n // size)
+    n, columns = g.shape
+    slice_rows = row_blocks.block_size(SLICE)
+    grid = -(-columns // 256), -(-n // slice_rows)
     masked = g if y is None else xp.empty(g.shape, g.dtype)
     partial = xp.empty((grid[1], columns), np.float32) if bias else None
-    sizes = np.int32(n), np.int32(columns), np.int32(size)
+    sizes = np.int32(n), np.int32(columns), np.int32(slice_rows)
     launch("linear.cu", "relu_grad", grid, 256, (g, y, masked, partial, *sizes), T=g.dtype)
     return masked, None if partial is None else sum_columns_cuda(partial, g.dtype, accumulate_into)[0]

@@ -21,7 +21,8 @@ class Turns:
     """Wraps a body of `parallel_ranges` for `threads` threads, each of which calls it for at least one range."""
 
     def __init__(self, body: Callable[[int, int], Any], threads: int) -> None:
-        self.body, self.n_missing = body, threads
+        self.body = body
+        self.n_missing = threads  # threads that have no range yet
         self.order: list[int] = []  # the starts of the interleaved ranges; the first one has the turn
         self.changed = Condition()
 

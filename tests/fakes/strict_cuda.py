@@ -17,7 +17,7 @@ from npx.precision import dtype as dtype_named
 from npx.testing.cuda_emulator import emulator
 from tests.fakes.strict_graphs import STATE, Memory, MemoryPool, Stream, launched, using_allocator
 
-HANDLE, OWN_HANDLE = 0xB1A5, 0x0B1A5  # cuBLAS handles: CuPy's, and the one that `create` returns
+HANDLE, GRAPH_HANDLE = 0xB1A5, 0x0B1A5  # cuBLAS handles: CuPy's, and the one that `create` returns
 DISALLOW_REDUCED_PRECISION_REDUCTION = 16
 SPLIT = 64  # this cuBLAS splits sums of at least this many terms in two
 
@@ -40,12 +40,12 @@ class Cublas(types.ModuleType):
         self.calls, self.mode = [], 0
 
     def setMathMode(self, handle, mode):
-        assert handle in (HANDLE, OWN_HANDLE)
+        assert handle in (HANDLE, GRAPH_HANDLE)
         self.mode = mode
 
     @staticmethod
     def create():
-        return OWN_HANDLE
+        return GRAPH_HANDLE
 
     def gemmEx(self, handle, *args):
         assert handle == HANDLE
@@ -84,7 +84,7 @@ def load_cublas():
                 kind.from_param(arg)
             if not name.endswith(("Create", "Attribute")):
                 handle, *args = args
-                assert handle == OWN_HANDLE
+                assert handle == GRAPH_HANDLE
             function(*args)
             return 0
 

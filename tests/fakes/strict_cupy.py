@@ -319,7 +319,7 @@ def device(cuda=False):
         if cuda:
             patch.setattr(ndarray, "__module__", "cupy")
             patch.setattr(cublas, "load_cublas", strict_cuda.load_cublas)
-            patch.setattr(blas, "_own_handle", None)
+            patch.setattr(blas, "_graph_handle", None)
             STATE.__init__()
             for name, module in ({"cupy": CUPY} | strict_cuda.MODULES).items():
                 patch.setitem(sys.modules, name, module)
