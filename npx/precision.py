@@ -39,11 +39,11 @@ class Precision:
     @property
     def compute_dtype(self) -> np.dtype:
         """The dtype of activations and matmuls. Raises ValueError if it needs ml_dtypes and that is missing."""
-        return dtype(self.compute_dtype_name)
+        return dtype_named(self.compute_dtype_name)
 
     def require_dtype(self) -> None:
         """Raise ValueError if the compute dtype needs ml_dtypes and that package is not installed."""
-        dtype(self.compute_dtype_name)
+        dtype_named(self.compute_dtype_name)
 
     @property
     def is_mixed(self) -> bool:
@@ -79,7 +79,7 @@ def use_precision(name: str) -> Precision:
     return precision
 
 
-def dtype(name: str) -> np.dtype:
+def dtype_named(name: str) -> np.dtype:
     """Return the dtype called `name`.
 
     Raises ValueError for bfloat16 if ml_dtypes, the package that provides it, is not installed.

@@ -1,6 +1,6 @@
-// Deterministic sums over the rows of a float32 matrix (`sum_columns_cuda` in layer_norm.py), whose order depends only on
-// the number of rows: the second phase of sums over rows in layer_norm.py and linear.py. The time is that of the loads
-// that a warp issues one after another, so a block has as many warps as it can have.
+// Sums over the rows of a float32 matrix, the second phase of the sums in layer_norm.py and linear.py: deterministic,
+// because their order depends only on the number of rows. The loads that a warp issues one after another take all the
+// time, so a block has as many warps as CUDA allows.
 // Built with: T = float half_t bf16_t, WARPS = 32
 #include "device.cuh"
 

@@ -1,5 +1,4 @@
-// Deterministic float32 sums over chunks and rows of logits (cross_entropy.py), whose order depends only on the number of
-// summands.
+// Sums over chunks and rows of logits (cross_entropy.py): deterministic, and in float32.
 // Built with: T = float half_t bf16_t
 #include "device.cuh"
 
@@ -18,8 +17,8 @@ extern "C" __global__ void accumulate(float* total, const float* factor, const T
 // sum[0] = the sum of the n values x, computed by one block.
 extern "C" __global__ void total(const float* x, T* sum, int n) {
     __shared__ float scratch[32];
-    float mine = 0;
-    for (int i = threadIdx.x; i < n; i += blockDim.x) mine += x[i];
-    mine = block_sum(mine, scratch);
-    if (threadIdx.x == 0) sum[0] = from_float<T>(mine);
+    float thread_sum = 0;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) thread_sum += x[i];
+    float block_total = block_sum(thread_sum, scratch);
+    if (threadIdx.x == 0) sum[0] = from_float<T>(block_total);
 }

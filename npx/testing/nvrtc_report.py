@@ -35,7 +35,7 @@ class CompileError(RuntimeError):
 
 
 class KernelResources(NamedTuple):
-    """What a kernel needs, according to the compiler: registers per thread, spilled bytes, static shared memory in bytes."""
+    """What a kernel needs, according to the compiler: registers per thread, spilled bytes, bytes of shared memory."""
 
     source: str
     kernel: str

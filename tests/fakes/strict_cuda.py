@@ -13,7 +13,7 @@ import types
 import numpy as np
 
 from npx.cuda import launch
-from npx.precision import dtype as dtype_named
+from npx.precision import dtype_named
 from npx.testing.cuda_emulator import emulator
 from tests.fakes.strict_graphs import STATE, Memory, MemoryPool, Stream, launched, using_allocator
 

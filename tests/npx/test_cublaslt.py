@@ -8,7 +8,7 @@ import pytest
 import npx
 from benchmarks.launches import recorded
 from npx.cuda import blas
-from npx.precision import dtype as dtype_named
+from npx.precision import dtype_named
 from tests.fakes.strict_cuda import LT
 from tests.fakes.strict_cupy import device
 from tests.fakes.strict_graphs import STATE

@@ -17,7 +17,7 @@ from models import CrossAttention, SelfAttention
 from npx.cuda import launch as launching
 from npx.dispatch import TOLERANCE, kernel_mode
 from npx.kernels.attention import LARGEST_HEAD, SHARED_BYTES, access_bytes, tile_size
-from npx.precision import dtype as dtype_named
+from npx.precision import dtype_named
 from npx.testing.cuda_emulator import emulator
 from tests.fakes.strict_cupy import device
 
@@ -226,7 +226,7 @@ BUGS = {
     "rows stored before they are complete": ("= pair;\n    }\n    __syncwarp();", "= pair;\n    }"),
     "no wait for copies": ("wait_for_copies();\n        __syncthreads();", "__syncthreads();"),
     "wrong rows of values": ("b.row[k + lane % 16] + n", "b.row[k + lane % 8] + n"),
-    "one row too many": ("bool real = row < rows", "bool real = row <= rows"),
+    "one row too many": ("bool valid = row < rows", "bool valid = row <= rows"),
     "the wrong words of dropout": ("one_run ? position / 16 + i :", "one_run ? position / 16 + i + 1 :"),
     "sums of the wrong query": ("factor - delta[query])", "factor - delta[key])"),
     "no barrier before gq of one tile overwrites keys": (

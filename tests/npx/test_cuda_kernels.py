@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import npx
 from autograd import Tensor, neural
 from npx.dispatch import KERNELS, TOLERANCE, kernel_mode, map_arrays
-from npx.precision import dtype as dtype_named
+from npx.precision import dtype_named
 from npx.testing.cuda_emulator import emulator
 from tests.cases import Call, check
 from tests.cases.kernels import KERNEL_CASES, KEY, Edges, edge_calls

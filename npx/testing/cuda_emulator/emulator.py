@@ -79,7 +79,7 @@ class _Launch(ctypes.Structure):
         ("message_bytes", ctypes.c_uint64),
         ("order", ctypes.c_int),
         ("seed", ctypes.c_uint),
-        ("where", ctypes.c_uint64),
+        ("instruction", ctypes.c_uint64),
     ]
 
 
@@ -194,7 +194,7 @@ class Module:
             )  # fmt: skip
             failed = getattr(self.compiled, f"launch_{kernel}")(ctypes.byref(launch))
         if failed:
-            raise EmulatorError(f"{self.name}, {kernel}: {message.value.decode()}{self._line(launch.where)}")
+            raise EmulatorError(f"{self.name}, {kernel}: {message.value.decode()}{self._line(launch.instruction)}")
 
     def _check(self, kernel: str, args: Any) -> None:
         parameters = self.parameters[kernel]
