@@ -66,7 +66,8 @@ def evaluate(name, call, mode, change=copied_to_device):
 
     `change` is applied to each input array first.
     """
-    kernel, (args, options, gradient) = KERNELS[name], map_arrays(change, (call.inputs, call.options, call.gradient))
+    kernel = KERNELS[name]
+    args, options, gradient = map_arrays(change, (call.inputs, call.options, call.gradient))
     with kernel_mode(mode):
         result = kernel(*args, **options)
         if kernel.grad is None:
@@ -220,7 +221,8 @@ def loss_and_gradient(logits, targets):
 
 
 def test_padding_has_no_loss_and_no_gradient():
-    logits, targets = np.full((2, 9), 3, "float32"), np.array([4, 0])
+    logits = np.full((2, 9), 3, "float32")
+    targets = np.array([4, 0])
     loss, gz = loss_and_gradient(logits, targets)
     assert np.isclose(loss, np.log(9)) and not gz[1].any() and gz[0, 4] < 0
 
@@ -235,7 +237,8 @@ def test_the_largest_numbers_do_not_overflow():
 
 def test_fully_masked_rows_are_zeros():
     x = np.full((3, 40), -np.inf, "float32")
-    x[1:], mask = 7, np.arange(40) < [[40], [0], [20]]
+    x[1:] = 7
+    mask = np.arange(40) < [[40], [0], [20]]
     expected = np.where(mask, np.array([[0], [0], [0.05]]), 0).astype("float32")
     assert np.allclose(on_host(on_cuda("softmax", x, mask)[0]), expected)
     assert not on_host(on_cuda("softmax", x[:1])[0]).any()

@@ -96,7 +96,8 @@ def test_sixteen_bytes_at_a_time_through_dynamic_shared_memory(dtype):
 @orders
 def test_tensor_cores(order):
     rng = np.random.default_rng(0)
-    a, b, c = rng.normal(size=(16, 16)), rng.normal(size=(16, 8)), np.empty((16, 8), "float32")
+    a, b = rng.normal(size=(16, 16)), rng.normal(size=(16, 8))
+    c = np.empty((16, 8), "float32")
     for dtype, kernel in zip(HALVES, ("probe_mma_half", "probe_mma_bf16"), strict=True):
         low = a.astype(dtype), b.astype(dtype)
         with thread_order(order):
@@ -178,7 +179,8 @@ def test_atomic_operations_need_no_barrier(tmp_path):
 
 def test_every_thread_has_the_right_indices(tmp_path):
     body = "x[threadIdx.x + 4 * (threadIdx.y + 3 * (threadIdx.z + 2 * (blockIdx.x + gridDim.x * blockIdx.y)))]"
-    module, x = built(tmp_path, body + " = blockDim.y * 10 + gridDim.y;"), np.zeros(144, "float32")
+    module = built(tmp_path, body + " = blockDim.y * 10 + gridDim.y;")
+    x = np.zeros(144, "float32")
     module.launch("probe", (3, 2, 1), (4, 3, 2), (x, np.int32(0)))
     assert (x == 32).all()
 
@@ -258,7 +260,9 @@ def embedded():
 
 def attended():
     """Run sentences of several tiles, with aligned and unaligned rows, and of one tile."""
-    rng, drop, results = np.random.default_rng(0), npx.DropoutSpec(0.3, npx.Key(1, 2, 3)), []
+    rng = np.random.default_rng(0)
+    drop = npx.DropoutSpec(0.3, npx.Key(1, 2, 3))
+    results = []
     for queries, keys, size in ((70, 90, 16), (70, 65, 15), (30, 27, 32)):
         g, q, k, v = (rng.normal(size=(1, n, 1, size)).astype("float16") for n in (queries, queries, keys, keys))
         with kernel_mode("emulate"):
