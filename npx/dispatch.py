@@ -79,7 +79,7 @@ def rematerialize_above(n_bytes: float) -> AbstractContextManager[Any]:
 
 
 class KernelMismatch(AssertionError):
-    """A fast version and its reference disagree; `rule` names the violated rule, if known."""
+    """A fast version and its reference disagree; `rule` names the rule that is broken, if known."""
 
     rule = ""
 

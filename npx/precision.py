@@ -47,7 +47,7 @@ class Precision:
 
     @property
     def is_mixed(self) -> bool:
-        """True if the model computes with a 16-bit copy of its weights."""
+        """True if the forward and backward passes use a 16-bit copy of the weights."""
         return self.compute_dtype_name != self.weight_dtype.name
 
 

@@ -111,7 +111,7 @@ def _philox(key: Key, position: int = 0) -> "np.random.Philox":  # numpy.random 
 
 
 def bits16(key: Key, start: int, stop: int) -> np.ndarray:
-    """Return words `start` to `stop` of the key's infinite sequence of random 16-bit words, as uint16 on the host."""
+    """Return words start to stop - 1 of the key's infinite sequence of random 16-bit words, as uint16 on the host."""
     first = start // WORDS_PER_COUNT
     words = stop - first * WORDS_PER_COUNT
     raw = _philox(key, first).random_raw(-(-words // 4))

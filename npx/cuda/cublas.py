@@ -26,7 +26,8 @@ ARGUMENTS = {
 }
 # Enum values of cuBLASLt: attributes of an operation and of a preference, and epilogues
 TRANSPOSED_A, TRANSPOSED_B, EPILOGUE, BIAS = 3, 4, 7, 8
-MAX_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)
+MAX_WORKSPACE, REDUCTIONS = 1, 3
+ALIGNMENTS = (5, 6, 7, 8)
 WITH_RELU, WITH_BIAS = 2, 4
 FULL_PRECISION = 3  # partial sums are reduced in place or in float32, never in the dtype of the output
 

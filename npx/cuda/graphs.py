@@ -6,8 +6,8 @@
 The Python function runs only once, while the graph is captured, and the GPU computes nothing during the capture. Each
 call to the graph then repeats the same kernels with the same arguments. The function must therefore not wait for a
 value, and it may read host data only through its inputs. All existing arrays that it reads or writes must keep their
-addresses. Call the function once without a graph first, so that kernels are compiled, tables uploaded and libraries
-initialized.
+addresses. Call the function once without a graph first: this compiles kernels, uploads tables and initializes
+libraries.
 """
 
 import functools

@@ -50,7 +50,7 @@ def attention_grad(
     g: Array, q: Array, k: Array, v: Array, p: Array, saved_dropout: SavedDropout, spec: AttentionSpec,
     out: Arrays | None = None, bias: bool = False,
 ) -> Arrays:  # fmt: skip
-    """Return the gradients (gq, gk, gv) of `attention`, in the three arrays `out` if these are given.
+    """Return the gradients (gq, gk, gv) of `attention`; write them to the three arrays `out` if these are given.
 
     With a = dropout(p) and p = softmax(z): gv = a^T g; ga = g v^T; gp = dropout_grad of ga; gz = softmax_grad of gp;
     gs = gz / sqrt(d_k); gq = gs k and gk = gs^T q, both rotated back. g (B, T, H, d_v). With `bias`, the result ends

@@ -101,7 +101,7 @@ def cross_entropy_grad(g: Array, gz: Array) -> Array:
 def linear_cross_entropy(
     x: Array, w: Array, targets: Array, smoothing: LabelSmoothing = NO_SMOOTHING, grad: bool = True
 ) -> Output:
-    """`cross_entropy` of the logits x w^T, without storing logits or probabilities for backward.
+    """Compute `cross_entropy` of the logits x w^T without saving logits or probabilities for backward.
 
     x (R, D); w (V, D), the output projection, which is the embedding table; targets (R,). Saved, if `grad`: the
     gradients gx (R, D) and gw (V, D), which are computed together with the loss.

@@ -17,7 +17,7 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[
 
     x (..., D); gamma, beta (D,); var is the biased variance. Saved: gamma, xhat (..., D), rstd (..., 1).
     """
-    check_rows(x)
+    check_norm_inputs(x)
     xp = array_module(x)
     centered = x - xp.mean(x, axis=-1, keepdims=True)
     rstd = 1 / xp.sqrt(xp.mean(centered * centered, axis=-1, keepdims=True) + eps)
@@ -46,7 +46,7 @@ def layer_norm_grad(
     return gx, *accumulate((ggamma, gbeta), accumulate_into)
 
 
-def check_rows(x: Array, residual: Array | None = None) -> None:
+def check_norm_inputs(x: Array, residual: Array | None = None) -> None:
     """Raise ValueError unless x has a floating-point dtype and the residual has the shape of x."""
     if x.dtype.kind in "iub":
         raise ValueError(
@@ -111,7 +111,7 @@ def residual_norm_numpy(
     Saves y, which the next operation saves anyway, instead of xhat = (y - beta) / gamma. For columns from which xhat
     cannot be recovered accurately, xhat is saved. The dropout mask takes one bit per value.
     """
-    check_rows(x, residual)
+    check_norm_inputs(x, residual)
     y = np.empty(x.shape, x.dtype)
     rstd = np.empty((*x.shape[:-1], 1), x.dtype)
     keep = drop and drop.keep_mask(x.shape)
@@ -216,7 +216,7 @@ def residual_norm_cuda(
     Each row is read and written once, by one warp or, if it is long, by several. Saved: gamma, xhat, rstd (R,) in
     float32, and `drop`, from which the gradient regenerates the mask.
     """
-    check_rows(x, residual)
+    check_norm_inputs(x, residual)
     xp = array_module(x)
     x, residual, gamma, beta = (contiguous(a) for a in (x, residual, gamma, beta))
     d = x.shape[-1]

@@ -79,7 +79,7 @@ def linear_grad_numpy(
     return gx, gw, accumulate((column_sums(g),), accumulate_into[2:])[0] if bias else None
 
 
-SLICE = 128  # rows that one block sums in `relu_grad`
+SLICE_ROWS = 128  # rows that one block sums in `relu_grad`
 
 
 @linear.fast("cupy", "float32", "float16", "bfloat16")
@@ -118,7 +118,7 @@ def mask_and_sum(g: Array, y: Array | None, bias: bool, accumulate_into: Gradien
     xp = array_module(g)
     g, y = contiguous(g), contiguous(y)
     n, columns = g.shape
-    slice_rows = row_blocks.block_size(SLICE)
+    slice_rows = row_blocks.block_size(SLICE_ROWS)
     grid = -(-columns // 256), -(-n // slice_rows)
     masked = g if y is None else xp.empty(g.shape, g.dtype)
     partial = xp.empty((grid[1], columns), np.float32) if bias else None

@@ -286,7 +286,7 @@ def gru_grad_numpy(
 # and the backward kernels replace the gates by gz. The host runs the matmuls between the steps.
 
 
-def _step(kernel: str, batch: int, size: int, *arrays: Array) -> None:
+def _launch_step(kernel: str, batch: int, size: int, *arrays: Array) -> None:
     """Launch one thread for each of the B H elements of a state."""
     n = batch * size
     launch(
@@ -311,7 +311,7 @@ def lstm_cuda(z: Array, w: Array, state: Array) -> Output:
     hs[0], cs[0] = state[0], state[1]
     for t in range(n):
         blas.matmul(hs[t], w, gates[t])
-        _step("lstm", batch, size, z[t], cs[t], gates[t], hs[t + 1], cs[t + 1])
+        _launch_step("lstm", batch, size, z[t], cs[t], gates[t], hs[t + 1], cs[t + 1])
     state[0], state[1] = hs[-1], cs[-1]
     return hs[1:], (w, gates, hs, cs)
 
@@ -324,7 +324,7 @@ def lstm_grad_cuda(g: Array, w: Array, gates: Array, hs: Array, cs: Array) -> tu
     g = contiguous(g)
     gh, gc = (xp.zeros(g.shape[1:], g.dtype) for _ in range(2))
     for t in reversed(range(n)):
-        _step("lstm_grad", batch, size, g[t], gh, cs[t], cs[t + 1], gates[t], gc)
+        _launch_step("lstm_grad", batch, size, g[t], gh, cs[t], cs[t + 1], gates[t], gc)
         if t:
             blas.matmul(gates[t], w.T, gh)
     return gates, blas.matmul(hs[:-1].reshape(n * batch, size).T, gates.reshape(n * batch, 4 * size))
@@ -343,7 +343,7 @@ def gru_cuda(z: Array, w: Array, b: Array, state: Array) -> Output:
     hs[0] = state[0]
     for t in range(n):
         blas.matmul(hs[t], w, gates[t])
-        _step("gru", batch, size, z[t], b, hs[t], gates[t], q[t], hs[t + 1])
+        _launch_step("gru", batch, size, z[t], b, hs[t], gates[t], q[t], hs[t + 1])
     state[0] = hs[-1]
     return hs[1:], (w, gates, q, hs)
 
@@ -357,7 +357,7 @@ def gru_grad_cuda(g: Array, w: Array, gates: Array, q: Array, hs: Array) -> tupl
     ga = xp.empty(gates.shape, g.dtype)
     gh = xp.zeros(g.shape[1:], g.dtype)
     for t in reversed(range(n)):
-        _step("gru_grad", batch, size, g[t], hs[t], q[t], gates[t], ga[t], gh)
+        _launch_step("gru_grad", batch, size, g[t], hs[t], q[t], gates[t], ga[t], gh)
         if t:
             blas.matmul(ga[t], w.T, gh, add=True)
     rows = ga.reshape(n * batch, 3 * size)

@@ -59,7 +59,7 @@ def reject_arguments(name, kwargs):
 
 
 def count_kernel(name, result, *sources):
-    """Return the result. Unless it is a view, record the name of the CuPy kernel and the bytes that it reads and writes."""
+    """Return the result. Unless it is a view, record the CuPy kernel's name and the bytes that it reads and writes."""
     arrays = [x.held for x in sources if isinstance(x, ndarray)]
     if isinstance(result, (np.ndarray, np.generic)) and not any(np.may_share_memory(result, x) for x in arrays):
         CUPY.kernels.append((name, result.nbytes + sum(x.nbytes for x in arrays)))

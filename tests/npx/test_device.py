@@ -59,7 +59,8 @@ def test_the_strict_device_is_strict():
 
 def test_a_reference_runs_on_the_device_of_its_arrays():
     """Host arrays are computed on the host, even while the current device is a GPU."""
-    ones, drop = np.ones((3, 7), np.float32), npx.DropoutSpec(0.5, npx.Key(1, 2, 3))
+    ones = np.ones((3, 7), np.float32)
+    drop = npx.DropoutSpec(0.5, npx.Key(1, 2, 3))
     expected = npx.dropout.reference(ones, drop)
     with device():
         found = npx.dropout.reference(ones, drop)

@@ -184,7 +184,8 @@ def test_the_testing_packages_are_imported_only_when_used():
 @pytest.mark.parametrize("mode", ["fast", "reference"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_fully_masked_rows_are_zeros(mode, dtype):
-    x, mask = np.full((2, 3, 4), 7, dtype), np.zeros((2, 1, 4), bool)
+    x = np.full((2, 3, 4), 7, dtype)
+    mask = np.zeros((2, 1, 4), bool)
     mask[1] = True
     with kernel_mode(mode):
         y, _ = npx.softmax(x, mask)

@@ -92,7 +92,8 @@ def thread_order(order: str) -> Iterator[None]:
     global _order
     if order not in ORDERS:
         raise ValueError(f"thread_order: expected one of {', '.join(ORDERS)}; got {order!r}")
-    previous, _order = _order, order
+    previous = _order
+    _order = order
     try:
         yield
     finally:
@@ -202,7 +203,8 @@ class Module:
             raise EmulatorError(f"{self.name}, {kernel}: expected {len(parameters)} arguments; got {len(args)}")
         for i, (expected, arg) in enumerate(zip(parameters, args, strict=True)):
             if arg is None:
-                actual, is_valid = "None", expected.endswith("*")
+                actual = "None"
+                is_valid = expected.endswith("*")
             else:
                 actual = getattr(getattr(arg, "dtype", None), "name", type(arg).__name__)
                 actual += "*" if isinstance(arg, np.ndarray) else ""
