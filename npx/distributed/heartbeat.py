@@ -28,7 +28,7 @@ class Heartbeat:
     def __init__(self, world: Any, peer: tuple[str, str, int], timeout: float, now: float) -> None:
         self.world = world
         self.timeout = timeout
-        self.peer_name, host, pid = peer  # of the next rank
+        self.peer_name, host, pid = peer
         self.exit_fds: list[int] = []  # a descriptor that becomes readable when that process ends, if it is known
         if host == socket.gethostname():
             with suppress(AttributeError, OSError):  # a system without pidfds
