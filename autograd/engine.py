@@ -200,12 +200,12 @@ def no_grad() -> Any:
 
     It affects only the current thread and can be nested.
     """
-    return _grad_enabled.setting(False)
+    return _grad_enabled.override(False)
 
 
 def observing(observer: Any) -> AbstractContextManager[Any]:
     """Return a context manager within which an `Observer` (observe.py) is called for each operation and each vjp."""
-    return _observer.setting(observer)
+    return _observer.override(observer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ import numpy as np
 
 import npx
 from npx.cuda import blas, launch
-from npx.precision import dtype
+from npx.precision import dtype_named
 
 IN_PLACE = {  # arguments that are both read and written
     "bias_relu": {"y"},
@@ -158,7 +158,7 @@ def noise(rows: int, columns: int) -> Any:
     """Return a random bfloat16 matrix, because a GPU is faster on zeros."""
     values = npx.asarray(np.random.default_rng(0).normal(size=min(rows * columns, 1 << 20)).astype(np.float32))
     repeated = npx.tile(values, -(-rows * columns // values.size))[: rows * columns]
-    return repeated.astype(dtype("bfloat16")).reshape(rows, columns)
+    return repeated.astype(dtype_named("bfloat16")).reshape(rows, columns)
 
 
 def by_kernel(calls: list[Call]) -> list[Line]:

@@ -12,7 +12,7 @@ VOCABULARY = Range(int, "[1, 16777216]")
 def check_config(c: Any) -> None:
     """Raise ValueError, naming the field, for the TransformerConfig of a model that cannot be built."""
     if not VOCABULARY.fits(c.vocab_size):
-        raise ValueError(f"vocab_size: expected {VOCABULARY.words()}; got {c.vocab_size!r}")
+        raise ValueError(f"vocab_size: expected {VOCABULARY.describe()}; got {c.vocab_size!r}")
     check_special_ids(c)
     check(c)
     if c.src_vocab_size is not None:
@@ -124,7 +124,7 @@ def check_source_vocabulary(c: Any) -> None:
     """Raise ValueError if a separate source vocabulary is inconsistent with the other fields."""
     if not VOCABULARY.fits(c.src_vocab_size) or c.src_vocab_size <= max(special_ids(c).values()):
         raise ValueError(
-            f"src_vocab_size: expected {VOCABULARY.words()}, above the special ids; got {c.src_vocab_size!r}"
+            f"src_vocab_size: expected {VOCABULARY.describe()}, above the special ids; got {c.src_vocab_size!r}"
         )
     if c.tying == "all":
         raise ValueError(

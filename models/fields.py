@@ -58,7 +58,7 @@ def fits(f: Field[Any], value: Any) -> bool:
 
 def describe_range(f: Field[Any]) -> str:
     """Describe the range of a key: `a number of at least 0 and below 1`."""
-    return range_of(f).words()
+    return range_of(f).describe()
 
 
 def keys_of(cls: type) -> Iterator[Field[Any]]:

@@ -17,17 +17,17 @@ _gain = Scoped(1.0)
 
 def shapes_only() -> AbstractContextManager[Any]:
     """Return a context manager within which parameters are zeros that share one element; do not write to them."""
-    return _shapes_only.setting(True)
+    return _shapes_only.override(True)
 
 
 def scheme(name: str) -> AbstractContextManager[Any]:
     """Return a context manager within which `uniform` uses the scheme `name`, a key of SCHEMES."""
-    return _scheme.setting(name)
+    return _scheme.override(name)
 
 
 def scaled(gain: float) -> AbstractContextManager[Any]:
     """Return a context manager within which `uniform` multiplies its own gain by `gain`."""
-    return _gain.setting(gain)
+    return _gain.override(gain)
 
 
 def full(value: float, *shape: int) -> npx.Array:

@@ -124,10 +124,10 @@ def values(value_range: Any) -> str:
         return "preset, see below" if choices == tuple(PRESETS) else ", ".join(f"`{choice}`" for choice in choices)
     if value_range.kind is bool:
         return "`true`, `false`"
-    if value_range.within == "[0, 1]" and value_range.kind is int:
+    if value_range.interval == "[0, 1]" and value_range.kind is int:
         return "`0`, `1`"
     name = {int: "integer", float: "number", str: "text"}[value_range.kind]
-    return f"{name} in {value_range.within}" if value_range.within else name
+    return f"{name} in {value_range.interval}" if value_range.interval else name
 
 
 def default(section: str, field: Field[Any]) -> str:

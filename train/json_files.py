@@ -108,7 +108,7 @@ def schema_error(content: Any, schema: Schema) -> str:
             if problem := schema_error(value, kind):
                 return f"{key}{': ' if problem.startswith('expected') else '.'}{problem}"
         elif not (kind.fits(value) if isinstance(kind, Range) else type(value) is kind):
-            words = kind.words() if isinstance(kind, Range) else {dict: "keys and values"}.get(kind, kind.__name__)
+            words = kind.describe() if isinstance(kind, Range) else {dict: "keys and values"}.get(kind, kind.__name__)
             return f"{key}: expected {words}; got {one_line(repr(value))[:60]}"
     return ""
 

@@ -165,7 +165,7 @@ def accuracy_in_16_bits(expected: Expected, dtype: str) -> None:
     failure: CheckError | GradientError | None = None
     try:
         with floating_point_warnings_ignored():
-            narrow = [a.astype(npx.precision.dtype(dtype)) for a in host]
+            narrow = [a.astype(npx.precision.dtype_named(dtype)) for a in host]
             output, leaves = problem.output_and_leaves(list(map(npx.from_host, narrow)))
             y = npx.to_host(output.data).copy()
             if y.dtype.name != dtype or not npx.isfinite(y).all():

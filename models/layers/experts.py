@@ -23,7 +23,7 @@ _balance_losses: Scoped[list[Tensor] | None] = Scoped(None)
 def collect_balance_losses() -> Iterator[list[Tensor]]:
     """Collect the balance losses of all `Experts` that are called in training mode within the block."""
     losses: list[Tensor] = []
-    with _balance_losses.setting(losses):
+    with _balance_losses.override(losses):
         yield losses
 
 

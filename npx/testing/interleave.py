@@ -18,11 +18,15 @@ TIMEOUT = 1.0  # seconds after which a thread continues without its turn, becaus
 
 
 class Turns:
-    """Wraps a body of `parallel_ranges` for `threads` threads, each of which calls it for at least one range."""
+    """A body of `parallel_ranges` whose first ranges, one of each thread, are computed in turns.
+
+    Each of the `threads` threads must call it for at least one range.
+    """
 
     def __init__(self, body: Callable[[int, int], Any], threads: int) -> None:
-        self.body, self.n_missing = body, threads
-        self.order: list[int] = []  # the starts of the interleaved ranges; the first one has the turn
+        self.body = body
+        self.n_missing = threads  # threads that have no range yet
+        self.order: list[int] = []  # the starts of the interleaved ranges; it is the turn of the first one
         self.changed = Condition()
 
     def __call__(self, i: int, j: int) -> Any:

@@ -12,7 +12,7 @@ import npx
 from autograd import Tensor, accumulates, differentiable, engine, neural
 from autograd import operations as ops
 from npx.dispatch import kernel_mode
-from npx.precision import dtype
+from npx.precision import dtype_named
 from tests.cases.kernels import edge_calls
 from tests.helpers.small_models import SMALL, batch
 
@@ -223,7 +223,7 @@ def test_which_kernels_accumulate():
 @pytest.mark.parametrize("name", INTO)
 def test_a_kernel_adds_its_gradient_to_existing_sums(name, mode, number_type):
     """The existing sums have the kernel's dtype or float32; some or all gradients have one."""
-    kernel, number_type = npx.KERNELS[name], dtype(number_type)
+    kernel, number_type = npx.KERNELS[name], dtype_named(number_type)
     for index, call in enumerate(edge_calls(name, number_type)):
         if call.options.get("grad") is False:
             continue

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import npx
 from autograd.testing import strategies as s
-from npx.dispatch import emulating
+from npx.dispatch import is_emulating
 from npx.kernels import layer_norm
 from tests.cases.base import REAL, Call, array, case, edges, leading, packing, sample, size
 
@@ -35,7 +35,7 @@ def norm_saved_bytes(x, gamma, beta):
 
     The reference, which runs in float64 on a GPU and where CUDA kernels are emulated, saves all columns.
     """
-    if emulating() or npx.device() == "cuda":
+    if is_emulating() or npx.device() == "cuda":
         return x.nbytes + x[..., :1].nbytes
     hidden = layer_norm.lossy_columns(gamma, beta)
     return x[..., :1].nbytes * (1 + len(hidden)) + hidden.nbytes

@@ -14,7 +14,7 @@ import npx
 from models import FlatParameters, Transformer, TransformerConfig
 from npx.cuda import blas
 from npx.dispatch import KERNELS, map_arrays
-from npx.precision import dtype as dtype_named
+from npx.precision import dtype_named
 from tests.gpu_check.sizes import Sizes
 from train import Adam, load_model
 from train.learn.graphs import Graphs

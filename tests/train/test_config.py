@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from models import PRESETS, TransformerConfig
 from models.fields import describe_range, value_type
-from npx.ranges import inside
+from npx.ranges import is_inside
 from tests import ROOT
 from train.errors import UserError
 from train.run import config as keys
@@ -32,7 +32,7 @@ def values_of(table, f):
     if kind is str:
         return TEXT
     numbers = st.integers(1, 10_000) if kind is int else st.floats(0, 1e6) | st.floats(0, 1)
-    return numbers.filter(lambda value: not interval or inside(interval, value))
+    return numbers.filter(lambda value: not interval or is_inside(interval, value))
 
 
 INTERDEPENDENT = (

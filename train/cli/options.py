@@ -61,10 +61,10 @@ def checked_option(allowed: Range, example: str = "", **settings: Any) -> Any:
             default = str(parameter.default).removesuffix(".0")
             if parameter.default is None:
                 default = example or f"leaving {name} out"
-            number = "" if choices else allowed.plain_number(value) or default
+            number = "" if choices else allowed.normalize_number(value) or default
             attempt = suggest_value(name[2:], value, choices) or number
             got = f"{str(value)[:60]}{attempt and f'; try {attempt}'}"
-            raise UserError(f"{name}: expected {allowed.words()}; got {got}")
+            raise UserError(f"{name}: expected {allowed.describe()}; got {got}")
         return value
 
     if allowed.kind in NUMBERS:

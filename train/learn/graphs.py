@@ -48,7 +48,7 @@ class Graphs:
         model, dtype = self.model, self.flat_gradient.dtype.type
         weight = dtype(1 / float(normalizer))
         if not self.graphs:  # the matmuls of the first batch must already use the handle of the graphs
-            self.try_capture(lambda: blas.use_own_handle(npx.array_module(model.embedding.weight.data)))
+            self.try_capture(lambda: blas.use_graph_handle(npx.array_module(model.embedding.weight.data)))
         inputs = [np.asarray(dtype(scale) * weight), *model.loss_inputs(*sequences)]
         shapes = tuple((x.shape, x.dtype.name) for x in inputs)
         if self.graphs.get(shapes) is None and shapes in self.graphs and self.possible:

@@ -295,7 +295,7 @@ def check(table: str, f: Field[Any], value: Any, source: str = "config") -> Any:
     if choices and isinstance(value, str | bool):
         similar = suggest_value(f.name, value, choices)
         attempt = similar and f'{f.name} = "{similar}"'
-    elif digits := range_of(f).plain_number(value):
+    elif digits := range_of(f).normalize_number(value):
         attempt = f"{f.name} = {digits}"
     elif value_type(f) is int and type(value) is float and value.is_integer() and fits(f, int(value)):
         attempt = f"{f.name} = {int(value)}"
