@@ -322,14 +322,16 @@ def test_a_vjp_of_wrong_shape_or_dtype_raises(vjp, inner):
 
 def test_errors_of_backward():
     a = leaf(1.0, 2.0)
-    with pytest.raises(ValueError, match=r"one element; got shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"one element; got shape \(2,\); try .sum\(\).backward\(\), or backward\(g\)"):
         (a * 2).backward()
     with pytest.raises(ValueError, match=r"expected g with shape \(2,\) and dtype float64; got shape \(3,\) and dtype"):
         (a * 2).backward(np.ones(3))
     with pytest.raises(ValueError, match="got .* float32"):
         (a * 2).backward(np.ones(2, "float32"))
-    with pytest.raises(RuntimeError, match="a Tensor with requires_grad; got a constant; try requires_grad=True"):
+    with pytest.raises(RuntimeError, match="got a Tensor that no operation recorded; try .* requires_grad=True"):
         Tensor([1.0]).backward()
+    with no_grad(), pytest.raises(RuntimeError, match="try .* computing it outside no_grad and without detach"):
+        (a * 2).backward()
     assert a.grad is None
     (a * 2).backward([1, 3])
     backward(a * 2, Tensor(np.array([1.0, 0.0])))

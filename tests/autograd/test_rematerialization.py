@@ -25,9 +25,9 @@ SIZES = {"vocab_size": 40, "d_model": 16, "d_ff": 24, "n_heads": 2, "n_layers": 
 def test_recomputed_outputs_are_bit_identical(name, data):
     arrays, options = draw_case(name, data)
     y = OPERATIONS[name](*[Tensor(a, requires_grad=True) if a.dtype.kind == "f" else a for a in arrays], **options)
-    assert y.recompute is None or y.recompute().tobytes() == y.data.tobytes()
+    assert y.recompute_fn is None or y.recompute_fn().tobytes() == y.data.tobytes()
     is_recomputable = name in {"self_attention", "cross_attention"} or (name, options) == ("linear", {"activation": ""})
-    assert (y.recompute is not None) == is_recomputable
+    assert (y.recompute_fn is not None) == is_recomputable
 
 
 def step(save_all, **options):
@@ -90,12 +90,12 @@ def test_small_arrays_are_saved_and_everything_on_a_gpu():
     w = Tensor(np.ones((3, 4), npx.float32), requires_grad=True)
     assert (
         npx.should_rematerialize(x.data)
-        and neural.linear(x, w).recompute
-        and not neural.linear(x, w, None, "relu").recompute
+        and neural.linear(x, w).recompute_fn
+        and not neural.linear(x, w, None, "relu").recompute_fn
     )
     for block in (npx.rematerialize_above(24), npx.kernel_mode("emulate")):
         with block:
-            assert not npx.should_rematerialize(x.data) and not neural.linear(x, w).recompute
+            assert not npx.should_rematerialize(x.data) and not neural.linear(x, w).recompute_fn
     assert npx.should_rematerialize(x.data)
     with npx.rematerialize_above(23):  # x has 24 bytes
-        assert npx.should_rematerialize(x.data) and neural.linear(x, w).recompute
+        assert npx.should_rematerialize(x.data) and neural.linear(x, w).recompute_fn
