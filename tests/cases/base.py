@@ -202,9 +202,9 @@ def packing(*lengths):
     return npx.pack(lengths).to_device()
 
 
-def size(most=3, least=1):
+def size(max_side=3, min_side=1):
     """Draw the length of an axis."""
-    return s.sides(most, least)
+    return s.sides(max_side, min_side)
 
 
 def leading(draw):

@@ -104,7 +104,7 @@ class Hypothesis(Draw):
         return self.draw(s.indices(rows, shape)).astype(self.draw(st.sampled_from(["int64", "int32"])))
 
     def masks(self, *shape):
-        return self.draw(s.masks(shape, none=False))
+        return self.draw(s.masks(shape, allow_none=False))
 
 
 class Edges(Draw):
@@ -204,7 +204,7 @@ def row_shape(d: Draw) -> tuple[int, ...]:
 @st.composite
 def masked_shapes(draw):
     """Draw a shape, and that of a mask or None."""
-    shape = (*leading(draw), draw(size(5, least=0)))
+    shape = (*leading(draw), draw(size(5, min_side=0)))
     ones = tuple(1 if draw(st.booleans()) else n for n in shape)
     return shape, draw(st.sampled_from([None, shape, ones, ones[draw(st.integers(0, len(shape) - 1)) :]]))
 
@@ -316,7 +316,7 @@ def loss_options(d, n, classes):
 @kernel_case
 def cross_entropy(d):
     n, classes = d.pick(
-        st.tuples(size(6, 0), size(6, least=4)),
+        st.tuples(size(6, 0), size(6, min_side=4)),
         ((6, 5), (5, 33), (3, 1300), (0, 9)),
         lambda large: (large.tokens, large.vocab),
     )
@@ -327,7 +327,7 @@ def cross_entropy(d):
 @kernel_case
 def linear_cross_entropy(d):
     n, width, classes = d.pick(
-        st.tuples(size(6, 0), size(), size(6, least=4)),
+        st.tuples(size(6, 0), size(), size(6, min_side=4)),
         ((7, 9, 33), (3, 5, 1300), (0, 3, 9), (4, 5, 6)),
         lambda large: (large.tokens, large.d_model, large.vocab),
     )

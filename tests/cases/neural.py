@@ -25,7 +25,7 @@ def keys():
 
 @case
 def operation_softmax(draw):
-    shape = (*leading(draw), draw(size(least=0)))
+    shape = (*leading(draw), draw(size(min_side=0)))
     mask = draw(s.masks(shape) | s.masks(shape[-1:]) | s.masks((*shape[:-1], 1)))
     return Call((draw(s.arrays(shape, s.STYLES)), mask))
 
@@ -152,14 +152,14 @@ def smoothing_options(draw):
 
 @case
 def operation_cross_entropy(draw):
-    shape, classes = leading(draw), draw(size(5, least=4))
+    shape, classes = leading(draw), draw(size(5, min_side=4))
     logits = draw(s.arrays((*shape, classes), s.STYLES))
     return Call((logits, draw(s.indices(classes, shape))), smoothing_options(draw), saved=logits.nbytes)
 
 
 @case
 def operation_linear_cross_entropy(draw):
-    shape, classes, d = leading(draw), draw(size(5, least=4)), draw(size(2))
+    shape, classes, d = leading(draw), draw(size(5, min_side=4)), draw(size(2))
     x, w = draw(s.arrays((*shape, d), BOUNDED)), draw(s.arrays((classes, d), BOUNDED))
     return Call((x, w, draw(s.indices(classes, shape))), smoothing_options(draw), saved=x.nbytes + w.nbytes)
 

@@ -57,13 +57,13 @@ def operation_astype(draw):
 @case
 def operation_where(draw):
     *shapes, mask_shape = draw(s.broadcastable(3, max_side=3))
-    mask = draw(s.masks(mask_shape, none=False))
+    mask = draw(s.masks(mask_shape, allow_none=False))
     return Call((mask, *(draw(s.arrays(shape, s.STYLES)) for shape in shapes)))
 
 
 @case
 def operation_matmul(draw):
-    n, m, k = (draw(size(least=0)) for _ in range(3))
+    n, m, k = (draw(size(min_side=0)) for _ in range(3))
     if draw(st.booleans()):  # square, so that a missing transpose does not change a shape
         n = m = k = max(2, n)
     first, second = draw(s.broadcastable(max_dims=2, max_side=2))
@@ -104,7 +104,7 @@ def operation_getitem(draw):
     n = len(x)
     index = draw(
         s.indices(n)
-        | s.masks((n,), none=False)
+        | s.masks((n,), allow_none=False)
         | st.integers(-n, n - 1)
         | st.sampled_from([slice(None, None, -1), slice(1, None, 2), (Ellipsis, 0), (None, slice(1)), (0, None)])
         | s.indices(n, (3,)).map(lambda i: (i, Ellipsis))

@@ -92,7 +92,8 @@ class ForeignOperation:
         """
         if len(outputs) == 1:
             return [g]
-        parts, start = [], 0
+        parts = []
+        start = 0
         for output in outputs:
             parts.append(g[start : start + output.size].reshape(output.shape).astype(output.dtype, copy=False))
             start += output.size
@@ -214,7 +215,8 @@ def name_of(f: Any) -> str:
 
 def source_of(f: Any, placeholder: str) -> str:
     """Return the name of a function as source code, or the placeholder if the caller has to define the function."""
-    name, owner = name_of(f), owner_of(f)
+    name = name_of(f)
+    owner = owner_of(f)
     if owner is not f:
         return f"{name}.{f.__name__}"
     return name if name.isidentifier() and hasattr(f, "__name__") else placeholder

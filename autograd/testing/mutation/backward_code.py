@@ -194,7 +194,8 @@ class BackwardCode:
         for node in ast.walk(self.source.tree):
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id=name) as f, attr="defvjp"), args=[_, rule, *_]):
-                    function, backward = self.resolve(f), rule if isinstance(rule, ast.Lambda) else self.resolve(rule)
+                    function = self.resolve(f)
+                    backward = rule if isinstance(rule, ast.Lambda) else self.resolve(rule)
                     if backward:
                         yield name, backward, leading(function) if function else [], len(arguments(backward)) - 1
 

@@ -72,7 +72,8 @@ class planted:
     @staticmethod
     def of_call_before(gradients: Any) -> Any:
         """Return the result of the previous call if the shapes agree, like a workspace that is filled too late."""
-        previous, planted.previous = planted.previous, gradients
+        previous = planted.previous
+        planted.previous = gradients
         return previous if shapes(previous) == shapes(gradients) else gradients
 
     @staticmethod
