@@ -21,7 +21,8 @@ def leaf(*shape, dtype="float32"):
 
 def test_keyword_tensors_get_gradients():
     x, w, b = leaf(4, 3), leaf(3, 2), leaf(2)
-    positional, by_name = neural.linear(x, w, b), neural.linear(x, b=b, w=w)
+    positional = neural.linear(x, w, b)
+    by_name = neural.linear(x, b=b, w=w)
     assert by_name.data.tobytes() == positional.data.tobytes()
     by_name.sum().backward()
     assert b.grad.tolist() == [4, 4]
@@ -227,7 +228,8 @@ def test_a_residual_of_another_shape_raises(mode, shape):
 
 @pytest.mark.parametrize("kind", ["int64", "uint8", "bool"])
 def test_a_norm_of_integers_raises(kind):
-    x, gain = np.arange(3).astype(kind), np.ones(3)
+    x = np.arange(3).astype(kind)
+    gain = np.ones(3)
     calls = (
         lambda: npx.layer_norm(x, gain, gain),
         lambda: npx.dropout_residual_norm(x, x, gain, gain),
@@ -251,7 +253,8 @@ class OneWeight(Module):
 @pytest.mark.parametrize("change", ["step", "assign", "load"])
 def test_backward_after_a_change_of_the_weights_raises(change):
     module = OneWeight()
-    adam, w = Adam(module), module.weight
+    adam = Adam(module)
+    w = module.weight
     loss = (w * w).sum()
     if change == "step":
         adam.step(0.1)

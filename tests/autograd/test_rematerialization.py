@@ -35,8 +35,9 @@ def step(save_all, **options):
     with npx.keyed(1, 0):
         model = Transformer(TransformerConfig(**SIZES | options))
     random = np.random.default_rng(0)
-    src, tgt = random.integers(3, 40, size=(4, 7)), random.integers(3, 40, size=(4, 6))
-    src[1, 4:], tgt[2, 3:] = 0, 0
+    src = random.integers(3, 40, size=(4, 7))
+    tgt = random.integers(3, 40, size=(4, 6))
+    src[1, 4:] = tgt[2, 3:] = 0
     with npx.keyed(2, 3), npx.rematerialize_above(math.inf) if save_all else nullcontext():
         loss = model.loss(src, tgt)
     saved = sum(arrays.nbytes for arrays in saved_arrays(list(nodes(loss))))
@@ -48,7 +49,9 @@ def step(save_all, **options):
 def test_a_step_is_bit_identical_and_saves_less(options):
     loss, gradients, saved = step(False, **options)
     assert (loss, gradients) == step(True, **options)[:2]
-    sources, targets, lengths = 4 + 7 * 3, 5 * 3 + 2, (7, 5)
+    sources = 4 + 7 * 3
+    targets = 5 * 3 + 2
+    lengths = (7, 5)
     outputs = 2 * (sources + 2 * targets) * 16
     weights = 2 * 4 * 2 * (lengths[0] ** 2 + lengths[1] ** 2 + lengths[0] * lengths[1])
     cross = 2 * (targets * 16 + sources * 32)
@@ -61,7 +64,8 @@ def test_a_step_is_bit_identical_and_saves_less(options):
 def test_nothing_is_recomputed_twice(save_all, monkeypatch):
     calls = Counter()
     for name in ("attention", "linear"):
-        versions, key = npx.KERNELS[name].versions, ("numpy", "float32")
+        versions = npx.KERNELS[name].versions
+        key = ("numpy", "float32")
         counted = lambda *args, name=name, version=versions[key]: calls.update([name]) or version(*args)  # noqa: E731
         monkeypatch.setitem(versions, key, counted)
     step(save_all)

@@ -154,9 +154,9 @@ def check_equivalents(entry: str, call: Call) -> None:
     actual = results(call.layer) if call.equivalents else {}
     for description, function in call.equivalents.items():
         for name, expected in results(function).items():
-            off = float(abs(actual[name] - expected).max())
-            if not off <= 1e-10 * max(1.0, float(abs(expected).max())):
-                text = f"{entry}: expected the {name} to equal that of {description}; it differs by {off:.3g}"
+            difference = float(abs(actual[name] - expected).max())
+            if not difference <= 1e-10 * max(1.0, float(abs(expected).max())):
+                text = f"{entry}: expected the {name} to equal that of {description}; it differs by {difference:.3g}"
                 error = CheckError(explain(text, "reference"))
                 error.rule = "reference"
                 raise error
