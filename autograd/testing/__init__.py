@@ -42,6 +42,8 @@ How the classes work together in `check_operation`, in the order of a check:
 7. `ProblemCheck.at_derived_inputs` repeats steps 4 and 6, with fewer rules, for Problems with derived inputs.
 8. Every comparison adds to the `Report`, which the check returns. The first broken rule raises GradientError or
    CheckError instead.
+
+`check_layer` does this in each mode, with the layer's parameters as further arrays of the Problem.
 """
 
 from autograd.testing.adapters.cupy import from_cupy

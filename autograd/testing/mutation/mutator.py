@@ -16,10 +16,10 @@ from autograd.testing.mutation.backward_code import (
     Source,
     alternatives,
     arguments,
+    body_nodes,
     is_torch_function,
-    leading,
-    own_nodes,
-    returned,
+    leading_parameters,
+    returned_values,
 )
 from autograd.testing.mutation.operators import (
     ON_A_GRADIENT,
@@ -173,7 +173,7 @@ class Mutator:
                         for change in rule(node, context):
                             self.add(backward, kind, *(change if isinstance(change, tuple) else (node, change)))
         if backward.result != VALUE:
-            for result in returned(function):
+            for result in returned_values(function):
                 self.mutate_result(backward, result)
         if backward.root:
             self.mix_calls(backward)
@@ -213,7 +213,7 @@ class Mutator:
         """Mutate a gradient, the i-th if the expression returns several."""
         g = next((a.arg for a in arguments(backward.node)[backward.g :]), None)
         helper = self.code.resolve(gx.func) if isinstance(gx, ast.Call) else None
-        may_be_none = helper is not None and any(getattr(v, "value", v) is None for v in returned(helper))
+        may_be_none = helper is not None and any(getattr(v, "value", v) is None for v in returned_values(helper))
         for kind, change in ON_A_GRADIENT:
             overwritten = g if kind == "gradient overwritten" else None
             if kind == "sign" and isinstance(gx, ast.UnaryOp):
@@ -234,11 +234,11 @@ class Mutator:
             node for node in self.source.ancestors(backward.node) if isinstance(node, (ast.FunctionDef, ast.Lambda))
         ]
         saved = {a.arg for function in outer for a in arguments(function)}
-        saved |= {n.id for function in outer for n in own_nodes(function) if isinstance(n, ast.Name)}
+        saved |= {n.id for function in outer for n in body_nodes(function) if isinstance(n, ast.Name)}
         if any(isinstance(n, ast.Name) and n.id in saved for n in ast.walk(backward.node)):
             for vjp in backward.returned_at:
                 self.add(backward, "stale workspace", vjp, template("planted.vjp_of_last_call(vjp)", vjp=vjp))
-        for result in returned(backward.node):
+        for result in returned_values(backward.node):
             if any(self.gradients(result.elts if isinstance(result, ast.Tuple) else [result])):
                 stale = template("planted.of_call_before(result)", result=result)
                 self.add(backward, "stale workspace", result, stale)
@@ -259,9 +259,9 @@ class Mutator:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute)
             if any(called_name(part) == "Parameter" for part in ast.walk(node.value))
         }
-        inputs = leading(forward)[1:]  # without self
+        inputs = leading_parameters(forward)[1:]  # without self
         for method in methods.values():
-            for node in own_nodes(method) if method.name != "__init__" else ():
+            for node in body_nodes(method) if method.name != "__init__" else ():
                 parent = self.source.parents[node]
                 if isinstance(parent, ast.Attribute) and parent.attr in SHAPE_ATTRIBUTES | {"data", "grad"}:
                     continue
