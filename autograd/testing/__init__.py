@@ -38,7 +38,7 @@ How the classes work together in `check_operation`, in the order of a check:
 4. `ProblemCheck.at_given_inputs` compares the gradients of the Problem: it creates a `GradientCheck`, which moves the
    inputs along directions (`Directions`) and gets a `Verdict` on each analytic derivative: right, wrong, kink, ...
 5. The results of this evaluation, an output and gradients known to be right, are the `Expected` of the Problem.
-6. Each rule evaluates the Problem in another way and calls `Expected.compare` with what it should be equal to.
+6. Each rule evaluates the Problem in another way and passes the results to `Expected.compare`.
 7. `ProblemCheck.at_derived_inputs` repeats steps 4 and 6, with fewer rules, for Problems with derived inputs.
 8. Every comparison adds to the `Report`, which the check returns. The first broken rule raises GradientError or
    CheckError instead.
