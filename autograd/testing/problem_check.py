@@ -31,9 +31,9 @@ class ProblemCheck:
     ) -> None:
         self.report, self.directions, self.seed = report, directions, seed
         self.float32, self.domain, self.dtype = float32, domain, dtype
-        # The following two are measured at the given inputs.
+        # These are measured at the given inputs; typical_sizes has the sizes of the output and the gradients.
         self.min_derivative = 0.0
-        self.typical_sizes = [0.0]  # of the output and the gradients
+        self.typical_sizes = [0.0]
         # Saves the buffers; returns a function that restores them.
         self.save_buffers: Callable[[], Callable[[], Any]] = lambda: lambda: None
         self.compare_value: Callable[..., None] = lambda problem, tolerance, given=False: None
