@@ -26,7 +26,7 @@ def leaf(*values, dtype="float64"):
 
 
 def test_operations_are_not_overwritten_silently():
-    """Names in the package are unique; an operation of another module may be redefined in it."""
+    """Names in the package are unique; a module of another package may define its operation again."""
     tanh = engine.OPERATIONS["tanh"]
 
     def another(x):

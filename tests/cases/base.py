@@ -122,7 +122,7 @@ def check_drawn(entry: str, data: Any) -> None:
 
 
 def check_call(entry: str, call: Call, derive: bool) -> None:
-    """Check a call by the function for the kind of its entry."""
+    """Check a call with the checker's function for this kind of entry."""
     kind, name = entry.split()
     rules = {"float32": call.float32, "derive": derive, "domain": call.domain}
     if kind == "operation":
@@ -173,7 +173,7 @@ def edges(entry, domain=None, derive=True):
     """Register a generator of hand-picked calls to an entry.
 
     Args:
-        domain: for calls that declare none.
+        domain: the domain of the calls that do not declare one.
         derive: whether other inputs are derived from the first call; False for a layer composed of operations that have
             such checks.
     """
@@ -188,7 +188,7 @@ def edges(entry, domain=None, derive=True):
 
 
 def array(*numbers):
-    """Return a float64 array of the numbers, or rows."""
+    """Return a float64 array of the given numbers or rows."""
     return npx.asarray(numbers, "float64")
 
 

@@ -55,9 +55,9 @@ class Draw:
         """Return a choice.
 
         Args:
-            small: the strategy of `Hypothesis`.
-            edges: the values that `Edges` goes through.
-            large: a function of `Large`.
+            small: the strategy from which `Hypothesis` draws.
+            edges: the values that `Edges` tries one after another.
+            large: a function that takes a `Large` and returns the choice for the size of a training step.
         """
         raise NotImplementedError
 
@@ -206,7 +206,7 @@ def row_shape(d: Draw) -> tuple[int, ...]:
 
 @st.composite
 def masked_shapes(draw):
-    """Draw a shape, and that of a mask or None."""
+    """Draw the shape of an array, and the shape of its mask or None."""
     shape = (*leading(draw), draw(size(5, min_side=0)))
     ones = tuple(1 if draw(st.booleans()) else n for n in shape)
     return shape, draw(st.sampled_from([None, shape, ones, ones[draw(st.integers(0, len(shape) - 1)) :]]))
