@@ -57,7 +57,7 @@ class Module:
         training: whether dropout is active; set it with `train()` and `eval()`.
         hook: called with the positional arguments of each call, for inspection. Default None.
         gradient_checkpointing: whether to save only the inputs and outputs of calls and recompute the rest in backward
-            (autograd/rematerialize.py). Default False.
+            (autograd/checkpointing.py). Default False.
     """
 
     training = True

@@ -85,7 +85,8 @@ def check_operation(
     settings |= {"reference": reference, "expect": expect, "float32": None if float32 else False}
     arguments = Arguments(inputs, options)
     arguments.require_options(check_operation, operation)
-    problem, report = operation_problem(operation, arguments, settings), Report()
+    report = Report()
+    problem = operation_problem(operation, arguments, settings)
     problem.constants = arguments.constants(problem, report.notes)
     variants.require_inside(problem, domain)
     with missing_bodies_reported(problem, operation, *arguments.restore(arguments.values)):
@@ -129,12 +130,12 @@ def operation_problem(operation: Callable[..., Tensor], arguments: Arguments, se
         given["reference"] = Placeholder("reference")
 
     def call(values: list[Any]) -> Any:
-        at_inputs, at_options = arguments.restore(values)
-        return operation(*at_inputs, **at_options)
+        inputs, options = arguments.restore(values)
+        return operation(*inputs, **options)
 
-    def reproduce(at: Problem) -> str:
-        at_inputs, at_options = arguments.restore(at.values)
-        return reproduction("check_operation", operation, at_inputs, at_options | given)
+    def reproduce(failing: Problem) -> str:
+        inputs, options = arguments.restore(failing.values)
+        return reproduction("check_operation", operation, inputs, options | given)
 
     problem = Problem(name, call, arguments.values, reproduce=reproduce, names=arguments.names)
     require_floats(name, problem.values)
@@ -156,8 +157,8 @@ def check_layer(
 ) -> Report:
     """Check the gradients of `layer(*inputs, **options)` with respect to inputs and parameters, in each mode.
 
-    The rules for operations and for modes apply, and evaluation mode must not draw random numbers. Each call in
-    training mode runs within `npx.keyed(seed, 1)`, which holds the dropout masks fixed.
+    All rules for operations and the rules for modes apply, and the layer must not draw random numbers in evaluation
+    mode. Each call in training mode runs within `npx.keyed(seed, 1)`, which holds the dropout masks fixed.
 
     Args:
         layer: an object such as a models.Module, with `train()`, `eval()` and `named_parameters()`, which returns
@@ -174,25 +175,32 @@ def check_layer(
     arguments, TypeError or ValueError.
     """
     require_layer(layer, modes)
-    name, named = getattr(layer, "__name__", type(layer).__name__), list(layer.named_parameters())
+    name = getattr(layer, "__name__", type(layer).__name__)
+    named_parameters = list(layer.named_parameters())
     arguments = Arguments(inputs, options)
     arguments.require_options(check_layer, getattr(layer, "forward", layer))
     values = [x.astype("float64") if is_float(x) else x for x in arguments.values]
-    originals, tensors = {n: p.data for n, p in named}, [p for _, p in named]
-    report, first = Report(), None
+    originals = {n: p.data for n, p in named_parameters}
+    tensors = [p for _, p in named_parameters]
+    report = Report()
+    first: Expected | None = None  # the results in the first mode
     entered: list[tuple[Callable[[], Any], Expected | None]] = []
 
-    def reproduce(at: Problem) -> str:
+    def reproduce(failing: Problem) -> str:
         # A layer cannot be printed as a literal: `layer` stands for a layer built like the failing one.
-        state = ", ".join(f"{n!r}: {literal(npx.to_host(a))}" for n, a in at.parameters.items())
-        made = f"from autograd.testing import {layer.adapter}; layer = {layer!r}; " if hasattr(layer, "adapter") else ""
-        setup = f"{made}state = {{{state}}}; [setattr(p, 'data', state[n]) for n, p in layer.named_parameters()]"
-        return reproduction("check_layer", Placeholder("layer"), *arguments.restore(at.values), setup if named else "")
+        setup = ""
+        if named_parameters:
+            state = ", ".join(f"{n!r}: {literal(npx.to_host(a))}" for n, a in failing.parameters.items())
+            setup = f"state = {{{state}}}; [setattr(p, 'data', state[n]) for n, p in layer.named_parameters()]"
+            if hasattr(layer, "adapter"):
+                setup = f"from autograd.testing import {layer.adapter}; layer = {layer!r}; {setup}"
+        return reproduction("check_layer", Placeholder("layer"), *arguments.restore(failing.values), setup)
 
     with layer_restored(layer) as restore_buffers:
         for mode in modes:
             other_mode = next((m for m in modes if m != mode), "train" if mode == "eval" else "eval")
-            enter, leave = getattr(layer, mode), getattr(layer, other_mode)
+            enter = getattr(layer, mode)
+            leave = getattr(layer, other_mode)
             enter()
             parameters = {n: data.astype("float64") for n, data in originals.items()}
             call = call_in_mode(layer, mode, seed, arguments)

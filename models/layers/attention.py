@@ -190,9 +190,9 @@ class CrossAttention(Attention):
         elif cache is None:
             kv = self.key_value(memory)  # (B, S, n_kv_heads (d_k + d_v))
             # saving the keys and values of N layers would take 2 N times as much space as `memory`
-            recompute = q.recompute, kv.recompute
+            recompute = q.recompute_fn, kv.recompute_fn
             sizes = self.n_heads, self.d_k
-            y = neural.cross_attention(q, kv, *sizes, **options, recompute=recompute, kv_heads=self.n_kv_heads)
+            y = neural.cross_attention(q, kv, *sizes, **options, recompute_inputs=recompute, kv_heads=self.n_kv_heads)
         else:
             rows = len(cache.keys)
             rows_each = len(x) * x.shape[1] // max(1, rows)  # treats the rows of one source as positions

@@ -31,7 +31,7 @@ class Linear(Module):
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        return neural.linear(x, self.weight, self.bias, self.activation, recompute_x=x.recompute)
+        return neural.linear(x, self.weight, self.bias, self.activation, recompute_x=x.recompute_fn)
 
 
 class Embedding(Module):

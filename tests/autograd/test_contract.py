@@ -21,7 +21,8 @@ def leaf(*shape, dtype="float32"):
 
 def test_keyword_tensors_get_gradients():
     x, w, b = leaf(4, 3), leaf(3, 2), leaf(2)
-    positional, by_name = neural.linear(x, w, b), neural.linear(x, b=b, w=w)
+    positional = neural.linear(x, w, b)
+    by_name = neural.linear(x, b=b, w=w)
     assert by_name.data.tobytes() == positional.data.tobytes()
     by_name.sum().backward()
     assert b.grad.tolist() == [4, 4]
@@ -110,10 +111,10 @@ def test_transpose_takes_axes_in_a_tuple():
 @pytest.mark.parametrize(
     ("vjp", "result"),
     [
-        (lambda g: g, "got ndarray"),
+        (lambda g: g, "got ndarray; try `return .gradient,.`, with a comma"),
         (lambda g: None, "got NoneType"),
         (lambda g: [g, g], "got list"),
-        (lambda g: (g,), "got a tuple of length 1"),
+        (lambda g: (g,), "got a tuple of length 1$"),
         (lambda g: (g, 1.0), "got float"),
     ],
 )
@@ -147,15 +148,23 @@ def test_embedding_rejects_added_positions_that_require_gradients():
 # Ids and shapes
 
 
-@pytest.mark.parametrize("ids", [[-1, 4], [0, 5], [True, False]])
-def test_ids_outside_the_table_raise(ids):
-    table, ids = leaf(5, 2), np.array(ids)
+OUTSIDE = "expected ids from 0 to 4; got .*; try the tokenizer"
+NO_INTEGERS = r"expected integer ids; got .*; try .astype\('int64'\)"
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [([-1, 4], OUTSIDE), ([0, 5], OUTSIDE), ([True, False], NO_INTEGERS)],
+)
+def test_invalid_ids_raise(ids, message):
+    table = leaf(5, 2)
+    ids = np.array(ids)
     for use in (
         lambda: neural.embedding(table, ids),
         lambda: neural.cross_entropy(leaf(2, 5), ids),
         lambda: neural.linear_cross_entropy(leaf(2, 2), table, ids),
     ):
-        with pytest.raises(ValueError, match="expected (ids from 0 to 4|integer ids); got .*; try .*tokenizer"):
+        with pytest.raises(ValueError, match=message):
             use()
 
 
@@ -219,7 +228,8 @@ def test_a_residual_of_another_shape_raises(mode, shape):
 
 @pytest.mark.parametrize("kind", ["int64", "uint8", "bool"])
 def test_a_norm_of_integers_raises(kind):
-    x, gain = np.arange(3).astype(kind), np.ones(3)
+    x = np.arange(3).astype(kind)
+    gain = np.ones(3)
     calls = (
         lambda: npx.layer_norm(x, gain, gain),
         lambda: npx.dropout_residual_norm(x, x, gain, gain),
@@ -243,7 +253,8 @@ class OneWeight(Module):
 @pytest.mark.parametrize("change", ["step", "assign", "load"])
 def test_backward_after_a_change_of_the_weights_raises(change):
     module = OneWeight()
-    adam, w = Adam(module), module.weight
+    adam = Adam(module)
+    w = module.weight
     loss = (w * w).sum()
     if change == "step":
         adam.step(0.1)

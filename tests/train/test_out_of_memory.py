@@ -25,7 +25,7 @@ def test_saved_arrays_are_described_by_operation_and_size():
     y = ops.exp(x)  # saves its output
     z = y * y  # saves the same array
     saved = [array for array in saved_arrays() if array.shape == (50, 40)]
-    assert [(array.operation, array.number, array.dtype, array.nbytes) for array in saved] == [
+    assert [(array.operation, array.n_arrays, array.dtype, array.nbytes) for array in saved] == [
         ("exp", 1, "float32", 8000)
     ]
     assert str(saved[0]) == "exp 1 x (50, 40) float32, 0.0 MiB"

@@ -27,7 +27,7 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 
 
 class UsageError(Exception):
-    """Wrong usage. The message names the expected value, the given value and something to try."""
+    """Wrong usage of a command. The message says what was expected, what was given and what to try."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,10 @@ class FirstRun(NamedTuple):
     """The run of the tests on the original module.
 
     Attributes:
+        seconds: its duration.
         reached: the tests that reach the place of each mutant. Mutants that tests reach but that change nothing are
             omitted: their gradient is always None, or does not fit the array in which it would be stored.
-        names: all tests that reach any place.
+        names: all tests that reach the place of any mutant.
     """
 
     seconds: float
@@ -98,19 +99,19 @@ class Runner:
                         yield Outcome(mutants[number], NOT_RUN)
                         continue
                     at_collection = "" in names  # a place reached outside of tests affects every test
-                    skip = set() if at_collection else first.names - set(names)
+                    skipped = set() if at_collection else first.names - set(names)
                     order = sorted(names, key=lambda name: n_reached[name])  # the most specific tests first
-                    futures.append(pool.submit(self.run_on, mutants[number], sorted(skip), order, limit))
+                    futures.append(pool.submit(self.run_on, mutants[number], sorted(skipped), order, limit))
                 for future in as_completed(futures):
                     yield future.result()
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
                 self.stop()
 
-    def run_on(self, mutant: Mutant, skip: list[str], first: list[str], limit: float) -> Outcome:
-        """Run the tests on one mutant."""
+    def run_on(self, mutant: Mutant, skipped: list[str], order: list[str], limit: float) -> Outcome:
+        """Run the tests on one mutant, except those in `skipped`; the tests in `order` run first."""
         start = time.perf_counter()
-        status, result, last = self.run(mutant.apply(self.text), limit, skip, first)
+        status, result, last = self.run(mutant.apply(self.text), limit, skipped, order)
         seconds = time.perf_counter() - start
         if status is None:
             return Outcome(mutant, ENDLESS, error=f"did not end after {limit:.0f} s", seconds=seconds)
@@ -120,9 +121,9 @@ class Runner:
         return Outcome(mutant, outcome, test, error, seconds)
 
     def run(
-        self, text: str, limit: float | None = None, skip: Sequence[str] = (), first: Sequence[str] = ()
+        self, text: str, limit: float | None = None, skipped: Sequence[str] = (), order: Sequence[str] = ()
     ) -> tuple[int | None, dict[str, Any], str]:
-        """Run pytest with `text` as the source of the module.
+        """Run pytest with `text` as the source of the module. `skipped` and `order` are as for `run_on`.
 
         Returns the exit status, the result of planted.py and the last line of output. The status is None if the run
         exceeds `limit` seconds of CPU time or, on a busy machine, ten times as many seconds of wall time. The caches of
@@ -130,7 +131,7 @@ class Runner:
         """
         with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
             task, result, output = (Path(folder) / name for name in ("task", "result", "output"))
-            selection = {"limit": limit, "skip": [*skip], "first": [*first]}
+            selection = {"limit": limit, "skipped": [*skipped], "order": [*order]}
             description = {"file": str(self.file), "text": text, "result": str(result), **selection}
             task.write_text(json.dumps(description), encoding="utf-8")
             caches = {"HYPOTHESIS_STORAGE_DIRECTORY": f"{folder}/examples", "COVERAGE_FILE": f"{folder}/coverage"}

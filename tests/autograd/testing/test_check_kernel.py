@@ -73,7 +73,8 @@ def wrong_after_1024_rows(x, w):
 
 
 def scratch_shared_by_threads(x, w):
-    y, scratch = np.empty(len(x)), np.empty((1000, x.shape[1]))
+    y = np.empty(len(x))
+    scratch = np.empty((1000, x.shape[1]))
 
     def body(i, j):
         y[i:j] = np.multiply(x[i:j], w[i:j], out=scratch[: j - i]).sum(axis=1)

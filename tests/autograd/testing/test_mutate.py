@@ -294,14 +294,16 @@ def test_instrumentation_changes_no_result():
 
 
 def test_mutations_across_calls():
-    first, second = planted.vjp_of_last_call(lambda g: g + 1), planted.vjp_of_last_call(lambda g: g + 2)
+    first = planted.vjp_of_last_call(lambda g: g + 1)
+    second = planted.vjp_of_last_call(lambda g: g + 2)
     assert first(0) == second(0) == 2
     one, two, long = (np.full(n, float(n)) for n in (1, 2, 2))
     assert [planted.of_call_before((x,))[0] for x in (one, two, 3 * long)] == [one, two, two]
 
 
 def test_mutations_of_one_gradient():
-    g, x = np.ones(2), np.array([1 / 3, 2.0])
+    g = np.ones(2)
+    x = np.array([1 / 3, 2.0])
     assert planted.rounded(x, "float16")[0] == np.float16(1 / 3) and planted.rounded(x, "float16").dtype == "float64"
     assert planted.overwritten(g, x) is g and g.tolist() == x.tolist()
     assert planted.overwritten(g, x[:1]).tolist() == [1 / 3] and g[1] == 2
@@ -311,7 +313,8 @@ def test_mutations_of_one_gradient():
 
 
 def test_the_first_run_finds_mutants_without_effect():
-    g, gx = np.ones(2), (np.ones(2), None, np.ones(3))
+    g = np.ones(2)
+    gx = (np.ones(2), None, np.ones(3))
     assert planted.reached(gx, (-1, 0, None), (-2, 1, None), (-3, 2, None), (-4, 0, g), (-5, 2, g), (-6, 9, None)) is gx
     planted.reached(np.ones(()), (-7, None, np.ones(())), (-8, None, None))  # a scalar has no memory to overwrite
     assert planted.can_change & set(range(-9, 0)) == {-1, -3, -4, -8} and set(range(-8, 0)) <= planted.reached_by.keys()
