@@ -129,8 +129,8 @@ class SharedState(DecodingState):
         self.sources = host.arange(n_sources)
 
     def select(self, rows: npx.Array) -> None:
-        selected, rows_each = equal_runs(self.sources[rows])
+        selected, rows_per_source = equal_runs(self.sources[rows])
         if not host.array_equal(selected, host.arange(self.n_sources)):
             super().select(selected)
-        self.sources = host.repeat(host.arange(len(selected)), rows_each)
+        self.sources = host.repeat(host.arange(len(selected)), rows_per_source)
         self.n_sources = len(selected)

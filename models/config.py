@@ -7,7 +7,7 @@ from typing import Any
 from models.config_checks import check_config
 from models.fields import FRACTION, LENGTH, POSITIVE, WIDTH, key
 from models.flops import training_flops
-from models.init import SCHEMES, shapes_only
+from models.init import SCHEMES, use_shapes_only
 from models.layers.norm import PLACEMENTS
 from models.presets import PRESETS
 from models.registry import ACTIVATIONS, ARCHITECTURES, CELLS, NORMS, POSITIONS
@@ -256,7 +256,7 @@ class TransformerConfig:
 
     def outline(self) -> Any:
         """Return the model with shapes but without values, so that it takes no memory."""
-        with shapes_only():
+        with use_shapes_only():
             return self.build()
 
     def n_parameters(self) -> int:

@@ -31,18 +31,18 @@ def training_flops(model: Any, source_tokens: int, target_tokens: int, length: i
     return FLOPS_PER_MULTIPLICATION * FORMULAS[architecture](model, source_tokens, target_tokens, length)
 
 
-def matrix_size(*modules: Module) -> int:
+def matrix_multiplications(*modules: Module) -> int:
     """Return the number of multiplications per token in the matrices and score biases of `modules`."""
     biases = [part for module in modules for part in module.modules() if isinstance(part, ScoreBias)]
     tables = sum(p.size for bias in biases for p in bias.parameters())  # embeddings are looked up, not multiplied
     matrices = sum(p.size for module in modules for p in module.parameters() if p.ndim == 2)
     for mixture in (part for module in modules for part in module.modules() if isinstance(part, Experts)):
         n = len(mixture.experts)
-        matrices -= matrix_size(*mixture.experts) * (n - mixture.n_active) // n
+        matrices -= matrix_multiplications(*mixture.experts) * (n - mixture.n_active) // n
     return matrices - tables + sum(bias.multiplications for bias in biases)
 
 
-def attention_size(attentions: Iterable[Any], length: int) -> int:
+def attention_multiplications(attentions: Iterable[Any], length: int) -> int:
     """Return the number of multiplications per query in q k^T and p v, summed over these attention layers."""
     return sum(a.n_heads * (a.d_k + a.d_v) * min(length, getattr(a, "window", length)) for a in attentions)
 
@@ -50,17 +50,21 @@ def attention_size(attentions: Iterable[Any], length: int) -> int:
 def encoder_decoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
     """Return the number of multiplications in a forward pass of an encoder-decoder."""
     attentions = model.attentions()
-    memory_projections = matrix_size(*(a.key_value for a in attentions["cross"]))  # applied to source tokens
-    source = matrix_size(*model.encoder) + memory_projections + attention_size(attentions["encoder"], length)
-    target = matrix_size(*model.decoder) + model.output_embedding.size - memory_projections
-    target += attention_size([*attentions["decoder"], *attentions["cross"]], length)
+    memory_projections = matrix_multiplications(*(a.key_value for a in attentions["cross"]))  # applied to source tokens
+    source = (
+        matrix_multiplications(*model.encoder)
+        + memory_projections
+        + attention_multiplications(attentions["encoder"], length)
+    )
+    target = matrix_multiplications(*model.decoder) + model.output_embedding.size - memory_projections
+    target += attention_multiplications([*attentions["decoder"], *attentions["cross"]], length)
     return round(source_tokens * model.expansion) * source + target_tokens * target
 
 
 def decoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
     """Return the number of multiplications in a forward pass of a language model."""
-    weights = matrix_size(*model.layers, model.embedding)
-    attention = attention_size([layer.attention for layer in model.layers], length)
+    weights = matrix_multiplications(*model.layers, model.embedding)
+    attention = attention_multiplications([layer.attention for layer in model.layers], length)
     return (source_tokens + target_tokens) * (weights + attention)
 
 
@@ -69,9 +73,11 @@ def encoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> 
 
     Only predicted positions reach the output projection. The pooler, which reads one token of a text, is not counted.
     """
-    attention = attention_size([layer.attention for layer in model.layers], length)
-    output = model.output_embedding.size + (matrix_size(model.output_transform) if model.output_transform else 0)
-    return source_tokens * (matrix_size(*model.layers) + attention) + target_tokens * output
+    attention = attention_multiplications([layer.attention for layer in model.layers], length)
+    output = model.output_embedding.size + (
+        matrix_multiplications(model.output_transform) if model.output_transform else 0
+    )
+    return source_tokens * (matrix_multiplications(*model.layers) + attention) + target_tokens * output
 
 
 FORMULAS: dict[str, Callable[[Any, int, int, int], int]] = {

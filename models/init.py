@@ -1,4 +1,4 @@
-"""Parameter initialization, in float32. Within `shapes_only()`, parameters have their shapes but take no memory.
+"""Parameter initialization, in float32. Within `use_shapes_only()`, parameters have their shapes but take no memory.
 
 Random values come from the keys of the enclosing `with npx.keyed(seed, 0):`, in order of construction.
 """
@@ -15,17 +15,17 @@ _scheme = Scoped("xavier")
 _gain = Scoped(1.0)
 
 
-def shapes_only() -> AbstractContextManager[Any]:
+def use_shapes_only() -> AbstractContextManager[Any]:
     """Return a context manager within which parameters are zeros that share one element; do not write to them."""
     return _shapes_only.setting(True)
 
 
-def scheme(name: str) -> AbstractContextManager[Any]:
+def use_scheme(name: str) -> AbstractContextManager[Any]:
     """Return a context manager within which `uniform` uses the scheme `name`, a key of SCHEMES."""
     return _scheme.setting(name)
 
 
-def scaled(gain: float) -> AbstractContextManager[Any]:
+def scale_gain(gain: float) -> AbstractContextManager[Any]:
     """Return a context manager within which `uniform` multiplies its own gain by `gain`."""
     return _gain.setting(gain)
 
@@ -48,7 +48,7 @@ def normal(rows: int, width: int, deviation: float, zero_row: int | None = None)
 
 
 def uniform(n_in: int, *n_out: int, gain: float | tuple[float, ...] = 1.0) -> npx.Array:
-    """Sample from U(-a, a); the scheme in use (`scheme`) determines a.
+    """Sample from U(-a, a); the scheme in use (`use_scheme`) determines a.
 
     "xavier": a = gain sqrt(6 / (n_in + n_out)) (Glorot and Bengio, 2010). "uniform_unit_scaling": a = gain
     sqrt(3 / n_in), which gives x W the variance of x (Sussillo and Abbott, 2014; TensorFlow's name). With several

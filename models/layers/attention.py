@@ -72,11 +72,11 @@ class Attention(Module):
         return (self.n_kv_heads, self.d_k), (self.n_kv_heads, self.d_v)
 
     @property
-    def is_merged(self) -> bool:
+    def can_run_merged(self) -> bool:
         """True if attention can run on the merged projections, so that less is saved for backward."""
         return self.query_norm is None and self.score_bias is None
 
-    def options(self, spec: npx.AttentionSpec) -> dict[str, Any]:
+    def draw_options(self, spec: npx.AttentionSpec) -> dict[str, Any]:
         """Return the keyword arguments of the attention operation: the spec with rotary positions, and dropout."""
         return {"spec": spec._replace(rotary_base=self.rotary_base), "drop": self.dropout.draw()}
 
@@ -132,8 +132,8 @@ class SelfAttention(Attention):
             spec: mask, bias and packing.
             cache: the keys and values of earlier positions; the keys and values of x are appended.
         """
-        qkv, options = self.query_key_value(x), self.options(spec)
-        if cache is None and self.is_merged:
+        qkv, options = self.query_key_value(x), self.draw_options(spec)
+        if cache is None and self.can_run_merged:
             y = neural.self_attention(qkv, self.n_heads, self.d_k, **options, kv_heads=self.n_kv_heads)  # (B, T, H d_v)
         elif cache is None:
             y = self.attend(*self.split(qkv), **options)
@@ -184,8 +184,8 @@ class CrossAttention(Attention):
             cache: the keys and values of the memory, if they are already computed; `memory` may then be None. If x has
                 k times as many rows as the cache, each with one position, k adjacent rows share a row of the cache.
         """
-        q, options = self.query(x), self.options(spec)
-        if cache is None and not self.is_merged:
+        q, options = self.query(x), self.draw_options(spec)
+        if cache is None and not self.can_run_merged:
             y = self.attend(self.split_queries(q), *self.split_keys_values(self.key_value(memory)), **options)
         elif cache is None:
             kv = self.key_value(memory)  # (B, S, n_kv_heads (d_k + d_v))
@@ -195,8 +195,8 @@ class CrossAttention(Attention):
             y = neural.cross_attention(q, kv, *sizes, **options, recompute=recompute, kv_heads=self.n_kv_heads)
         else:
             rows = len(cache.keys)
-            rows_each = len(x) * x.shape[1] // max(1, rows)  # treats the rows of one source as positions
-            queries = self.split_queries(Tensor(q.data.reshape(rows, rows_each, self.n_heads * self.d_k)))
+            rows_per_source = len(x) * x.shape[1] // max(1, rows)  # treats the rows of one source as positions
+            queries = self.split_queries(Tensor(q.data.reshape(rows, rows_per_source, self.n_heads * self.d_k)))
             y = self.attend(queries, Tensor(cache.keys), Tensor(cache.values), **options)
             y = y.reshape(*x.shape[:2], self.n_heads * self.d_v)
         return self.output(y)

@@ -11,11 +11,12 @@ class Linear(Module):
 
     Args:
         n_in: width of the input.
-        n_out: width of the output. Several widths give merged matrices, which are initialized separately.
+        n_out: widths of the outputs. With several, the weight is their concatenation, and each part is initialized by
+            itself.
         bias: whether to add b, initially 0. Default True.
         activation: "" (default) or "relu".
-        gain: factor on the initialization of W, which is Xavier uniform outside `models.init.scheme`; one number, or
-            one for each of the merged matrices. Default 1.
+        gain: factor on the initial weights (Xavier uniform, unless a `with models.init.use_scheme(...)` block selects
+            another scheme); one number, or one for each part. Default 1.
     """
 
     def __init__(

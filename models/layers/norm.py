@@ -85,10 +85,10 @@ class Residual(Module):
         self.norm: Norm = NORMS[normalization](d_model, eps)
         self.output_norm: Norm | None = NORMS[normalization](d_model, eps) if placement == "sandwich" else None
         self.dropout, self.skip = Dropout(dropout), Dropout(0.0)
-        self.post, self.alpha = placement in ("post", "deepnorm"), alpha
+        self.is_post_norm, self.alpha = placement in ("post", "deepnorm"), alpha
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.post:
+        if self.is_post_norm:
             y = self.skip_randomly(f(x))
             return self.norm.residual_norm(x if self.alpha == 1 else x * self.alpha, y, self.dropout)
         y = f(self.norm(x))

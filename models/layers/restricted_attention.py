@@ -135,7 +135,7 @@ class RestrictedSelfAttention(SelfAttention):
         if window < 1:
             raise ValueError(f"attention_window: expected at least 1; got {window}; try 8")
         super().__init__(*args, **options)
-        if not self.is_merged or self.n_kv_heads != self.n_heads:
+        if not self.can_run_merged or self.n_kv_heads != self.n_heads:
             raise ValueError(
                 f"attention_window = {window} cannot be combined with n_kv_heads, qk_norm or relative positions; "
                 "try without attention_window, or without those"
@@ -148,14 +148,14 @@ class RestrictedSelfAttention(SelfAttention):
         require_no_bias(spec)
         qkv = self.query_key_value(x)
         if cache is None:
-            y = restricted_self_attention(qkv, self.n_heads, self.d_k, self.window, **self.options(spec))
+            y = restricted_self_attention(qkv, self.n_heads, self.d_k, self.window, **self.draw_options(spec))
         else:
             q, k, v = self.split(Tensor(qkv.data))
             keys, values = cache.append(k.data, v.data)
             n = min(keys.shape[1], x.shape[1] + self.window - 1)
             if x.shape[1] > 1:
                 spec = self.with_window(spec, x.shape[1], n)
-            y = self.attend(q, Tensor(keys[:, -n:]), Tensor(values[:, -n:]), **self.options(spec))
+            y = self.attend(q, Tensor(keys[:, -n:]), Tensor(values[:, -n:]), **self.draw_options(spec))
         return self.output(y)
 
     def with_window(self, spec: npx.AttentionSpec, n_queries: int, n_keys: int) -> npx.AttentionSpec:

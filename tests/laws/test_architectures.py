@@ -67,7 +67,9 @@ def test_padding_packing_and_batch_composition_change_nothing(kind):
     together = batch(sources, targets, extra=2)
     options = {"label_smoothing": 0.1, "smoothing_classes": "all", "loss_normalizer": 1.0}
     loss, total = model.loss(*together, loss_normalizer=1).item(), 0.0
-    assert loss == pytest.approx(model.loss_from_inputs(*model.loss_inputs(*together), **options).item(), rel=1e-12)
+    assert loss == pytest.approx(
+        model.loss_on_device(*model.checked_loss_inputs(*together), **options).item(), rel=1e-12
+    )
     expected, summed = gradient(model, together, loss_normalizer=1), 0.0
     for pair in zip(sources, targets, strict=True):
         single = batch(pair[:1], pair[1:])

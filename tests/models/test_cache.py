@@ -34,13 +34,13 @@ def test_a_source_is_dropped_with_its_last_row():
     class Source(SharedState):
         def __init__(self, keys):
             super().__init__(len(keys))
-            self.layers = [KeyValueCache(keys, keys.copy(), keys.shape[1])]
+            self.caches = [KeyValueCache(keys, keys.copy(), keys.shape[1])]
 
     keys = np.arange(12.0).reshape(3, 4, 1, 1)
     state = Source(keys.copy())
     state.select(np.array([0, 0, 1, 1, 2, 2]))
-    assert len(state.layers[0].keys) == 3  # six rows of three sources
+    assert len(state.caches[0].keys) == 3  # six rows of three sources
     state.select(np.array([4, 4, 2, 3]))  # in another order, with one row twice
-    assert np.array_equal(state.layers[0].keys, keys[[2, 1]]) and state.sources.tolist() == [0, 0, 1, 1]
+    assert np.array_equal(state.caches[0].keys, keys[[2, 1]]) and state.sources.tolist() == [0, 0, 1, 1]
     state.select(np.array([0, 2, 1, 3]))  # not adjacent: each row has a copy of its source
-    assert np.array_equal(state.layers[0].keys, keys[[2, 1, 2, 1]]) and state.sources.tolist() == [0, 1, 2, 3]
+    assert np.array_equal(state.caches[0].keys, keys[[2, 1, 2, 1]]) and state.sources.tolist() == [0, 1, 2, 3]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import npx
 from autograd import Tensor
 from models import TransformerConfig
-from models.architectures import blocks
+from models.architectures import base
 from tests.helpers.small_models import BOS, EOS, FIRST, PAD, SEEDS, SMALL, V, batch, build, gradient, sentences
 
 UNK = 3
@@ -33,10 +33,10 @@ def test_rdrop_adds_the_symmetric_divergence_of_two_passes(seed, chunk, smoothin
     tgt[tgt >= 7] = 5  # ids that every model predicts
     with npx.keyed(1, 2):
         losses = [model.loss(src, tgt, smoothing, loss_normalizer=2.0).item() for _ in range(2)]
-    hidden, cross_entropy = [], model.cross_entropy
-    model.cross_entropy = lambda h, *args: (hidden.append(h), cross_entropy(h, *args))[1]
+    hidden, token_loss = [], model.token_loss
+    model.token_loss = lambda h, *args: (hidden.append(h), token_loss(h, *args))[1]
     with pytest.MonkeyPatch.context() as patch, npx.keyed(1, 2):
-        patch.setattr(blocks, "DIVERGENCE_CHUNK", chunk)
+        patch.setattr(base, "DIVERGENCE_CHUNK", chunk)
         loss = model.loss(src, tgt, smoothing, loss_normalizer=2.0, rdrop=3.0).item()
     p, q = (log_softmax(model.logits(h).data) for h in hidden)
     divergence = ((np.exp(p) - np.exp(q)) * (p - q)).sum()
@@ -46,7 +46,7 @@ def test_rdrop_adds_the_symmetric_divergence_of_two_passes(seed, chunk, smoothin
 
 @pytest.mark.parametrize("changes", [{}, {"word_dropout": 0.4, "dropout": 0.0}, {"tying": "none"}])
 def test_the_gradient_of_rdrop_is_its_slope(changes, monkeypatch):
-    monkeypatch.setattr(blocks, "DIVERGENCE_CHUNK", 40)  # several chunks
+    monkeypatch.setattr(base, "DIVERGENCE_CHUNK", 40)  # several chunks
     model, src, tgt = model_and_batch(3, **changes)
     model.enable_gradient_checkpointing()
 
