@@ -1,8 +1,8 @@
 """Floating-point operations of a training update, counted from the shapes of a model.
 
 Each token that passes through a weight matrix costs one multiplication and one addition per weight in the forward pass,
-and twice as much in the backward pass. Attention adds the matmuls q k^T and p v, which grow with the length of the
-sequence attended to. Softmax, norms, activations and the optimizer are not counted.
+and twice as many in the backward pass. Attention adds the matmuls q k^T and p v, whose cost per query grows with the
+number of keys. Softmax, norms, activations and the optimizer are not counted.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ def training_flops(model: Any, source_tokens: int, target_tokens: int, length: i
     """Return the number of floating-point operations of one update.
 
     Args:
-        model: a model, possibly with shapes but without values (`TransformerConfig.outline`).
+        model: a model; its parameters need no values (`TransformerConfig.outline`).
         source_tokens, target_tokens: the numbers of tokens or, for an encoder, of text tokens and labels.
         length: number of tokens in a typical sequence, for attention.
 
@@ -47,7 +47,7 @@ def attention_multiplications(attentions: Iterable[Any], length: int) -> int:
     return sum(a.n_heads * (a.d_k + a.d_v) * min(length, getattr(a, "window", length)) for a in attentions)
 
 
-def encoder_decoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
+def encoder_decoder_multiplications(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
     """Return the number of multiplications in a forward pass of an encoder-decoder."""
     attentions = model.attentions()
     memory_projections = matrix_multiplications(*(a.key_value for a in attentions["cross"]))  # applied to source tokens
@@ -61,14 +61,14 @@ def encoder_decoder(model: Any, source_tokens: int, target_tokens: int, length: 
     return round(source_tokens * model.expansion) * source + target_tokens * target
 
 
-def decoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
+def decoder_multiplications(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
     """Return the number of multiplications in a forward pass of a language model."""
     weights = matrix_multiplications(*model.layers, model.embedding)
     attention = attention_multiplications([layer.attention for layer in model.layers], length)
     return (source_tokens + target_tokens) * (weights + attention)
 
 
-def encoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
+def encoder_multiplications(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
     """Return the number of multiplications in a forward pass of an encoder.
 
     Only predicted positions reach the output projection. The pooler, which reads one token of a text, is not counted.
@@ -81,6 +81,7 @@ def encoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> 
 
 
 FORMULAS: dict[str, Callable[[Any, int, int, int], int]] = {
-    "encoder_decoder": encoder_decoder, "rnn": encoder_decoder, "convs2s": encoder_decoder,
-    "bytenet": encoder_decoder, "decoder": decoder, "encoder": encoder,
-}  # fmt: skip
+    **dict.fromkeys(("encoder_decoder", "rnn", "convs2s", "bytenet"), encoder_decoder_multiplications),
+    "decoder": decoder_multiplications,
+    "encoder": encoder_multiplications,
+}

@@ -41,11 +41,11 @@ class Embedding(Module):
     Args:
         rows: number V of rows.
         d_model: width D.
-        pad_id: the row that is initially zero if `init` is "normal". Default 0.
+        pad_id: with `init` "normal", the row that is initially zero. Default 0.
         init: "normal" (default), with standard deviation D^-0.5, or "xavier", Xavier uniform over (V, D).
         scaled: whether to multiply by sqrt(D). Default True.
 
-    `forward(ids, added, drop)` also adds the array `added`, if given, and applies dropout `drop`.
+    `forward(ids, added, drop)` also adds the array `added` (positions), if given, and then applies the dropout `drop`.
     """
 
     def __init__(self, rows: int, d_model: int, pad_id: int = 0, init: str = "normal", scaled: bool = True) -> None:
@@ -70,7 +70,7 @@ class Dropout(Module):
         self.rate = rate
 
     def draw(self) -> npx.DropoutSpec | None:
-        """Return the rate and the random key of the next dropout mask; None if nothing is dropped."""
+        """Draw the next random key; return the rate and this key, or None if nothing is dropped."""
         return npx.DropoutSpec(self.rate, npx.next_key()) if self.training and self.rate > 0 else None
 
     def forward(self, x: Tensor) -> Tensor:

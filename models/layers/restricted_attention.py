@@ -14,12 +14,15 @@ from npx.kernels.attention_spec import rotate
 
 
 def window_margins(window: int, causal: bool) -> tuple[int, int]:
-    """Return how many positions before and after itself each position attends to; they add up to `window` - 1."""
+    """Return the number of positions before itself, and after itself, that each position attends to.
+
+    Their sum is `window` - 1.
+    """
     return (window - 1, 0) if causal else (window // 2, (window - 1) // 2)
 
 
 def window_mask(n_queries: int, n_keys: int, window: int, causal: bool) -> npx.Array:
-    """Return a boolean mask (T, S): which of the S positions each of the last T positions attends to."""
+    """Return a mask (T, S), True where one of the last T of S positions attends to one of the S positions."""
     before, after = window_margins(window, causal)
     distance = npx.arange(n_keys) - npx.arange(n_keys - n_queries, n_keys)[:, None]
     return (-before <= distance) & (distance <= after)
@@ -34,8 +37,9 @@ class Blocks:
         self.size = window
         self.n = -(-self.length // self.size)
         width = self.size + self.before + self.after  # positions of a block with its margins
-        # A padded sequence has n + len(parts) - 1 blocks. Block b with its margins is the first `width` positions from
-        # the start of block b: parts[i] of them are in block b + i.
+        # With margins in front and at the end, a sequence has n + len(parts) - 1 blocks. The margin in front shifts all
+        # positions, so block b with its margins is the first `width` positions from the start of block b: the first
+        # parts[i] positions of block b + i, for each i.
         self.parts = [min(self.size, width - start) for start in range(0, width, self.size)]
         self.width = width
 
@@ -106,11 +110,12 @@ def restricted_self_attention(qkv, heads, d_k, window, spec=npx.AttentionSpec(),
     block_spec = npx.AttentionSpec(bias=blocks.bias(packing.counts if packing else spec.kv_lengths))
     inputs = blocks.cut(q), blocks.cut_with_margins(k), blocks.cut_with_margins(v)
     y, saved = npx.attention(*inputs, block_spec, drop)
-    leading, shape = qkv.shape[:-1], y.shape
+    leading = qkv.shape[:-1]
+    block_shape = y.shape
 
     def vjp(g):
         g = npx.pad_packed(g, packing)
-        g = blocks.cut(g.reshape(*g.shape[:2], *shape[2:]))
+        g = blocks.cut(g.reshape(*g.shape[:2], *block_shape[2:]))
         gq, gk, gv = npx.attention_grad(g, saved)
         gq, gk, gv = blocks.join(gq), blocks.add_with_margins(gk), blocks.add_with_margins(gv)
         gq, gk = (rotate(part, 0, spec.rotary_base, inverse=True) for part in (gq, gk))
