@@ -29,59 +29,59 @@ def window_mask(n_queries: int, n_keys: int, window: int, causal: bool) -> npx.A
 
 
 class Blocks:
-    """Sequences (B, T, ...) cut into blocks of L positions, with margins shared by neighboring blocks."""
+    """Sequences (B, T, ...) cut into n blocks of L positions, with margins that overlap the neighboring blocks."""
 
     def __init__(self, shape: tuple[int, int], window: int, causal: bool) -> None:
         self.batch, self.length = shape
         self.before, self.after = window_margins(window, causal)
-        self.size = window
-        self.n = -(-self.length // self.size)
-        width = self.size + self.before + self.after  # positions of a block with its margins
-        # With margins in front and at the end, a sequence has n + len(parts) - 1 blocks. The margin in front shifts all
-        # positions, so block b with its margins is the first `width` positions from the start of block b: the first
-        # parts[i] positions of block b + i, for each i.
-        self.parts = [min(self.size, width - start) for start in range(0, width, self.size)]
-        self.width = width
+        self.block_size = window
+        self.n_blocks = -(-self.length // self.block_size)
+        self.width = self.block_size + self.before + self.after  # positions of a block with its margins
+        # A sequence is padded with the margin in front of it, so block b with its margins begins where block b of the
+        # padded sequence begins. It consists of the first part_sizes[i] positions of block b + i, for each i.
+        self.part_sizes = [min(self.block_size, self.width - start) for start in range(0, self.width, self.block_size)]
+        self.n_padded_blocks = self.n_blocks + len(self.part_sizes) - 1
 
     def cut(self, x: npx.Array) -> npx.Array:
         """Return the blocks (B n, L, ...) of x (B, T, ...), the last one padded with zeros."""
-        padded = self.pad(x, 0, self.n)
-        return padded.reshape(self.batch * self.n, self.size, *x.shape[2:])
+        padded = self.pad(x, 0, self.n_blocks)
+        return padded.reshape(self.batch * self.n_blocks, self.block_size, *x.shape[2:])
 
     def pad(self, x: npx.Array, before: int, n_blocks: int) -> npx.Array:
         """Return x (B, T, ...) as (B, n_blocks, L, ...), with `before` zeros in front."""
-        padded = npx.zeros((self.batch, n_blocks * self.size, *x.shape[2:]), x.dtype)
+        padded = npx.zeros((self.batch, n_blocks * self.block_size, *x.shape[2:]), x.dtype)
         padded[:, before : before + self.length] = x
-        return padded.reshape(self.batch, n_blocks, self.size, *x.shape[2:])
+        return padded.reshape(self.batch, n_blocks, self.block_size, *x.shape[2:])
 
     def cut_with_margins(self, x: npx.Array) -> npx.Array:
         """Return the blocks of x (B, T, ...) with their margins, (B n, L + margins, ...)."""
-        padded = self.pad(x, self.before, self.n + len(self.parts) - 1)
-        parts = [padded[:, i : i + self.n, :size] for i, size in enumerate(self.parts)]
-        return npx.concatenate(parts, axis=2).reshape(self.batch * self.n, self.width, *x.shape[2:])
+        padded = self.pad(x, self.before, self.n_padded_blocks)
+        parts = [padded[:, i : i + self.n_blocks, :size] for i, size in enumerate(self.part_sizes)]
+        return npx.concatenate(parts, axis=2).reshape(self.batch * self.n_blocks, self.width, *x.shape[2:])
 
     def join(self, blocks: npx.Array) -> npx.Array:
         """Return the sequences (B, T, ...) of blocks (B n, L, ...): the inverse of `cut`."""
-        return blocks.reshape(self.batch, self.n * self.size, *blocks.shape[2:])[:, : self.length]
+        return blocks.reshape(self.batch, self.n_blocks * self.block_size, *blocks.shape[2:])[:, : self.length]
 
     def add_with_margins(self, blocks: npx.Array) -> npx.Array:
         """Return the sums (B, T, ...) over the blocks (B n, L + margins, ...): the gradient of `cut_with_margins`."""
-        total = npx.zeros((self.batch, self.n + len(self.parts) - 1, self.size, *blocks.shape[2:]), blocks.dtype)
-        blocks = blocks.reshape(self.batch, self.n, *blocks.shape[1:])
-        for i, size in enumerate(self.parts):
-            total[:, i : i + self.n, :size] += blocks[:, :, i * self.size : i * self.size + size]
+        total = npx.zeros((self.batch, self.n_padded_blocks, self.block_size, *blocks.shape[2:]), blocks.dtype)
+        blocks = blocks.reshape(self.batch, self.n_blocks, *blocks.shape[1:])
+        for i, size in enumerate(self.part_sizes):
+            start = i * self.block_size
+            total[:, i : i + self.n_blocks, :size] += blocks[:, :, start : start + size]
         flat = total.reshape(self.batch, -1, *blocks.shape[3:])
         return flat[:, self.before : self.before + self.length]
 
     def bias(self, lengths: npx.Array | None) -> npx.Array:
         """Return the bias (B n, 1, L, L + margins) that masks keys outside the window or the sentence."""
-        query = npx.arange(self.size)[:, None]
+        query = npx.arange(self.block_size)[:, None]
         key = npx.arange(self.width)  # counted from the first position of the margin
         in_window = (query <= key) & (key <= query + self.before + self.after)  # (L, width)
-        position = npx.arange(self.n)[:, None] * self.size - self.before + key  # (n, width)
+        position = npx.arange(self.n_blocks)[:, None] * self.block_size - self.before + key  # (n, width)
         ends = npx.full((self.batch,), self.length, npx.int64) if lengths is None else npx.minimum(lengths, self.length)
         exists = (position >= 0) & (position < ends[:, None, None])  # (B, n, width)
-        shape = (self.batch * self.n, 1, self.size, self.width)
+        shape = (self.batch * self.n_blocks, 1, self.block_size, self.width)
         bias = npx.mask_bias((in_window & exists[:, :, None]).reshape(shape))
         assert bias is not None
         return bias
