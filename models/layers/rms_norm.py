@@ -20,9 +20,11 @@ def rms_norm(x, gain, eps=1e-6):
     scale = 1 / npx.sqrt((wide * wide).mean(axis=-1, keepdims=True) + eps)  # (..., 1)
 
     def vjp(g):
-        z, h = wide * scale, g * gain
+        z = wide * scale
+        h = g * gain
         gx = (h - z * (h * z).mean(axis=-1, keepdims=True)) * scale
-        return gx.astype(x.dtype, copy=False), (g * z).reshape(-1, len(gain)).sum(axis=0).astype(gain.dtype, copy=False)
+        g_gain = (g * z).reshape(-1, len(gain)).sum(axis=0)
+        return gx.astype(x.dtype, copy=False), g_gain.astype(gain.dtype, copy=False)
 
     return (wide * scale).astype(x.dtype, copy=False) * gain, vjp
 

@@ -55,8 +55,8 @@ def equivalents(layer, smoothing):
 
     def unpacked(ids, labels):
         options = dict(zip(("label_smoothing", "smoothing_classes"), smoothing, strict=True))
-        arrays = map(npx.from_host, model.loss_inputs(ids, labels))
-        return model.loss_from_inputs(*arrays, loss_normalizer=int((labels != 0).sum()), **options)
+        arrays = map(npx.from_host, model.checked_loss_inputs(ids, labels))
+        return model.loss_on_device(*arrays, loss_normalizer=int((labels != 0).sum()), **options)
 
     return {"the loss by its definition": by_definition, "the same ids with more padding": padded, "padded": unpacked}
 

@@ -86,7 +86,7 @@ def equivalents(layer, padding=True):
     if type(layer) is Logits:
         return {"small operations": composed(layer)}
     c = layer.model.config
-    if layer.model.examples == "pairs" and (c.dropout or c.attention_dropout or c.activation_dropout):
+    if layer.model.data_kind == "pairs" and (c.dropout or c.attention_dropout or c.activation_dropout):
         return {}  # the loss packs sentences, whose dropout masks differ from those of padded ones
     logits = Logits(layer.model)
     functions = {
@@ -109,7 +109,7 @@ def model_calls(draw, architecture):
         layer = Loss(layer.model, *draw(st.sampled_from(SMOOTHING)))
     b = draw(size(2))
     sides = []
-    for longest in [draw(size(3)) for _ in range(INPUTS[layer.model.examples])]:
+    for longest in [draw(size(3)) for _ in range(INPUTS[layer.model.data_kind])]:
         lengths = npx.host.asarray(draw(s.lengths(b, longest)))
         ids = 3 + npx.to_host(draw(s.indices(4, (b, longest))))
         sides.append(npx.host.where(npx.host.arange(longest) < lengths[:, None], ids, 0))
@@ -126,7 +126,7 @@ def model_edges(architecture):
 
     def calls():
         model_class = models.ARCHITECTURES[architecture]
-        ids = tuple(map(npx.host.asarray, (SOURCE, TEXT)[-INPUTS[model_class.examples] :]))
+        ids = tuple(map(npx.host.asarray, (SOURCE, TEXT)[-INPUTS[model_class.data_kind] :]))
         options = [{"norm": norm, "positions": p} for norm, p in product(("post", "pre"), models.POSITIONS)]
         for i, variant in enumerate([*options, *BLOCKS]):
             has_dropout = "dropout" in variant
@@ -178,7 +178,7 @@ def other_model_calls(architecture):
     )
 
 
-for name in (name for name, model_class in models.ARCHITECTURES.items() if model_class.examples in INPUTS):
+for name in (name for name, model_class in models.ARCHITECTURES.items() if model_class.data_kind in INPUTS):
     has_other_layers = name in OTHER_LAYERS
     CASES[f"model {name}"] = other_model_calls(name) if has_other_layers else model_calls(name)
     edges(f"model {name}", derive=False)(other_model_edges(name) if has_other_layers else model_edges(name))

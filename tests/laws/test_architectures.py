@@ -72,7 +72,9 @@ def test_padding_packing_and_batch_composition_change_nothing(kind):
     options = {"label_smoothing": 0.1, "smoothing_classes": "all", "loss_normalizer": 1.0}
     loss = model.loss(*together, loss_normalizer=1).item()
     total = 0.0
-    assert loss == pytest.approx(model.loss_from_inputs(*model.loss_inputs(*together), **options).item(), rel=1e-12)
+    assert loss == pytest.approx(
+        model.loss_on_device(*model.checked_loss_inputs(*together), **options).item(), rel=1e-12
+    )
     expected = gradient(model, together, loss_normalizer=1)
     summed = 0.0
     for pair in zip(sources, targets, strict=True):

@@ -117,7 +117,7 @@ def test_forced_scores_do_not_depend_on_the_batch_or_on_blocks(members, monkeypa
     src = sources(rng, 6, 5, V)
     outputs = [*random_prefixes(rng, 5), []]
     together = forced_log_probabilities(members[0], src, outputs)
-    monkeypatch.setattr("models.search.forced.BLOCK_VALUES", 2 * V)
+    monkeypatch.setattr("models.search.forced.MAX_LOGITS", 2 * V)
     for row, output, expected in zip(src, outputs, together, strict=True):
         (single,) = forced_log_probabilities(members[0], row[None, : source_length(row) + 1], [output])
         np.testing.assert_allclose(single, expected, rtol=0, atol=1e-12)
@@ -168,7 +168,7 @@ def test_batched_equals_one_by_one(members, seed, beam):
         single = row[None, : source_length(row) + 1]
         for j, model in enumerate(decoders(members, prefixes[i : i + 1])):
             assert_same(beam_search(model, single, beam=beam, max_extra=3)[0], together[j][i])
-            assert_same(sample_outputs(model, single, beam, seed=3, numbers=[i], max_extra=3)[0], samples[j][i])
+            assert_same(sample_outputs(model, single, beam, seed=3, source_numbers=[i], max_extra=3)[0], samples[j][i])
 
 
 @given(seeds, st.booleans(), alphas, st.integers(1, 4))

@@ -39,7 +39,7 @@ def test_token_types_count_the_ends_before_a_token():
     model = build(**BERT)
     ids = np.array([[1, 5, 2, 6, 7, 2], [1, 4, 3, 2, 0, 0]])
     types = np.array([[0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 1, 1]])
-    assert np.array_equal(model.check_text(ids)[2], types)
+    assert np.array_equal(model.checked_text(ids)[2], types)
     assert np.array_equal(model(ids).data, model(ids, types).data)
     assert np.abs(model(ids).data - model(ids, 0 * types).data)[0].max() > 1e-6
 

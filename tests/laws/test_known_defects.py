@@ -210,7 +210,7 @@ def test_decoding_uses_a_cache(positions, monkeypatch):
     """Each step computes one position, and the keys and values of the source are computed once."""
     m = Transformer(replace(CONFIG, positions=positions), seed=1, dtype="float64").eval()
     _, state = m.start(SRC)
-    source_keys = [cross.keys for cross in state.source.layers]
+    source_keys = [cross.keys for cross in state.source.caches]
     seen = []
     linear = npx.linear
     monkeypatch.setattr(
@@ -219,4 +219,4 @@ def test_decoding_uses_a_cache(positions, monkeypatch):
     for token in (BOS, 7, 8):
         m.step(np.array([token, token]), state)
     assert len(seen) >= 3 * 2 * 6 and max(seen) == 2 * CONFIG.d_ff  # two rows in each linear layer
-    assert all(cross.keys is keys for cross, keys in zip(state.source.layers, source_keys, strict=True))
+    assert all(cross.keys is keys for cross, keys in zip(state.source.caches, source_keys, strict=True))

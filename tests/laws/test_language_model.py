@@ -9,7 +9,7 @@ import npx
 from autograd import no_grad
 from models import ARCHITECTURES, FlatParameters, TransformerConfig
 from models.search import beam_search, greedy_search, sample
-from models.search.sampling import draw
+from models.search.sampling import draw_tokens
 from tests.helpers.losses import label_smoothed_loss
 from train.learn.optimizer import Adam
 
@@ -211,7 +211,7 @@ def test_token_frequencies_match_their_probabilities(model):
         assert set(np.flatnonzero(frequencies)) == set(candidates)
         assert np.abs(frequencies[candidates] - p[candidates] / p[candidates].sum()).max() < 4 * np.sqrt(0.25 / n)
     log_p = np.log(np.maximum(p, 1e-300))
-    hot, cold = (draw(log_p[None], np.array([0.99]), t, 0, 1.0)[0] for t in (5.0, 0.05))
+    hot, cold = (draw_tokens(log_p[None], np.array([0.99]), t, 0, 1.0)[0] for t in (5.0, 0.05))
     assert cold == best[0] and p[hot] < p[cold]
 
 
@@ -227,7 +227,7 @@ def test_a_full_window_continues_from_its_later_half(positions):
         end = n_seen + 7
         p = np.maximum(next_probabilities(model, ids[end - n_seen : end]), 1e-300)
         u = npx.random.uniform(npx.Key(1, 0, 0), (40,), np.float64)[end - 2]
-        expected.append(int(draw(np.log(p)[None], np.array([u]), 1.0, 0, 1.0)[0]))
+        expected.append(int(draw_tokens(np.log(p)[None], np.array([u]), 1.0, 0, 1.0)[0]))
     assert expected == ids[13:19]
     assert len(sample(model, [[3] * 20], 3, window=window)[0]) == 3, "a prompt may be longer than the window"
 

@@ -13,7 +13,7 @@ import npx
 from autograd import no_grad
 from models import DecodingState, Transformer, TransformerConfig
 from models.search import beam_search, check_search, greedy_search, length_penalty
-from models.search.tree import Tree
+from models.search.tree import SearchTree
 
 PAD, BOS, EOS, FIRST = 0, 1, 2, 3
 
@@ -159,7 +159,7 @@ def test_a_full_beam_equals_a_plain_loop(seed, alpha, penalty, beam, end_bias, f
 
 def test_a_full_beam_keeps_its_size_and_the_tree_says_what_was_dropped():
     model = MarkovModel(9, 3, end_bias=2.0)
-    tree = Tree()
+    tree = SearchTree()
     sizes = []
 
     def observe(step):

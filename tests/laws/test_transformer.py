@@ -101,12 +101,12 @@ def test_hypotheses_share_the_state_of_their_source():
     _, state = model.start(np.array([[3, 4, EOS], [5, EOS, PAD]]))
     state.select(np.repeat([0, 1], 4))
     model.step(np.full(8, 3), state)
-    assert all(len(cache.keys) == 8 for cache in state.layers) and all(
-        len(cache.keys) == 2 for cache in state.source.layers
+    assert all(len(cache.keys) == 8 for cache in state.caches) and all(
+        len(cache.keys) == 2 for cache in state.source.caches
     )
     state.select(np.array([5, 4, 7, 7]))
-    assert all(len(cache.keys) == 4 for cache in state.layers) and all(
-        len(cache.keys) == 1 for cache in state.source.layers
+    assert all(len(cache.keys) == 4 for cache in state.caches) and all(
+        len(cache.keys) == 1 for cache in state.source.caches
     )
     assert np.array_equal(state.source.lengths.array, [2])
 

@@ -79,7 +79,8 @@ def test_a_feed_forward_network_selects_it_by_name(name, dtype):
 @pytest.mark.parametrize("name", ["gelu", "gelu_erf", "silu", "swiglu"])
 def test_a_model_selects_the_activation_by_name(name):
     config = TransformerConfig(11, d_model=8, d_ff=12, n_heads=2, n_layers=1, activation=name)
-    model, ids = Transformer(config, seed=1), np.array([[3, 4, 2]])
+    model = Transformer(config, seed=1)
+    ids = np.array([[3, 4, 2]])
     with npx.keyed(1, 1):
         model.loss(ids, ids).backward()
     assert config.n_parameters() == model.n_parameters() and all(p.grad is not None for p in model.parameters())

@@ -33,13 +33,13 @@ LONG = 15  # tokens; only line 28 of the text has more
 
 def plant(monkeypatch, make, training=True):
     """Make feed-forward layers add make(0) in batches longer than LONG; return the list of those inputs."""
-    forward, loss_from_inputs, inputs_there, longest = FeedForward.forward, Transformer.loss_from_inputs, [], {}
+    forward, loss_on_device, inputs_there, longest = FeedForward.forward, Transformer.loss_on_device, [], {}
 
     def measured(self, *inputs, packing, **options):
         longest.update(
             {len(side.flat_index): side.max_length for side in packing}
         )  # rows of a side -> its longest sentence
-        return loss_from_inputs(self, *inputs, packing=packing, **options)
+        return loss_on_device(self, *inputs, packing=packing, **options)
 
     def planted(self, x):
         if self.training is not training or (training and longest[len(x.data)] <= LONG):
@@ -47,7 +47,7 @@ def plant(monkeypatch, make, training=True):
         inputs_there.append(x.data.tobytes())
         return forward(self, x) + make(x - x)
 
-    monkeypatch.setattr(Transformer, "loss_from_inputs", measured)
+    monkeypatch.setattr(Transformer, "loss_on_device", measured)
     monkeypatch.setattr(FeedForward, "forward", planted)
     return inputs_there
 

@@ -141,9 +141,9 @@ def test_a_failed_capture_warns_once_and_runs_kernel_by_kernel(change, said, mon
     micro = batches(4)
     with device(cuda=True):
         expected = updated(False, micro, shape={"dropout": 0.0})
-        real = Transformer.loss_from_inputs
+        real = Transformer.loss_on_device
         monkeypatch.setattr(
-            Transformer, "loss_from_inputs", lambda self, *inputs, **how: change(real(self, *inputs, **how))
+            Transformer, "loss_on_device", lambda self, *inputs, **how: change(real(self, *inputs, **how))
         )
         result = updated(True, micro, shape={"dropout": 0.0})
         assert STATE.pinned is strict_graphs.pinned

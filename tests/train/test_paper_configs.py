@@ -9,7 +9,7 @@ import pytest
 import npx
 from autograd import Tensor
 from models import Transformer, TransformerConfig
-from models.init import SCHEMES, scheme, uniform
+from models.init import SCHEMES, uniform, use_scheme
 from models.search import beam_search
 from models.search.protocol import check_search
 from tests import ROOT
@@ -226,14 +226,14 @@ def test_uniform_unit_scaling_depends_on_the_inputs_only(shape):
     """The bound is a = sqrt(3 / n_in), as in TensorFlow; merged matrices have the bound of one matrix."""
     samples = {}
     for name in SCHEMES:
-        with npx.keyed(1, 0), scheme(name):
+        with npx.keyed(1, 0), use_scheme(name):
             samples[name] = uniform(*shape)
     assert abs(samples["uniform_unit_scaling"]).max() <= (3 / 7) ** 0.5
     edges = np.cumsum(shape[1:-1])
     pairs = zip(*(np.split(samples[name], edges, axis=1) for name in SCHEMES), strict=True)
     for (xavier, scaled), n_out in zip(pairs, shape[1:], strict=True):
         assert np.allclose(scaled, xavier * ((7 + n_out) / 14) ** 0.5, rtol=1e-6)  # the same samples
-    with npx.keyed(1, 0), scheme("uniform_unit_scaling"):
+    with npx.keyed(1, 0), use_scheme("uniform_unit_scaling"):
         assert abs(uniform(32, 4096)).max() == pytest.approx((3 / 32) ** 0.5, rel=1e-3)
 
 

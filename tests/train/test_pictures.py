@@ -23,7 +23,7 @@ from autograd.memory import MemorySample
 from models import Transformer, TransformerConfig
 from models.registry import ARCHITECTURES
 from models.search import ForcedPrefix, beam_search
-from models.search.tree import CUT, FINISHED, KEPT, Candidate, Tree
+from models.search.tree import CUT, FINISHED, KEPT, Candidate, SearchTree
 from tests.laws.test_search import EOS, MarkovModel
 from train.cli import main
 from train.run.checkpoint import load_model
@@ -277,7 +277,7 @@ def test_labels_show_where_words_begin_and_differ_for_different_tokens(loaded):
 )  # fmt: skip
 @settings(max_examples=40)
 def test_the_leaves_of_a_tree_are_exactly_the_hypotheses(seed, beam, coarse, alpha, end_bias):
-    model, tree = MarkovModel(6, seed, coarse, end_bias), Tree()
+    model, tree = MarkovModel(6, seed, coarse, end_bias), SearchTree()
     src = np.array([[3, 4, EOS]])
     how = {"beam": beam, "alpha": alpha, "max_extra": 3, "n_best": beam}
     (best,) = beam_search(model, src, **how, observe=tree)
@@ -365,7 +365,7 @@ STEPS = st.lists(st.sampled_from([KEPT, FINISHED, "dropped"]), min_size=1, max_s
 
 @given(fates=st.lists(STEPS, min_size=1, max_size=12), most=st.integers(2, 5))
 def test_a_wrapped_beam_has_every_candidate_and_repeats_the_live_ones(fates, most):
-    tree, steps = Tree(), []
+    tree, steps = SearchTree(), []
     for n, step in enumerate(fates):
         steps.append([len(tree.candidates) + i for i in range(len(step))])
         tree.candidates += [Candidate(n + 1, -1, 3, 0.0, 0.0, fate) for fate in step]

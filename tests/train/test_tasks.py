@@ -24,7 +24,7 @@ def test_a_task_declares_its_keys_files_and_models(name):
     declared = TASKS[name]
     keys = {f.name: f for f in fields(declared.keys)}
     assert declared.name == name and declared.keys.__doc__ and declared.tokenizers
-    assert any(kind.examples == declared.examples for kind in ARCHITECTURES.values())
+    assert any(kind.data_kind == declared.examples for kind in ARCHITECTURES.values())
     assert {"train", "valid"} == declared.files.keys()
     assert {n for names in declared.files.values() for n in names} <= keys.keys()
     assert all(len(f.metadata["help"]) > 15 and option(n) in f.metadata["help"] for n, f in keys.items())

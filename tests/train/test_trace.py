@@ -42,14 +42,14 @@ class Names:
 def traced(request):
     sizes = {"vocab_size": 12, "n_layers": 2, "n_heads": 2, "d_model": 8, "d_ff": 16, "d_k": 4, "dropout": 0.1}
     model = TransformerConfig(**{**sizes, **MODELS[request.param]}).build(seed=1).eval()
-    ids = PAIR[1:] if model.examples == "text" else PAIR
+    ids = PAIR[1:] if model.data_kind == "text" else PAIR
     return model, ids, Trace(model, ids)
 
 
 def read(model, ids):
     """Return the tokens (1, T) that each stack reads: a text to its end, a target without its last token."""
     *sources, last = (np.array([row]) for row in ids)
-    return [*sources, last if model.examples == "text" else last[:, :-1]]
+    return [*sources, last if model.data_kind == "text" else last[:, :-1]]
 
 
 def values(matrix, name="values"):
@@ -100,7 +100,7 @@ def test_the_gradients_that_leave_blocks_arrive(traced):
 def test_a_head_is_the_models_own(traced):
     model, ids, trace = traced
     stacks = {"encoder": "encoder", "decoder": "decoder", "cross": ""}
-    kinds = {"text": "layers"} if model.examples == "text" else stacks
+    kinds = {"text": "layers"} if model.data_kind == "text" else stacks
     for kind in kinds:
         inputs = read(model, ids)
         maps = model.attention_maps(*inputs, *([] if kind == "text" else [kind]))
@@ -119,14 +119,14 @@ def test_a_head_is_the_models_own(traced):
 def test_the_gradients_of_all_heads_make_up_that_of_the_block(traced):
     """The heads' gradients of q, k and v, passed through W^Q, W^K and W^V, give the gradient that leaves the block."""
     model, _, trace = traced
-    name = "layers.1.attention" if model.examples == "text" else "encoder.1.attention"
+    name = "layers.1.attention" if model.data_kind == "text" else "encoder.1.attention"
     parts = {"queries": [], "keys": [], "values": []}
     for head in range(2):
         block = show_block(trace, name, head, Names())
         for part, gradients in parts.items():
             gradients.append(values(named(block, part), "gradient"))
     merged = np.concatenate([g for gradients in parts.values() for g in gradients], axis=1)
-    layer = (model.layers if model.examples == "text" else model.encoder)[1]
+    layer = (model.layers if model.data_kind == "text" else model.encoder)[1]
     expected = merged @ npx.to_host(layer.attention.query_key_value.weight.data).T
     (left,) = trace.leaving(name).values()
     np.testing.assert_allclose(expected, left, atol=1e-6)
@@ -135,7 +135,7 @@ def test_the_gradients_of_all_heads_make_up_that_of_the_block(traced):
 @pytest.mark.parametrize("change", [{"d_v": 1}, {"rotary_base": 3.0}], ids=["inputs", "option"])
 def test_a_head_that_cannot_be_recomputed_is_not_shown(traced, monkeypatch, change):
     model, _, trace = traced
-    stack = "layers" if model.examples == "text" else "decoder"
+    stack = "layers" if model.data_kind == "text" else "decoder"
     for name, value in change.items():
         monkeypatch.setattr(getattr(model, stack)[0].attention, name, value)
     block = show_block(trace, f"{stack}.0.attention", 0, Names())
@@ -173,7 +173,7 @@ def test_each_output_shown_is_that_of_the_engine(options):
     random = np.random.default_rng(2)
     for p in model.parameters():
         p.data += 0.3 * random.standard_normal(p.shape).astype("float32")  # no norm and no bias is trivial
-    is_text = model.examples == "text"
+    is_text = model.data_kind == "text"
     trace = Trace(model, [[1, 8, 9, 5, 6, 7, 2]] if is_text else [[5, 6, 7, 9, 2], [1, 8, 9, 5, 6, 2]])
     is_window = "attention_window" in options
     for name, block in trace.blocks.items():
@@ -194,7 +194,7 @@ def test_each_output_shown_is_that_of_the_engine(options):
         if block.kind == "residual":
             residual = module_of(model, name)
             x, f = (values(named(shown, start)) for start in ("x, the", "f("))
-            if residual.post:
+            if residual.is_post_norm:
                 total = residual.alpha * x + f
                 close(values(named(shown, "x + f" if residual.alpha == 1 else "α x + f")), total)
                 close(on_host(residual.norm(Tensor(npx.asarray(total))).data), trace.output(name)[0])
@@ -228,7 +228,7 @@ def test_the_output_block_has_the_models_probabilities(traced):
 
 def test_embedding_and_feed_forward_blocks_have_the_shapes_of_the_model(traced):
     model, ids, trace = traced
-    side, stack = ("text", "layers") if model.examples == "text" else ("target", "decoder")
+    side, stack = ("text", "layers") if model.data_kind == "text" else ("target", "decoder")
     block = show_block(trace, f"{side}_embedding", 0, Names())
     scaled, positions, total = (values(matrix) for matrix in block["matrices"])  # the target has no target space
     np.testing.assert_allclose(scaled + positions, total, atol=1e-5)
@@ -250,7 +250,7 @@ def test_answers_are_strict_json_with_every_block(traced):
 def test_a_trace_leaves_no_gradients_and_sees_ablated_heads(traced):
     model, ids, trace = traced
     assert all(p.grad is None for p in model.parameters())
-    kind = "text" if model.examples == "text" else "encoder"
+    kind = "text" if model.data_kind == "text" else "encoder"
     off = Head(kind, 0, 1)
     with ablate_heads(model, [off]):
         expected = Trace(model, ids).loss

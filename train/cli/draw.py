@@ -22,7 +22,7 @@ DEFAULT_SENTENCES = 100
 MODEL_DESCRIPTIONS = {
     "text": "a language model",
     "labels": "an encoder",
-}  # maps `model.examples` to a description of the model
+}  # maps `model.data_kind` to a description of the model
 
 
 @app.command(
@@ -134,11 +134,11 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
     if kind:
         check_choice("--kind", kind, [*AXES])
     model, tokenizer, origin, search = load_for_search(run, overrides)
-    if model.examples != "pairs":
+    if model.data_kind != "pairs":
         if kind or overrides:
-            name, got = "kind" if kind else next(iter(overrides)), MODEL_DESCRIPTIONS[model.examples]
+            name, got = "kind" if kind else next(iter(overrides)), MODEL_DESCRIPTIONS[model.data_kind]
             raise UserError(f"--{name}: expected an encoder-decoder model; got {got}; omit --{name}")
-        inspect_one = inspect_text if model.examples == "text" else inspect_encoder
+        inspect_one = inspect_text if model.data_kind == "text" else inspect_encoder
         draw_heads(inspect_one(model, tokenizer, sentence), sentence, out, origin, ["text"])
         return
     kinds = [kind] if kind else [name for name in AXES if model.attentions()[name]] or ["cross"]
@@ -152,15 +152,15 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
 
 def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any]) -> None:
     """Translate or parse a sentence and draw its search tree."""
-    from models.search.tree import Tree
+    from models.search.tree import SearchTree
     from train.viewer.beams import draw_beam
     from train.viewer.inspection import constrained_model, output_text, source_ids, translate
 
     model, tokenizer, origin, search = load_for_search(run, overrides)
-    if model.examples != "pairs":
-        got = MODEL_DESCRIPTIONS[model.examples]
+    if model.data_kind != "pairs":
+        got = MODEL_DESCRIPTIONS[model.data_kind]
         raise UserError(f"{run}: expected a model that translates or parses; got {got}; try `draw RUN heads`")
-    src, tree = source_ids(model, tokenizer, sentence), Tree()
+    src, tree = source_ids(model, tokenizer, sentence), SearchTree()
     hypotheses = translate(constrained_model(model, tokenizer, sentence), src, search, observe=tree)
     print(output_text(tokenizer, sentence, hypotheses[0].tokens))
     draw_beam(tree, hypotheses, tokenizer, sentence, out, origin)

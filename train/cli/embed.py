@@ -50,7 +50,7 @@ def embed(
         raise UserError(f"{output}: expected {expected}; got {output.suffix}; try {output.with_suffix('.npy')}")
     use_device(device)
     network, tokenizer, _, origin = load_with_origin(model, "", warn)
-    if network.examples != "labels":
+    if network.data_kind != "labels":
         raise UserError(f"{model}: expected a model of the architecture encoder; got {network.config.architecture}")
     as_array = output is not None and output.suffix.lower() == ".npy"
     with (

@@ -84,7 +84,7 @@ def load_page(runs: list[Path]) -> Any:
                 f"{runs[0]}: expected a translation model, a language model, a parser, a classifier or a tagger; got "
                 "a model for the task masking"
             )
-        if model.examples == "pairs":
+        if model.data_kind == "pairs":
             check_heads(model)
         examples = validation_sentences(runs[0], tokenizer, config)
         page = Page(by_name(runs), model, tokenizer, config, origin.caption, examples)

@@ -49,7 +49,7 @@ class Graphs:
         weight = dtype(1 / float(normalizer))
         if not self.graphs:  # the matmuls of the first batch must already use the handle of the graphs
             self.try_capture(lambda: blas.use_graph_handle(npx.array_module(model.embedding.weight.data)))
-        inputs = [np.asarray(dtype(scale) * weight), *model.loss_inputs(*sequences)]
+        inputs = [np.asarray(dtype(scale) * weight), *model.checked_loss_inputs(*sequences)]
         shapes = tuple((x.shape, x.dtype.name) for x in inputs)
         if self.graphs.get(shapes) is None and shapes in self.graphs and self.possible:
             self.graphs[shapes] = self.try_capture(lambda: self.capture(inputs))
@@ -64,7 +64,7 @@ class Graphs:
 
     def gradient(self, g: npx.Array, *inputs: npx.Array) -> npx.Array:
         """Return the loss of inputs (a scalar on the device), summed over tokens; accumulate g times its gradient."""
-        loss = self.model.loss_from_inputs(*inputs, **self.loss_options)
+        loss = self.model.loss_on_device(*inputs, **self.loss_options)
         loss.backward(g)
         return loss.data
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import npx
 from models import ARCHITECTURES, Module
-from models.architectures.blocks import SequenceModel
+from models.architectures.base import SequenceModel
 from models.config import TransformerConfig
 from models.layers.positions import resolve_rates
 from train.errors import UserError, nearest
@@ -117,7 +117,7 @@ def initialize(
 
 def has_same_text_tokenizer(model: SequenceModel, folder: Path, state: Mapping[str, Any], tokenizer: Any) -> bool:
     """Return whether a model that predicts labels tokenizes its text in the same way as the model of a checkpoint."""
-    if model.examples != "labels" or ARCHITECTURES[model_config(state).architecture].examples != "labels":
+    if model.data_kind != "labels" or ARCHITECTURES[model_config(state).architecture].data_kind != "labels":
         return False
     source: Any = task_of(state).load_tokenizer(run_files(folder)[0])
     return bool(source.source.digest == tokenizer.source.digest)

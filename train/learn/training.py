@@ -309,7 +309,7 @@ def check_model(config: RunConfig, task: Task) -> None:
         shape = config.transformer_config(config.data.vocab_size, **separate)
     except ValueError as error:
         raise UserError(f"model.{error}") from None
-    architectures = [name for name, model in ARCHITECTURES.items() if model.examples == task.examples]
+    architectures = [name for name, model in ARCHITECTURES.items() if model.data_kind == task.examples]
     if shape.architecture not in architectures:
         raise UserError(
             f"model.architecture: expected {' or '.join(architectures)} for the task {task.name}; "

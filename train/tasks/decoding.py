@@ -94,7 +94,7 @@ def decode_stream(
             results = beam_search(search_model, src, **search)
         else:
             numbers = [line.number for line in batch]
-            results = sample_outputs(search_model, src, **sampling, numbers=numbers, max_extra=max_extra)
+            results = sample_outputs(search_model, src, **sampling, source_numbers=numbers, max_extra=max_extra)
         links: list[list[Any]] = [[None] * len(hypotheses) for hypotheses in results]
         for rank in range(max(map(len, results)) if alignments else 0):
             rows = [i for i, hypotheses in enumerate(results) if len(hypotheses) > rank]

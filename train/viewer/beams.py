@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from models.search.tree import CUT, DROPPED, FINISHED, KEPT, Tree
+from models.search.tree import CUT, DROPPED, FINISHED, KEPT, SearchTree
 from train.viewer.heads import shortened
 from train.viewer.inspection import labels, output_text
 from train.viewer.picture import new_figure, plain_text, write
@@ -23,7 +23,7 @@ STYLES = {  # maps a fate to (edge, fill, text color)
 }
 
 
-def draw_beam(tree: Tree, best: Any, tokenizer: Any, sentence: str, path: Path, source: str) -> Path:
+def draw_beam(tree: SearchTree, best: Any, tokenizer: Any, sentence: str, path: Path, source: str) -> Path:
     """Draw the search tree.
 
     Args:
@@ -82,7 +82,7 @@ def draw_beam(tree: Tree, best: Any, tokenizer: Any, sentence: str, path: Path, 
     return write(figure, path, title, "\n".join(alt), source)
 
 
-def wrap(steps: Sequence[Sequence[int]], tree: Tree, most: int) -> list[dict[int, list[int]]]:
+def wrap(steps: Sequence[Sequence[int]], tree: SearchTree, most: int) -> list[dict[int, list[int]]]:
     """Divide the steps into bands of at most `most` columns, each as {step: its candidates}.
 
     Every band except the first begins with the live candidates of the step before it.
@@ -95,7 +95,7 @@ def wrap(steps: Sequence[Sequence[int]], tree: Tree, most: int) -> list[dict[int
     return bands
 
 
-def path_to(tree: Tree, hypothesis: Any) -> list[int]:
+def path_to(tree: SearchTree, hypothesis: Any) -> list[int]:
     """Return the indices of the candidates that lead to a hypothesis, last first."""
     for i, c in enumerate(tree.candidates):
         if (

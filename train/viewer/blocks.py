@@ -48,7 +48,7 @@ def show_overview(trace: Trace) -> dict[str, Any]:
 
 def describe_loss_targets(trace: Trace) -> str:
     """Return a sentence on the targets with which the loss compares the predictions."""
-    if trace.model.examples == "labels":
+    if trace.model.data_kind == "labels":
         return OWN_LABELS
     return NEXT_TOKEN if trace.ids["encoder"] is None else OWN_OUTPUT
 
@@ -98,13 +98,13 @@ def show_block(trace: Trace, name: str, head: int, tokenizer: Any) -> dict[str, 
         head: index of the head of an attention block (`has_head`); ignored for other blocks.
     """
     block = trace.blocks[name]
-    side = "source" if trace.model.examples == "labels" else "target"
+    side = "source" if trace.model.data_kind == "labels" else "target"
     tokens = {
         stack: [] if ids is None else labels(tokenizer, ids.tolist(), "source" if stack == "encoder" else side)
         for stack, ids in trace.ids.items()
     }
     tokens["decoder"][0] = BEGIN
-    if trace.model.examples == "labels":
+    if trace.model.data_kind == "labels":
         tokens["text"][0] = BEGIN
     tokens["rows"] = tokens[block.stack]
     answer = SHOW.get(block.kind, show_other)(trace, block, tokens, tokenizer, head)
@@ -230,9 +230,15 @@ def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: i
     alpha = "" if residual.alpha == 1 else f",  α = {residual.alpha:.4g}"
     shown = [
         matrix("x, the residual stream", x, zeros_if_none(left.get(skip), x), rows["rows"], "dimension"),
-        matrix(f"{'f(x)' if residual.post else 'f(norm(x))'}, the sub-layer", f, gradient, rows["rows"], "dimension"),
+        matrix(
+            f"{'f(x)' if residual.is_post_norm else 'f(norm(x))'}, the sub-layer",
+            f,
+            gradient,
+            rows["rows"],
+            "dimension",
+        ),
     ]
-    if residual.post:
+    if residual.is_post_norm:
         normalized = np.float32(residual.alpha) * x + f
         kind = "post"
         shown.append(matrix(f"{scaled} + f(x)", normalized, gradient, rows["rows"], "dimension"))
@@ -244,7 +250,7 @@ def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: i
             shown.append(matrix("norm′(f(norm(x)))", normed.y, normed.g, rows["rows"], "dimension"))
     statistics = np.stack([normalized.mean(axis=1), normalized.std(axis=1)], axis=1)
     before = matrix("before the norm", statistics, None, rows["rows"], ["mean", "deviation"])
-    shown.insert(len(shown) if residual.post else 1, before)
+    shown.insert(len(shown) if residual.is_post_norm else 1, before)
     return {
         **explain(f"residual.{kind}", trace.model.config.normalization, x=scaled, alpha=alpha,
                   factor="" if residual.alpha == 1 else "α "),
@@ -335,7 +341,7 @@ def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int
     logits = on_host(trace.model.logits(Tensor(npx.asarray(trace.states[trace.rows]))).data)
     log_p = log_softmax(logits)  # (T, V)
     order = np.argsort(-log_p, axis=1, kind="stable")
-    has_target = np.arange(len(log_p)) < len(log_p) - (trace.model.examples == "text")  # a text's last token has none
+    has_target = np.arange(len(log_p)) < len(log_p) - (trace.model.data_kind == "text")  # a text's last token has none
     targets = trace.targets[has_target]
     wanted = dict.fromkeys(targets.tolist())
     for rank in range(log_p.shape[1]):
@@ -358,7 +364,7 @@ def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int
     )
     note += "" if has_target.all() else " The last row predicts the token after the text."
     read = rows | {block.stack: predicted}
-    if trace.model.examples == "labels":
+    if trace.model.data_kind == "labels":
         kind, read = "output.labels", rows
         note = (
             f"The loss on this text is {trace.loss:.4f} nats per label. Of {log_p.shape[1]:,} entries, {len(ids)} are "

@@ -49,7 +49,7 @@ class Head(NamedTuple):
 def all_heads(model: Any) -> list[Head]:
     """Return every head of a model, the encoder's first."""
     layers, heads = model.config.n_layers, model.config.n_heads
-    kinds = AXES if model.examples == "pairs" else TEXT_AXES
+    kinds = AXES if model.data_kind == "pairs" else TEXT_AXES
     return [Head(kind, layer, head) for kind in kinds for layer in range(layers) for head in range(heads)]
 
 
@@ -126,7 +126,7 @@ def source_ids(model: Any, tokenizer: Any, sentence: str) -> list[int]:
     ids = tokenizer.encode(escape_brackets(sentence) if is_parser(tokenizer) else sentence)
     limit = max_source_tokens(model)
     if not 1 <= len(ids) <= limit:
-        name = "text" if model.examples == "text" else "sentence"
+        name = "text" if model.data_kind == "text" else "sentence"
         attempt = f"a shorter {name}" if ids else "at least one word"
         raise UserError(f"{name}: expected 1 to {limit} tokens; got {len(ids)}; try {attempt}")
     return [*ids, tokenizer.eos_id]

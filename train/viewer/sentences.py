@@ -21,7 +21,7 @@ from models.module import evaluation_mode
 from models.search import sample
 from models.search.beam import SearchStep
 from models.search.sampling import check_sampling, sampling_probabilities
-from models.search.tree import CUT, FINISHED, Tree
+from models.search.tree import CUT, FINISHED, SearchTree
 from train.errors import UserError, one_line
 from train.viewer.blocks import encoded, encoded_mask, has_head, show_block, show_overview
 from train.viewer.inspection import (
@@ -103,7 +103,9 @@ class Sentences:
     def translate(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
         key = json.dumps([query.get(name) for name in ("text", "beam", "alpha", "prefix", "ablated_heads")])
         if self.answers.get(key, {}).get("translation") not in self.recent:
-            answer = {"text": self.read, "labels": self.label}.get(self.model.examples, self.search_output)(query, send)
+            answer = {"text": self.read, "labels": self.label}.get(self.model.data_kind, self.search_output)(
+                query, send
+            )
             self.answers = {k: v for k, v in self.answers.items() if v["translation"] in self.recent} | {key: answer}
         name = self.answers[key]["translation"]
         self.recent[name] = self.recent.pop(name)  # make it the latest
@@ -115,7 +117,7 @@ class Sentences:
         sentence = " ".join(text_of(query).split())
         src = source_ids(model, tokenizer, sentence)
         search, prefix, ablated = self.search(query), self.prefix(query), self.ablated_heads(query)
-        tree = Tree()
+        tree = SearchTree()
 
         def observe(step: SearchStep) -> None:
             tree(step)
@@ -196,7 +198,7 @@ class Sentences:
 
         If "tokens" > 0, also return a continuation of the text, sampled with "seed".
         """
-        if self.model.examples != "text":
+        if self.model.data_kind != "text":
             raise UserError(
                 "next_token: expected a language model; got another kind of model; try the request `translate`"
             )
@@ -273,7 +275,7 @@ class Sentences:
                          "masked": encoded_mask(inspection.masks[kind])}  # fmt: skip
         return out
 
-    def beam(self, tree: Tree, hypotheses: Any) -> dict[str, Any]:
+    def beam(self, tree: SearchTree, hypotheses: Any) -> dict[str, Any]:
         """Return the search tree; `won` is the leaf of the best hypothesis."""
         texts = labels(self.tokenizer, [c.token for c in tree.candidates])
         nodes = [

@@ -85,7 +85,7 @@ def describe(name: str, module: Module, causal: bool) -> tuple[str, str]:
             return "attention", "Cross-attention"
         return "attention", "Masked self-attention" if causal else "Self-attention"
     if isinstance(module, Residual):
-        return "residual", "Add & norm" if module.post else "Norm & add"
+        return "residual", "Add & norm" if module.is_post_norm else "Norm & add"
     if isinstance(module, FeedForward):
         return "feed_forward", "Feed-forward"
     return "other", name.replace("_", " ").capitalize()
@@ -156,8 +156,8 @@ class Trace:
         self.ablated = frozenset(ablated)
         self.parameters = dict(model.named_parameters())
         *sources, predicted = (np.array([row]) for row in ids)
-        labels_text = model.examples == "labels"
-        padding, is_text = np.full((1, 1), model.config.pad_id), model.examples == "text"
+        labels_text = model.data_kind == "labels"
+        padding, is_text = np.full((1, 1), model.config.pad_id), model.data_kind == "text"
         inputs, targets = (sources[0], predicted) if labels_text else (predicted[:, :-1], predicted[:, 1:])
         if is_text:
             inputs, targets = predicted, np.concatenate([targets, padding], axis=1)
@@ -172,7 +172,7 @@ class Trace:
                 hidden = model.decode(npx.from_host(inputs), *model.encode(sources[0]))
             else:
                 hidden = model.hidden_states(npx.from_host(inputs))
-            loss = model.cross_entropy(hidden, npx.from_host(targets), 0.0, "all", max(1, len(self.rows) - is_text))
+            loss = model.token_loss(hidden, npx.from_host(targets), 0.0, "all", max(1, len(self.rows) - is_text))
             loss.backward()
         self.loss = loss.item()
         self.operations = recording.operations
