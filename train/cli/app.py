@@ -80,7 +80,7 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         if args and (synonym := COMMAND_SYNONYMS.get(args[0].lower())):
-            raise UserError(f"{args[0]}: expected a command; got an unknown command; try `npx-transformer {synonym}`")
+            raise UserError(f"{args[0]}: unknown command; did you mean `npx-transformer {synonym}`?")
         name, command, rest = super().resolve_command(ctx, args)
         if command:
             check_values(command.get_params(ctx), rest)
@@ -141,9 +141,9 @@ def reject_unknown(option: str, value: str, options: Container[str]) -> None:
         attempt = known_option(option, options) or (own if own in options else "")
         if key and not attempt:
             attempt = suggest_setting(option[2:], value, key)
-            raise UserError(f"{option}: expected an option of this command; got a configuration key; try {attempt}")
+            raise UserError(f"{option}: this is a configuration key, not an option of this command; try {attempt}")
     if attempt:
-        raise UserError(f"{option}: expected an option of this command; got an unknown option; try {attempt}")
+        raise UserError(f"{option}: unknown option; try {attempt}")
 
 
 def known_option(name: str, options: Container[str]) -> str:

@@ -74,7 +74,7 @@ def score(
 ) -> None:
     """Score a translation with BLEU, chrF and TER; --pairs and --text score with a model instead."""
     from train.metrics.bleu import SCORES, SHORT_NAMES, WITHOUT_TER, print_report, score_report
-    from train.metrics.limits import check_lengths
+    from train.metrics.limits import reason_to_skip_ter
     from train.progress import Display
     from train.text.lines import read_all_lines
 
@@ -122,7 +122,9 @@ def score(
         raise UserError("--bootstrap: expected 0, or at least 2 resamples; got 1; try 1000")
     hypotheses, *references = (read_all_lines(path, allow_pipe=True) for path in (hyp, *ref))
     baseline_lines = None if baseline is None else read_all_lines(baseline, allow_pipe=True)
-    reason = check_lengths(hypotheses, *references) or check_lengths(baseline_lines or hypotheses, *references)
+    reason = reason_to_skip_ter(hypotheses, *references)
+    if baseline_lines and not reason:
+        reason = reason_to_skip_ter(baseline_lines, *references)
     wanted = metric or SCORES
     metrics = [key for key in wanted if key in WITHOUT_TER or not reason]
     if not metrics:

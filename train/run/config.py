@@ -210,7 +210,7 @@ class RunConfig:
         return replace(self, **{table: replace(getattr(self, table), **changes) for table, changes in paths.items()})
 
     def frozen(self) -> dict[str, Any]:
-        """Return {`table.key`: value} of the keys that a resumed run must not change."""
+        """Return {`table.key`: value} for the keys that must stay the same when a run is resumed."""
         return {f"{table}.{f.name}": value for table, f, value in self.keys() if not f.metadata["may_change"]}
 
     def changes(self, other: "RunConfig") -> list[str]:

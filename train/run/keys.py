@@ -380,7 +380,8 @@ TRAINING: dict[str, dict[str, Any]] = {
 }
 # The values of [data] that suit a preset: a small model trains on a small text.
 PRESET_DATA: dict[str, dict[str, Any]] = {"tiny": {"vocab_size": 8000}}
-# The keys that a preset or variant determines: the value in TRAINING, PRESET_DATA or VARIANTS, or else the default.
+# The keys that choosing a preset or variant resets: to its value in TRAINING, PRESET_DATA or VARIANTS if there is one,
+# else to the default.
 DECIDED: dict[str, tuple[str, ...]] = {
     "data": ("vocab_size",),
     "train": (

@@ -115,8 +115,8 @@ class RunReport:
         file, lines = self.run.metrics_file, ""
         if not file.exists():
             return
-        # A validation at step `validated` was the end of a finished run; its line remains if the run is continued.
-        last_validation = state.step - 1 if validates and state.validated < state.step else state.step
+        # A validation at step `valid_step` was the end of a finished run; its line remains if the run is continued.
+        last_validation = state.step - 1 if validates and state.valid_step < state.step else state.step
         for line, entry in self.run.metric_lines():
             if entry["step"] <= (last_validation if entry["kind"] == "valid" else state.step):
                 lines += line + "\n"
@@ -130,7 +130,7 @@ class RunReport:
     ) -> None:
         """Report the means since the last log line."""
         s = state
-        entry = {"kind": "train", "step": s.step, "epoch": s.in_epoch, "loss": s.loss, "lr": lr}
+        entry = {"kind": "train", "step": s.step, "epoch": s.logged_epoch, "loss": s.loss, "lr": lr}
         entry |= {"gradient_norm": gradient_norm, "tokens": s.tokens, "tokens_per_second": round(s.speed, 1)}
         if loss_scale is not None:
             entry["loss_scale"] = loss_scale
@@ -139,7 +139,7 @@ class RunReport:
         self.write_metrics(entry | {"seconds": round(s.seconds, 3)})
         network = network_percentage(s.window_network, s.window_seconds) if ranks > 1 else ""
         self.write_line(
-            f"step {s.step:,}/{self.max_steps:,}  epoch {s.in_epoch}  loss {s.loss:.4f}  lr {lr:.3g}  "
+            f"step {s.step:,}/{self.max_steps:,}  epoch {s.logged_epoch}  loss {s.loss:.4f}  lr {lr:.3g}  "
             f"{s.speed:,.0f} tokens/s{network}  {self._steps.time_left()}",
             shown=2,
         )
@@ -158,7 +158,7 @@ class RunReport:
     def log_validation(self, state: RunState, result: Mapping[str, float], names: Mapping[str, str]) -> None:
         """Report a validation; `names` maps the keys of its scores to the names in the log."""
         s = state
-        self.write_metrics({"kind": "valid", "step": s.step, "epoch": s.in_epoch, "tokens": s.tokens, **result})
+        self.write_metrics({"kind": "valid", "step": s.step, "epoch": s.logged_epoch, "tokens": s.tokens, **result})
         scores = "".join(f"  {name} {result[key]:.2f}" for key, name in names.items() if key in result)
         self.write_line(
             f"validation after step {s.step:,}: loss {result['loss']:.4f}  "

@@ -1,9 +1,10 @@
 """One forward and backward pass of a model on one sentence, block by block: the data of the page's view of the model.
 
-A *block* is a box of the paper's Figure 1: an embedding, a sub-layer, a residual connection with its norm, a final norm
-or the output projection. `blocks` lists the blocks of a model by walking its modules. `Trace` runs the model on a
-sentence and its target, records every operation through an observer of the engine, and assigns the operations to blocks
-by the names of their modules. blocks.py turns a traced block into the matrices that the page shows.
+A *block* is a part of the model that the page draws as a box, like those in Figure 1 of the paper: an embedding, a
+sub-layer, a residual connection with its norm, a final norm or the output projection. `blocks` lists the blocks of a
+model by walking its modules. `Trace` runs the model on a sentence and its target, records every operation through an
+observer of the engine, and assigns the operations to blocks by the names of their modules. blocks.py turns a traced
+block into the matrices that the page shows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +30,10 @@ STACKS = {"encoder": "encoder", "decoder": "decoder", "layers": "text"}
 
 @dataclass(frozen=True)
 class Block:
-    """A box of Figure 1. `name` is the dotted name of its module, if it is exactly one module."""
+    """One block of the model as the page draws it, like the boxes in Figure 1 of the paper.
+
+    `name` is the dotted name of the module that computes the block, if there is exactly one.
+    """
 
     name: str
     kind: str  # "embedding", "attention", "residual", "feed_forward", "norm", "output" or "other"
