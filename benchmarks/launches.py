@@ -28,12 +28,12 @@ IN_PLACE = {  # arguments that are both read and written
     "accumulate": {"total"},
     "embedding_grad": {"total"},
 }
-WITH = {"relu_grad": ("masked", "y")}  # the first argument is not written if the second is null
-GATHERED = {
+WRITTEN_IF = {"relu_grad": ("masked", "y")}  # the first argument is not written if the second is null
+GATHERED_ROWS = {
     "embedding": ({"table"}, "y"),
     "embedding_grad": ({"gtable", "total"}, "g"),
 }  # only as many rows of the first arguments are accessed as the second one has
-BUSY = 8192, 15  # size and number of the square matmuls that keep a device busy for about 20 ms
+BUSY_MATMULS = 8192, 15  # size and number of the square matmuls that keep a device busy for about 20 ms
 
 
 class Call(NamedTuple):
@@ -89,8 +89,8 @@ def recorded(timed: range | None = None) -> Iterator[list[Call]]:
         import cupy
 
         if len(calls) == timed[0]:
-            operand, out = (npx.zeros((BUSY[0], BUSY[0]), "float16") for _ in range(2))
-            for _ in range(BUSY[1]):
+            operand, out = (npx.zeros((BUSY_MATMULS[0], BUSY_MATMULS[0]), "float16") for _ in range(2))
+            for _ in range(BUSY_MATMULS[1]):
                 gemm(cupy, operand, operand, out, False, None, False)
         before, after = cupy.cuda.Event(), cupy.cuda.Event()
         before.record()
@@ -144,10 +144,10 @@ def kernel_bytes(source: str, kernel: str, args: Any) -> int:
         if hasattr(arg, "strides") and arg.ndim
     }
     sizes = {name: times * arg.nbytes for name, (arg, times) in arrays.items()}
-    if kernel in WITH and WITH[kernel][1] not in sizes:
-        del sizes[WITH[kernel][0]]
-    if kernel in GATHERED:
-        tables, rows = GATHERED[kernel]
+    if kernel in WRITTEN_IF and WRITTEN_IF[kernel][1] not in sizes:
+        del sizes[WRITTEN_IF[kernel][0]]
+    if kernel in GATHERED_ROWS:
+        tables, rows = GATHERED_ROWS[kernel]
         for name in tables & sizes.keys():
             table, times = arrays[name]
             sizes[name] = min(sizes[name], times * table.itemsize * arrays[rows][0].size)

@@ -125,13 +125,13 @@ def ours(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], 
         return step, lambda: None, dict
     from benchmarks.launches import recorded
 
-    def more() -> dict[str, Any]:
+    def extra_figures() -> dict[str, Any]:
         use = npx.memory_use()
         with recorded() as calls:  # without CuPy's own kernels
             step()
         return {"gpu_mib": use.held // 2**20 if use else 0, "launches": len(calls)}
 
-    return step, npx.synchronize, more
+    return step, npx.synchronize, extra_figures
 
 
 def torch_step(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], Callable[[], dict[str, Any]]]:

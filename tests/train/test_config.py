@@ -13,7 +13,7 @@ from npx.ranges import inside
 from tests import ROOT
 from train.errors import UserError
 from train.run import config as keys
-from train.run.config import SECTIONS, RunConfig, check, explain, keys_of
+from train.run.config import SECTIONS, RunConfig, checked_value, explain, keys_of
 from train.run.key_names import all_keys
 from train.run.keys import ModelSection
 from train.tasks import TASKS
@@ -104,7 +104,7 @@ def test_every_key_is_explained_and_its_default_is_valid(full):
     if f.default is None:
         assert f.metadata["unset"] in text
     else:
-        assert check(table, f, f.default) == f.default
+        assert checked_value(table, f, f.default) == f.default
     lines = RunConfig().dump().splitlines()
     at = next(i for i, line in enumerate(lines) if line.removeprefix("# ").startswith(f"{name} ="))
     assert lines[at - 1].startswith("# ")

@@ -87,7 +87,7 @@ def copy(uninterrupted, tmp_path):
         (["train", "tiny", "--fp16", "--out", "D"], "try --set train.precision=fp16\n"),
         (["train", "tiny", "--epochs", "5", "--out", "D"], "try --set train.max_steps=VALUE"),
         (["train", "tiny", "--max-steps=5"], "try --set train.max_steps=5"),
-        (["train", "tiny", "--freeze", "encoder.*"], "not an option of this command; try --set 'train.freeze=encoder.*'"),
+        (["train", "tiny", "--freeze", "encoder.*"], "of this command; try --set 'train.freeze=encoder.*'"),
         (["train", "tiny", "--set", "train.optimizer=sgd", "--out", "D"], "is always Adam; try train.peak_lr"),
         (["train", "tiny", "--set", "optimizer=adam", "--out", "D"], "is always Adam; try train.peak_lr"),
         (["train", "tiny", "--optimizer", "adam", "--out", "D"], "is always Adam; try train.peak_lr"),

@@ -6,7 +6,7 @@ import pytest
 import typer
 
 from train.cli import main
-from train.cli.app import COMMANDS, DEVICES, OTHER_OPTIONS, app, known_option
+from train.cli.app import COMMANDS, DEVICES, OTHER_OPTIONS, app, own_option
 from train.cli.export_model import TARGETS
 from train.cli.main import load_commands
 from train.cli.plan import LINK_NAMES
@@ -166,7 +166,7 @@ def test_the_names_of_options_belong_to_existing_options():
     options = [{name for parameter in command.params for name in parameter.opts} for command in commands]
     for ours, names in OTHER_OPTIONS.items():
         for name in names.split():
-            assert any(name not in own and known_option(name, own) == ours for own in options), (ours, name)
+            assert any(name not in own and own_option(name, own) == ours for own in options), (ours, name)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_every_parameter_belongs_to_a_block_and_every_operation_too(traced):
     names = {name for name, _ in model.named_parameters()}
     assert {name for block in blocks(model) for name in block.parameters} == names
     assert all(trace.members[name] for name in trace.blocks)
-    assert {*trace.owner_of} == {*trace.operations}
+    assert {*trace.block_of} == {*trace.operations}
 
 
 def test_the_gradients_that_leave_blocks_arrive(traced):
@@ -92,8 +92,9 @@ def test_the_gradients_that_leave_blocks_arrive(traced):
     _, _, trace = traced
     for name in trace.blocks:
         if name != OUTPUT:
-            left = [trace.leaving(reader).get(name) for reader in trace.blocks if f"{reader}_residual" != name]
-            total = sum(g for g in left if g is not None)
+            readers = [reader for reader in trace.blocks if f"{reader}_residual" != name]
+            passed_back = [trace.outgoing_gradients(reader).get(name) for reader in readers]
+            total = sum(g for g in passed_back if g is not None)
             np.testing.assert_allclose(total, trace.output(name)[1], atol=1e-6)
 
 
@@ -128,7 +129,7 @@ def test_the_gradients_of_all_heads_make_up_that_of_the_block(traced):
     merged = np.concatenate([g for gradients in parts.values() for g in gradients], axis=1)
     layer = (model.layers if model.examples == "text" else model.encoder)[1]
     expected = merged @ npx.to_host(layer.attention.query_key_value.weight.data).T
-    (left,) = trace.leaving(name).values()
+    (left,) = trace.outgoing_gradients(name).values()
     np.testing.assert_allclose(expected, left, atol=1e-6)
 
 
@@ -187,7 +188,7 @@ def test_each_output_shown_is_that_of_the_engine(options):
                 assert ("heads" in shown) != is_separate
             if "heads" in shown:
                 d = model.config.d_model // model.config.n_heads
-                operation = trace.find(name, "attention")
+                operation = trace.find_operation(name, "attention")
                 close(values(named(shown, "head output")), operation.y[:, head * d : (head + 1) * d])
                 close(values(named(shown, "weights")) @ values(named(shown, "values v")), values(named(shown, "head")))
                 assert ("window" in shown["note"]) == (is_window and "cross" not in name)

@@ -15,7 +15,7 @@ from train.learn import checkpointer, training
 from train.run import checkpoint, folder, storage
 from train.run.checkpoint import find_checkpoint, load_checkpoint
 from train.run.config import END
-from train.run.folder import MARK, RunFolder, edit_config
+from train.run.folder import RUN_HEADER, RunFolder, edit_config
 from train.run.replace import original_name, remove_partial
 
 
@@ -82,7 +82,7 @@ def test_resuming_keeps_the_comments_in_the_configuration(text, copied):
     assert file.read_text() == commented.replace("max_steps = 12 ", "max_steps = 13 ")
     same = re.sub("(?m)^batch_tokens = .*", "batch_tokens = 1024", file.read_text())  # in [train] and in [search]
     file.write_text(same)
-    stored = RunFolder(copied).load_config().dump(MARK)
+    stored = RunFolder(copied).load_config().dump(RUN_HEADER)
     head, search = stored.split("[search]")
     edited = edit_config(file, stored, f"{head}[search]{search.replace('batch_tokens = 1024', 'batch_tokens = 512')}")
     assert edited.count("batch_tokens = 512") == 1 and "# enough" in edited

@@ -75,7 +75,7 @@ def draw(
         named = PICTURE_SYNONYMS.get(what.lower()) or nearest(what, PICTURES)
         attempt = f"`draw {what} {run}`" if str(run) in PICTURES else named
         raise UserError(f"draw: expected RUN and one of {', '.join(PICTURES)}; got '{what}'; try {attempt}")
-    picture.check(out)
+    picture.check_picture(out)
     picture.check_alt_text(out)
     for path in (out, picture.alt_text_path(out)):
         check_output(path, models=[run, *(also or ())])
@@ -170,10 +170,10 @@ def draw_curves_of(runs: list[Path], out: Path) -> None:
     """Draw the metrics of runs over the steps."""
     from train.run.checkpoint import is_imported
     from train.run.folder import RunFolder, not_a_run_error
-    from train.viewer.curves import by_name, draw_curves, series
+    from train.viewer.curves import draw_curves, runs_by_name, series
 
     curves = {}
-    for name, run in by_name(runs).items():
+    for name, run in runs_by_name(runs).items():
         folder = RunFolder(run)
         curves[name] = series([entry for _, entry in folder.metric_lines()] if folder.metrics_file.exists() else [])
         if not curves[name]:

@@ -127,7 +127,7 @@ def describe(shape: Any, config: Any, updates: int | None = None, activations: f
     additional memory that an update takes, in bytes, if it has been measured.
     """
     import npx
-    from train.experiments.paper import FIGURES, TESTED
+    from train.experiments.paper import FIGURES, TABLE2_ROWS
     from train.learn.memory import count_trained, training_memory
     from train.tasks import TASKS
 
@@ -135,7 +135,7 @@ def describe(shape: Any, config: Any, updates: int | None = None, activations: f
     sides = task.sides
     is_changed = shape != type(shape).preset(preset, shape.vocab_size)
     paper = {} if is_changed else FIGURES.get(preset, {})
-    pairs, tested = ((), {}) if is_changed else TESTED.get(preset, ((), {}))
+    pairs, tested = ((), {}) if is_changed else TABLE2_ROWS.get(preset, ((), {}))
     n, tokens = shape.n_parameters(), t.batch_tokens * t.accumulate
     is_read = "source" in sides or shape.architecture == "encoder"
     update = shape.training_flops(tokens if is_read else 0, task.n_predictions(tokens, config))
@@ -196,10 +196,10 @@ def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | Non
     The speed is in tokens per second, over all updates. If training stops between two log lines, only the checkpoint
     includes the last updates.
     """
-    from train.run.checkpoint import newest_totals
+    from train.run.checkpoint import newest_state
 
     logged = [entry for entry in entries if has_metrics(entry, "train", "tokens", "loss", "seconds")]
-    totals = newest_totals(run)
+    totals = newest_state(run)
     if totals and totals.window_tokens and totals.step > (logged[-1]["step"] if logged else 0):
         last = {"step": totals.step, "tokens": totals.tokens, "loss": totals.loss, "seconds": totals.seconds}
     elif logged:

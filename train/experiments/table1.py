@@ -96,7 +96,7 @@ def heads(d: int) -> int:
     return max(1, d // HEAD)
 
 
-def of_layer(make: Callable[[int], Module]) -> Callable[[int], Mixing]:
+def mixing_of_layer(make: Callable[[int], Module]) -> Callable[[int], Mixing]:
     """Return a factory of `Mixing` modules for a layer of which all parts are measured."""
 
     def mixing(d: int) -> Mixing:
@@ -126,14 +126,14 @@ KINDS = {
         "O(n^2 d)", (2, 1), "O(1)", "O(1)",
     ),
     "recurrent (LSTM)": Kind(
-        lstm_layer, of_layer(lstm_layer), lambda n, d: 8 * n * d * d, "O(n d^2)", (1, 2), "O(n)", "O(n)"
+        lstm_layer, mixing_of_layer(lstm_layer), lambda n, d: 8 * n * d * d, "O(n d^2)", (1, 2), "O(n)", "O(n)"
     ),
     "convolutional": Kind(
-        convolution_layer, of_layer(convolution_layer), lambda n, d: WIDTH * n * d * d,
+        convolution_layer, mixing_of_layer(convolution_layer), lambda n, d: WIDTH * n * d * d,
         "O(k n d^2)", (1, 2), "O(1)", "O(n/k), O(log_k n) if dilated",
     ),
     "separable convolutional": Kind(
-        separable_layer, of_layer(separable_layer), lambda n, d: WIDTH * n * d + n * d * d,
+        separable_layer, mixing_of_layer(separable_layer), lambda n, d: WIDTH * n * d + n * d * d,
         "O(k n d + n d^2)", (1, 2), "O(1)", "as convolutional",
     ),
     "restricted self-attention": Kind(

@@ -19,14 +19,14 @@ from train.experiments.paper import TABLE2
 from train.files import digest, write_text
 from train.json_files import read_json, read_sealed, write_json
 from train.metrics.bleu import BLEUS, score_report
-from train.run.checkpoint import find_checkpoint, load_model, newest_totals
+from train.run.checkpoint import find_checkpoint, load_model, newest_state
 from train.run.folder import RunFolder
 from train.run.storage import model_config, read_state
 from train.tasks.translation import best_translations
 from train.text.lines import check_parallel, read_all_lines
 
 PAIRS = ("en-de", "en-fr")
-QUOTED = {"en-de": "bleu_compound_13a", "en-fr": "bleu_13a"}  # the plain-text variants closest to the paper's
+QUOTED_BLEU = {"en-de": "bleu_compound_13a", "en-fr": "bleu_13a"}  # the plain-text variants closest to the paper's
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def score_run(out: Path, pair: str, run: TrainedRun) -> dict[str, Any]:
     return {
         "run": str(run.run), "checkpoint": find_checkpoint(run.run).name, **cost,
         "devices": run.devices, "sustained": run.sustained, "by_time": seconds * run.sustained or None,
-        "quoted": QUOTED[pair],
+        "quoted": QUOTED_BLEU[pair],
         "bleu": {key: {name: scores[key][name] for name in ("name", "score", "signature")} for key in BLEUS},
     }  # fmt: skip
 
@@ -77,7 +77,7 @@ def training_cost(path: Path) -> dict[str, Any]:
     spent in updates counts.
     """
     run = RunFolder(path)
-    if (totals := newest_totals(run)) is None:
+    if (totals := newest_state(run)) is None:
         expected = "a run with a step-N checkpoint, which records the number of tokens"
         raise UserError(f"{path}: expected {expected}; got a run with averaged weights only")
     config = run.load_config()

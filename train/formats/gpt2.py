@@ -224,8 +224,8 @@ def write_gpt2(model: Any, tokenizer: Any, max_length: int, folder: Path, dtype:
         "resid_pdrop": c.dropout, "embd_pdrop": c.dropout, "attn_pdrop": c.attention_dropout,
         "tie_word_embeddings": is_tied(c), **special,
     })  # fmt: skip
-    never = [[i] for i in sorted({c.pad_id, c.bos_id, *c.suppressed_ids})]
-    write_json(folder / "generation_config.json", {**special, "bad_words_ids": never, "max_length": n_positions})
+    suppressed = [[i] for i in sorted({c.pad_id, c.bos_id, *c.suppressed_ids})]
+    write_json(folder / "generation_config.json", {**special, "bad_words_ids": suppressed, "max_length": n_positions})
     spec = tokenizer.spec
     write_json(folder / TOKENIZER, {name: value for name, value in spec.items() if name != SPECIAL_IDS})
     names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), SPECIALS, strict=True))

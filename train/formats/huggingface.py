@@ -187,8 +187,8 @@ def suppressed_ids(settings: Mapping[str, Any], tokenizer: TextTokenizer, path: 
 
 def warn_of_settings(settings: Mapping[str, Any], path: Path, on_warning: Callable[[str], object]) -> None:
     """Warn about generation settings that our search does not support."""
-    for name, off in UNSUPPORTED_SETTINGS.items():
-        if settings.get(name) not in (None, off):
+    for name, disabled in UNSUPPORTED_SETTINGS.items():
+        if settings.get(name) not in (None, disabled):
             on_warning(f"{path}: {name} = {settings[name]!r} is not imported")
 
 

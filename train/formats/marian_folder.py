@@ -30,7 +30,7 @@ MAX_POSITIONS = 1024  # sinusoids have no maximum length, but the format require
 MAX_EPSILON = (
     2e-5  # maximum epsilon of the norms: transformers uses 1e-5 instead, which changes variances by at most 1e-5
 )
-NEVER = -1e4  # output bias of padding, whose logit would otherwise be 0; within the range of float16
+PADDING_BIAS = -1e4  # output bias of padding, whose logit would otherwise be 0; within the range of float16
 
 
 class MarianModel(NamedTuple):
@@ -91,7 +91,7 @@ def marian_model(model: Any, tokenizer: Any, target: str, norms: tuple[str, ...]
                 tensors[name] = tensors[name][rows]
                 tensors[name][-1] = 0
         tensors[marian.BIAS] = tensors[marian.BIAS][:, order]
-        tensors[marian.BIAS][:, -1] = NEVER
+        tensors[marian.BIAS][:, -1] = PADDING_BIAS
     vocabularies = tuple(
         [subword_names(side)[i] for i in side_order]
         for side, side_order in ((tokenizer.source, source_order), (tokenizer.target, order))
@@ -153,9 +153,9 @@ def write_settings(c: TransformerConfig, converted: MarianModel, config: RunConf
         "decoder_vocab_size": len(converted.vocabularies[1]), "share_encoder_decoder_embeddings": is_shared,
         "tie_word_embeddings": c.tying != "none", "max_position_embeddings": converted.n_positions, **special,
     })  # fmt: skip
-    never = {converted.pad_id, converted.marian_id(c.bos_id), *map(converted.marian_id, c.suppressed_ids)}
+    suppressed = {converted.pad_id, converted.marian_id(c.bos_id), *map(converted.marian_id, c.suppressed_ids)}
     write_json(folder / GENERATION, {
-        **special, "bad_words_ids": [[i] for i in sorted(never)], "num_beams": config.search.beam,
+        **special, "bad_words_ids": [[i] for i in sorted(suppressed)], "num_beams": config.search.beam,
         "length_penalty": config.search.alpha, "max_length": converted.n_positions,
         "early_stopping": True if config.search.stop_at_beam else "never",  # False would be a heuristic
     })  # fmt: skip

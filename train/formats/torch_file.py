@@ -109,7 +109,7 @@ def check_keys(keys: Sequence[Any]) -> None:
         raise pickle.UnpicklingError("a key that is not a name")
 
 
-KNOWN: dict[tuple[str, str], Any] = {
+ALLOWED_NAMES: dict[tuple[str, str], Any] = {
     ("collections", "OrderedDict"): ordered_dict,
     ("torch._utils", "_rebuild_tensor_v2"): rebuild_tensor,
     ("torch._utils", "_rebuild_parameter"): rebuild_parameter,
@@ -155,9 +155,9 @@ class TensorUnpickler(PythonUnpickler):
     dispatch |= {pickle.BUILD[0]: load_build, pickle.SETITEM[0]: load_setitem, pickle.SETITEMS[0]: load_setitems}
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in KNOWN:
+        if (module, name) not in ALLOWED_NAMES:
             raise pickle.UnpicklingError(f"'{module}.{name}', which could run code")
-        return KNOWN[module, name]
+        return ALLOWED_NAMES[module, name]
 
     def persistent_load(self, pid: Any) -> Storage:
         kind, storage_type, key, _, n_values = pid[:5]

@@ -333,7 +333,7 @@ def schedule_of(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_resumable(folder: RunFolder, tokenizer: TextTokenizer, texts: Mapping[str, Iterable[str]]) -> None:
     """Raise UserError if a run was trained with another tokenizer or text. Nothing has been written yet."""
-    for path, state in islice(store.readable(reversed(folder.steps())), 1):
+    for path, state in islice(store.readable_states(reversed(folder.steps())), 1):
         store.check_tokenizer(tokenizer, state, folder.tokenizer_file)
         check_same_text(path, state, {part: map(text_digest, files) for part, files in texts.items()})
 

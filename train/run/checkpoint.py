@@ -94,7 +94,7 @@ def prune(run: RunFolder, keep_last: int) -> None:
     checkpoints do not count toward `keep_last`. If fewer than `keep_last` are intact, nothing is removed, because a
     disk that returned an error may recover.
     """
-    states = dict(readable(run.steps()))
+    states = dict(readable_states(run.steps()))
     intact = list(states)
     for path in intact[:-1]:
         if states[path].get("extra"):
@@ -137,7 +137,7 @@ def load_newest(
 
 def is_imported(run: RunFolder) -> bool:
     """Return whether `import` has written a run: the newest readable checkpoint step-N has no optimizer state."""
-    newest = next(readable(reversed(run.steps())), None)
+    newest = next(readable_states(reversed(run.steps())), None)
     return newest is not None and OPTIMIZER not in newest[1]["files"]
 
 
@@ -156,15 +156,15 @@ def load_weights(path: str | Path, on_warning: Callable[[str], object]) -> tuple
     return folder, checkpoint
 
 
-def newest_totals(run: RunFolder) -> RunState | None:
+def newest_state(run: RunFolder) -> RunState | None:
     """Return the state of a run from its newest readable checkpoint, or None if no checkpoint is readable."""
-    for _, state in readable(reversed(run.steps())):
+    for _, state in readable_states(reversed(run.steps())):
         with suppress(ValueError):
             return RunState.read(state.get("run"), state["step"])
     return None
 
 
-def readable(paths: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
+def readable_states(paths: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield the checkpoint folders whose state.json can be read, each with its content."""
     for path in paths:
         with suppress(UserError):
@@ -190,7 +190,7 @@ def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
         return config
 
     models = []
-    for path, state in readable(reversed(run.steps())):
+    for path, state in readable_states(reversed(run.steps())):
         models.append(model_config(state))
         if isinstance(original := state.get("config"), dict):
             return check(config.resumed(models[0]), original, path)
@@ -363,7 +363,7 @@ def check_peer(folder: Path, state: Mapping[str, Any]) -> None:
     """Raise UserError if the newest of the readable checkpoints next to `folder` belongs to a different run."""
     run = owner_of(folder)
     others = (path for path in reversed((run.averaged, run.best, *run.steps())) if path.name != folder.name)
-    for path, peer in readable(others):
+    for path, peer in readable_states(others):
         return check_same_run(folder, state, path, peer, "", "removing the checkpoint of the other run")
 
 

@@ -14,7 +14,7 @@ from train.run.folder import RunFolder
 from train.run.metric_files import Copy, LineFile, csv_copy, tensorboard_copy
 from train.run.state import RunState
 
-DIVERGED = 5  # in units of the loss of uniform probabilities; the loss of an untrained model is below 2
+DIVERGENCE_FACTOR = 5  # in units of the loss of uniform probabilities; the loss of an untrained model is below 2
 
 
 class RunReport:
@@ -146,7 +146,7 @@ class RunReport:
 
     def warn_of_divergence(self, loss: float, uniform_loss: float, remedies: str) -> None:
         """Warn once of a loss that is many times that of uniform probabilities; `remedies` says what to try."""
-        if self._has_diverged or loss <= DIVERGED * uniform_loss:
+        if self._has_diverged or loss <= DIVERGENCE_FACTOR * uniform_loss:
             return
         self._has_diverged = True
         self.write_line(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from models.search.tree import CUT, DROPPED, FINISHED, KEPT, Tree
-from train.viewer.heads import shortened
+from train.viewer.heads import shorten
 from train.viewer.inspection import labels, output_text
 from train.viewer.picture import new_figure, plain_text, write
 
@@ -42,7 +42,7 @@ def draw_beam(tree: Tree, best: Any, tokenizer: Any, sentence: str, path: Path, 
     axis = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
     axis.axis("off")
     title = f"Beam search: {sentence}"
-    plain_text(axis.text(0.15, 0.25, shortened(title, int(width * 11)), fontsize=11, va="center"))
+    plain_text(axis.text(0.15, 0.25, shorten(title, int(width * 11)), fontsize=11, va="center"))
     best_path = path_to(tree, best[0]) if best else []
     top = 0.72
     for band, band_height in zip(bands, heights, strict=True):
@@ -82,15 +82,15 @@ def draw_beam(tree: Tree, best: Any, tokenizer: Any, sentence: str, path: Path, 
     return write(figure, path, title, "\n".join(alt), source)
 
 
-def wrap(steps: Sequence[Sequence[int]], tree: Tree, most: int) -> list[dict[int, list[int]]]:
-    """Divide the steps into bands of at most `most` columns, each as {step: its candidates}.
+def wrap(steps: Sequence[Sequence[int]], tree: Tree, max_columns: int) -> list[dict[int, list[int]]]:
+    """Divide the steps into bands of at most `max_columns` columns, each as {step: its candidates}.
 
     Every band except the first begins with the live candidates of the step before it.
     """
-    bands = [{n: list(steps[n]) for n in range(min(most, len(steps)))}]
-    for start in range(most, len(steps), most - 1):
+    bands = [{n: list(steps[n]) for n in range(min(max_columns, len(steps)))}]
+    for start in range(max_columns, len(steps), max_columns - 1):
         live = [i for i in steps[start - 1] if tree.candidates[i].fate == KEPT]
-        rest = range(start, min(start + most - 1, len(steps)))
+        rest = range(start, min(start + max_columns - 1, len(steps)))
         bands.append({start - 1: live} | {n: list(steps[n]) for n in rest})
     return bands
 

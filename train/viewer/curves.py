@@ -30,7 +30,7 @@ PANELS: dict[str, tuple[str, str, Sequence[tuple[str, str]], bool]] = {
         False,
     ),
 }
-LARGEST = 1e150  # the ticks of matplotlib overflow near the largest double; excludes NaN and infinity
+MAX_PLOTTED = 1e150  # the ticks of matplotlib overflow near the largest double; excludes NaN and infinity
 HUES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
 DASHES = {"train": "-", "valid": "--"}
 
@@ -38,7 +38,7 @@ DASHES = {"train": "-", "valid": "--"}
 Series = dict[str, dict[str, list[tuple[int, float]]]]
 
 
-def by_name(runs: Iterable[Path]) -> dict[str, Path]:
+def runs_by_name(runs: Iterable[Path]) -> dict[str, Path]:
     """Return runs by folder name, or by full path if two have the same name."""
     names: dict[str, Path] = {}
     for run in map(Path.absolute, runs):
@@ -55,7 +55,7 @@ def series(metrics: Sequence[Mapping[str, Any]]) -> Series:
             points = [
                 (entry["step"], float(entry[key]))
                 for entry in metrics
-                if entry["kind"] == kind and isinstance(entry.get(key), (int, float)) and abs(entry[key]) < LARGEST
+                if entry["kind"] == kind and isinstance(entry.get(key), (int, float)) and abs(entry[key]) < MAX_PLOTTED
             ]
             if points:
                 panels.setdefault(name, {})[kind] = points
@@ -105,9 +105,10 @@ def draw_curves(runs: Mapping[str, Series], path: Path, source: str) -> Path:
     for run, curves in runs.items():
         for name, kinds in curves.items():
             for kind, points in kinds.items():
-                least, most = min(points, key=lambda p: p[1]), max(points, key=lambda p: p[1])
+                low_step, low = min(points, key=lambda p: p[1])
+                high_step, high = max(points, key=lambda p: p[1])
                 alt.append(
                     f"{run}, {PANELS[name][0]}, {kind}: first {points[0][1]:.4g}, last {points[-1][1]:.4g} at update "
-                    f"{points[-1][0]:,}; minimum {least[1]:.4g} at {least[0]:,}, maximum {most[1]:.4g} at {most[0]:,}."
+                    f"{points[-1][0]:,}; minimum {low:.4g} at {low_step:,}, maximum {high:.4g} at {high_step:,}."
                 )
     return write(figure, path, title, "\n".join(alt), source)

@@ -240,7 +240,7 @@ OPERATIONS = {
     "transpose": ("y = aᵀ", "∂a = gᵀ"),
     "where": ("y = a where the condition holds, else b", "∂a = g where it holds, else 0;  ∂b = g where it does not"),
 }
-REPEATED = "An input that is broadcast to the shape of the other receives the sum of these gradients."
+BROADCAST = "An input that is broadcast to the shape of the other receives the sum of these gradients."
 ELEMENTWISE = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "where")
 
 
@@ -253,9 +253,9 @@ def operation_formulas(name: str, inputs: Sequence[str], repeats: bool) -> list[
     """
     named = dict(zip("ab", inputs, strict=False))
     lines = [
-        re.sub(r"(?<![A-Za-z])[ab](?![A-Za-z])", lambda found: named.get(found[0], found[0]), line).replace("ᵀᵀ", "")
+        re.sub(r"(?<![A-Za-z])[ab](?![A-Za-z])", lambda match: named.get(match[0], match[0]), line).replace("ᵀᵀ", "")
         for line in OPERATIONS.get(name, ())
     ]
     equations = [re.split(r"(?<=[,;])  ", line) for line in lines]
     lines = ["  ".join(one for one in line if not re.match(r"∂(?![^\W\d])", one)).rstrip(",;") for line in equations]
-    return [*lines, *([REPEATED] if repeats and name in ELEMENTWISE else [])]
+    return [*lines, *([BROADCAST] if repeats and name in ELEMENTWISE else [])]

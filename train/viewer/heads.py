@@ -42,7 +42,7 @@ def draw_heads(
     height = max(sum(h + side + 0.6 for h, _ in sizes.values()) + 0.5, 2.8)  # at least that of the color bar
     figure = new_figure(width, height)
     title = f"Attention of all heads: {sentence}"
-    plain_text(figure.text(0.1 / width, 1 - 0.25 / height, shortened(title, int(width * 11)), fontsize=11, va="center"))
+    plain_text(figure.text(0.1 / width, 1 - 0.25 / height, shorten(title, int(width * 11)), fontsize=11, va="center"))
     top, image = height - 0.5, None
     for kind, part in parts.items():
         rows, columns = inspection.edges(kind)
@@ -89,9 +89,9 @@ def describe(inspection: Inspection, kinds: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def shortened(text: str, most: int) -> str:
-    """Shorten text to at most `most` characters."""
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+def shorten(text: str, max_length: int) -> str:
+    """Shorten text to at most `max_length` characters."""
+    return text if len(text) <= max_length else f"{text[: max_length - 3]}..."
 
 
 # ---- the paper's figures 3 to 5
@@ -146,30 +146,33 @@ def draw_figures(inspection: Inspection, word: str, layer: int, out: Path, sourc
     tokens, maps = inspection.source, inspection.maps["encoder"][layer]  # (H, S, S)
     at = tokens.index(word)
     heads = range(len(maps))
-    away = sorted(heads, key=lambda h: maps[h, at, at])[:2]
-    confident = sorted(heads, key=lambda h: -summary(maps[h])["confidence"])[:2]
+    outward = sorted(heads, key=lambda h: maps[h, at, at])[:2]
+    confident_heads = sorted(heads, key=lambda h: -summary(maps[h])["confidence"])[:2]
     where = f"encoder self-attention, layer {layer} (counted from 0)"
 
     def attended(h: int, row: int) -> str:
         best = np.argsort(-maps[h, row], kind="stable")[:2]
         return f"head {h}: " + ", ".join(f"{tokens[x]} {maps[h, row, x]:.2f}" for x in best)
 
-    sentence, all_of = " ".join(tokens), "; ".join(attended(h, at) for h in heads)
-    of_word = f"Largest weights from '{word}': {'; '.join(attended(h, at) for h in away)}."
-    of_confident = "\n".join(f"{p}: {'; '.join(attended(h, y) for h in confident)}." for y, p in enumerate(tokens))
+    sentence = " ".join(tokens)
+    all_heads_text = "; ".join(attended(h, at) for h in heads)
+    outward_text = f"Largest weights from '{word}': {'; '.join(attended(h, at) for h in outward)}."
+    confident_text = "\n".join(
+        f"{p}: {'; '.join(attended(h, y) for h in confident_heads)}." for y, p in enumerate(tokens)
+    )
     drawings: list[tuple[str, Any, str, str]] = [
-        ("figure3", [(heads, maps, at)], f"What '{word}' attends to: {where}", f"From '{word}': {all_of}."),
+        ("figure3", [(heads, maps, at)], f"What '{word}' attends to: {where}", f"From '{word}': {all_heads_text}."),
         (
             "figure4",
-            [(away, maps[away], None), (away, maps[away], at)],
+            [(outward, maps[outward], None), (outward, maps[outward], at)],
             f"Two heads that attend from '{word}' to other tokens: {where}",
-            of_word,
+            outward_text,
         ),
         (
             "figure5",
-            [([h], maps[[h]], None) for h in confident],
+            [([h], maps[[h]], None) for h in confident_heads],
             f"The two most confident heads and what each token attends to: {where}",
-            of_confident,
+            confident_text,
         ),
     ]
     out.mkdir(parents=True, exist_ok=True)

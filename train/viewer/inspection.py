@@ -198,10 +198,10 @@ def masks_of(model: Any, maps: Mapping[str, Any]) -> dict[str, Any]:
 def inspect(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int]) -> Inspection:
     """Run the model once on a sentence and its translation `tokens` (ids without BOS and EOS)."""
     ids = [model.config.bos_id, *tokens][: model.max_length]
-    inside = model.inspect(np.array([src]), np.array([ids]))
-    layers = [log_softmax(npx.to_host(model.logits(hidden).data)[0]) for hidden in inside.hidden]
+    internals = model.inspect(np.array([src]), np.array([ids]))
+    layers = [log_softmax(npx.to_host(model.logits(hidden).data)[0]) for hidden in internals.hidden]
     target = labels(tokenizer, [*tokens, tokenizer.eos_id])[: len(ids)]
-    maps = {kind: np.stack([layer[0] for layer in weights]) for kind, weights in inside.maps.items() if weights}
+    maps = {kind: np.stack([layer[0] for layer in weights]) for kind, weights in internals.maps.items() if weights}
     source, decoder_input = labels(tokenizer, src, "source"), [BEGIN, *target[:-1]]
     return Inspection(source, target, decoder_input, maps, masks_of(model, maps), *predictions(layers))
 

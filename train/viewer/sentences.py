@@ -23,7 +23,7 @@ from models.search.beam import SearchStep
 from models.search.sampling import check_sampling, sampling_probabilities
 from models.search.tree import CUT, FINISHED, Tree
 from train.errors import UserError, one_line
-from train.viewer.blocks import encoded, encoded_mask, has_head, show_block, show_overview
+from train.viewer.blocks import encode_array, encode_mask, has_head, show_block, show_overview
 from train.viewer.inspection import (
     Head,
     Inspection,
@@ -249,9 +249,9 @@ class Sentences:
         return ids
 
     def ablated_heads(self, query: Mapping[str, Any]) -> list[Head]:
-        known = {str(head): head for head in all_heads(self.model)}
+        heads_by_name = {str(head): head for head in all_heads(self.model)}
         try:
-            return [known[name] for name in query.get("ablated_heads", [])]
+            return [heads_by_name[name] for name in query.get("ablated_heads", [])]
         except (KeyError, TypeError):
             raise UserError(
                 "ablated_heads: expected the names of heads, such as cross.0.1; got an unknown name; try translating "
@@ -269,8 +269,8 @@ class Sentences:
             levels = np.rint(maps * 255).astype(np.uint8)
             out[kind] = {"rows": rows, "columns": columns, "layers": len(maps), "heads": maps.shape[1],
                          "bytes": base64.b64encode(levels.tobytes()).decode(), "summary": summaries,
-                         "mean": encoded(maps[-1].mean(axis=0)),  # over the heads of the last layer
-                         "masked": encoded_mask(inspection.masks[kind])}  # fmt: skip
+                         "mean": encode_array(maps[-1].mean(axis=0)),  # over the heads of the last layer
+                         "masked": encode_mask(inspection.masks[kind])}  # fmt: skip
         return out
 
     def beam(self, tree: Tree, hypotheses: Any) -> dict[str, Any]:
@@ -305,20 +305,25 @@ def text_of(query: Mapping[str, Any]) -> str:
 
 
 def number_in(
-    query: Mapping[str, Any], name: str, least: float, most: float, kind: type = float, default: float | None = None
+    query: Mapping[str, Any],
+    name: str,
+    minimum: float,
+    maximum: float,
+    kind: type = float,
+    default: float | None = None,
 ) -> Any:
-    """Return a number from a query. Raises UserError unless it is between `least` (the default) and `most`."""
-    default = least if default is None else default
+    """Return a number from a query. Raises UserError unless it is between `minimum` (the default) and `maximum`."""
+    default = minimum if default is None else default
     value = query.get(name, default)
     if (
         isinstance(value, bool)
         or not isinstance(value, (int, float))
-        or not least <= value <= most
+        or not minimum <= value <= maximum
         or kind(value) != value
     ):
         what = "whole number" if kind is int else "number"
         got = f"'{value[:20]}'" if isinstance(value, str) else str(value)[:20]
-        raise UserError(f"{name}: expected a {what} from {least:g} to {most:g}; got {got}; try {default:g}")
+        raise UserError(f"{name}: expected a {what} from {minimum:g} to {maximum:g}; got {got}; try {default:g}")
     return kind(value)
 
 

@@ -18,7 +18,7 @@ from autograd.operations import where
 from train.errors import UserError, one_line
 from train.viewer.explanations import operation_formulas
 
-KNOWN = {
+ALLOWED_FUNCTIONS = {
     "absolute", "concatenate", "exp", "log", "matmul", "max", "maximum", "mean", "min", "minimum", "power", "relu",
     "reshape", "sigmoid", "softmax", "sqrt", "stack", "sum", "swapaxes", "tanh", "transpose",
 }  # fmt: skip
@@ -82,9 +82,11 @@ def steps(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         with np.errstate(all="ignore"), observing(StepRecorder()) as recorder:
             if "head" in request:
-                result = head(leaves, titles, options(request["head"], "head", {"causal"}).get("causal", False))
+                options = checked_options(request["head"], "head", {"causal"})
+                result = compute_head(leaves, titles, options.get("causal", False))
             else:
-                result = expression(leaves, **options(request, "request", {"expression", "values"}))
+                options = checked_options(request, "request", {"expression", "values"})
+                result = evaluate_expression(leaves, **options)
             if not isinstance(result, Tensor) or result.node is None:
                 raise ExpressionError("expected an operation on a variable, as in a * b + a; got a constant")
             result.backward(np.ones_like(result.data))
@@ -93,16 +95,16 @@ def steps(request: Mapping[str, Any]) -> dict[str, Any]:
     return describe(recorder, {id(leaf): name for name, leaf in leaves.items()}, titles)
 
 
-def options(given: Any, name: str, known: set[str]) -> Mapping[str, Any]:
+def checked_options(given: Any, name: str, allowed: set[str]) -> Mapping[str, Any]:
     """Return the options of a request. Raises ExpressionError for anything but an object with known names."""
-    if not isinstance(given, dict) or not known.issuperset(given):
+    if not isinstance(given, dict) or not allowed.issuperset(given):
         raise ExpressionError(
-            f"{name}: expected an object with only {' and '.join(sorted(known))}; got {reprlib.repr(given)}"
+            f"{name}: expected an object with only {' and '.join(sorted(allowed))}; got {reprlib.repr(given)}"
         )
     return given
 
 
-def expression(leaves: dict[str, Tensor], expression: str = "", values: Any = None) -> Any:
+def evaluate_expression(leaves: dict[str, Tensor], expression: str = "", values: Any = None) -> Any:
     """Evaluate an expression of the variables in `values`. Raises ExpressionError if a variable has no value."""
     if not isinstance(expression, str) or not 1 <= len(expression) <= MAX_CHARACTERS:
         raise ExpressionError(
@@ -123,13 +125,13 @@ def expression(leaves: dict[str, Tensor], expression: str = "", values: Any = No
                 f"expected variables with at most {MAX_VALUES} numbers each; got {name[:20]!r} with {array.size}"
             )
         leaves[name] = Tensor(array, requires_grad=True)
-    result = evaluate(parse(expression), leaves, KNOWN)
+    result = evaluate(parse(expression), leaves, ALLOWED_FUNCTIONS)
     if missing := [name for name in leaves if name not in (values or {})]:
         raise ExpressionError(f"values: {missing[0][:20]} is missing; try {missing[0][:20]} = 2")
     return result
 
 
-def head(leaves: dict[str, Tensor], titles: dict[int, str], causal: bool = False) -> Tensor:
+def compute_head(leaves: dict[str, Tensor], titles: dict[int, str], causal: bool = False) -> Tensor:
     """Compute one attention head over 3 tokens with d_k = 2 (paper section 3.2.1) from elementary operations."""
     for name, rows in (
         ("q", [[1, 0], [0, 2], [1, 1]]),

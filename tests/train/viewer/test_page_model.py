@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.pages import RECORD_CANVAS, SENTENCE, served, translate, turn_to, until, view
 from train.cli.serve import load_page
 from train.viewer.blocks import show_block, structure
-from train.viewer.examples import FEW
+from train.viewer.examples import FIRST_EXAMPLE_TOKENS
 
 
 def test_the_first_view_is_the_whole_model_with_the_values_of_a_sentence(tab, address, page):
@@ -178,7 +178,7 @@ def test_the_output_block_names_its_input_and_the_gradient_that_it_passes_back(t
 def test_the_page_opens_with_translated_validation_sentences(tab, run, uninterrupted):
     page = load_page([run])
     assert len(page.examples) == 3 and all(page.tokenizer.encode(example) for example in page.examples)
-    assert len(page.tokenizer.encode(page.examples[0])) in FEW
+    assert len(page.tokenizer.encode(page.examples[0])) in FIRST_EXAMPLE_TOKENS
     with served(page, tab=tab) as address:
         view(tab, address, "")
         tab.wait_for_selector("#model[data-flow]", state="attached")

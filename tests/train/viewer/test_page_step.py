@@ -9,11 +9,11 @@ from autograd import Tensor, neural
 from autograd.draw.graph import OPERATORS
 from tests.helpers.pages import cells, plain, until, view
 from train.viewer.explanations import BLOCKS, OPERATIONS, explain
-from train.viewer.step import KNOWN, steps
+from train.viewer.step import ALLOWED_FUNCTIONS, steps
 
 
 def test_every_operation_has_a_formula():
-    assert KNOWN | {*OPERATORS.values(), "negative", "where"} <= OPERATIONS.keys()
+    assert ALLOWED_FUNCTIONS | {*OPERATORS.values(), "negative", "where"} <= OPERATIONS.keys()
 
 
 def test_the_names_in_explanations_are_replaced():
