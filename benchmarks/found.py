@@ -140,7 +140,8 @@ def time_limit(seconds: float) -> Iterator[None]:
 def check(expression: str, framework: str, limit: float, seed: int) -> Outcome:
     """Check one function."""
     expression, _, declared = expression.partition("  # ")
-    outcome, start = Outcome(framework, expression, declared=declared), time.perf_counter()
+    outcome = Outcome(framework, expression, declared=declared)
+    start = time.perf_counter()
     names = names_in(expression)
     given = {name: x for name, x in inputs().items() if name in names}
     try:
@@ -148,11 +149,15 @@ def check(expression: str, framework: str, limit: float, seed: int) -> Outcome:
         operation = adapter(function_of(expression, framework, list(given)))
         with time_limit(limit):
             report = check_operation(operation, *given.values(), seed=seed)
-        outcome.level, outcome.report, outcome.compared = report.level, str(report), report.compared
+        outcome.level = report.level
+        outcome.report = str(report)
+        outcome.compared = report.compared
         outcome.conventions = len(report.kinks) + len(report.conventions)
         outcome.inconclusive = len(report.inconclusive)
     except (GradientError, CheckError) as error:
-        outcome.level, outcome.rule, outcome.report = error.level, error.rule, str(error)
+        outcome.level = error.level
+        outcome.rule = error.rule
+        outcome.report = str(error)
     except TimeLimit:
         outcome.rule = f"time limit of {limit:g} s"
     except Exception as error:

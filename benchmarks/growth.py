@@ -54,7 +54,9 @@ def main() -> None:
                 else f"{math.log(row['seconds'] / previous[1]) / math.log(value / previous[0]):.2f}"
             )
             previous = value, row["seconds"]
-            seconds, attention, each = row["seconds"], row["attention"], 1e6 * row["seconds"] / row["tokens"]
+            seconds = row["seconds"]
+            attention = row["attention"]
+            each = 1e6 * seconds / row["tokens"]  # microseconds per token
             print(f"| {value:,} | {seconds:.4f} | {attention:.4f} | {each:.1f} | {row['mib']} MiB | {slope} |")
     if a.picture:
         draw(rows, a.picture)

@@ -108,7 +108,8 @@ def recorded(timed: range | None = None) -> Iterator[list[Call]]:
         return start
 
     def counting_gemm(cupy: Any, a: Any, b: Any, out: Any, add: bool, *epilogue: Any) -> None:
-        (m, k), n = a.shape, b.shape[1]
+        m, k = a.shape
+        n = b.shape[1]
         nbytes = a.nbytes + b.nbytes + out.nbytes * (1 + add)
         record(product_name(a, b), nbytes, 2.0 * m * n * k, lambda: gemm(cupy, a, b, out, add, *epilogue))
 
@@ -121,7 +122,8 @@ def recorded(timed: range | None = None) -> Iterator[list[Call]]:
 
 def product_name(a: Any, b: Any) -> str:
     """Return the sizes of a matmul and, for each operand, whether its rows (N) or its columns (T) are contiguous."""
-    (m, k), n = a.shape, b.shape[1]
+    m, k = a.shape
+    n = b.shape[1]
     kinds = ("T" if (blas.leading_dimension(x) or (False,))[0] else "N" for x in (a, b))
     return f"{m:,} x {n:,} x {k:,} {''.join(kinds)}"
 

@@ -74,7 +74,8 @@ def compare(a: argparse.Namespace, engines: list[str], folder: Path) -> list[dic
     times: dict[str, list[tuple[float, float]]] = {engine: [] for engine in engines}
     for repeat in range(1 + a.repeats):
         for engine in engines:
-            before, started = processor_seconds(), time.perf_counter()
+            before = processor_seconds()
+            started = time.perf_counter()
             subprocess.run(commands[engine], env=environment, check=True)
             if repeat:
                 times[engine].append((processor_seconds() - before, time.perf_counter() - started))
@@ -145,7 +146,8 @@ def ctranslate2(a: argparse.Namespace, model: Path, output: Path) -> None:
             sentencepiece.SentencePieceProcessor(model_file=str(settings / f"{side}.spm"))
             for side in ("source", "target")
         )
-        subwords, decode = [[*tokens, "</s>"] for tokens in source.encode(lines, out_type=str)], target.decode
+        subwords = [[*tokens, "</s>"] for tokens in source.encode(lines, out_type=str)]
+        decode = target.decode
     else:
         from tokenizers import Tokenizer
 
@@ -169,10 +171,12 @@ def transformers(a: argparse.Namespace, model: Path, output: Path) -> None:
     from transformers import AutoTokenizer, MarianMTModel
 
     torch.set_num_threads(a.threads)
-    tokenizer, network = AutoTokenizer.from_pretrained(model), MarianMTModel.from_pretrained(model).eval()
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    network = MarianMTModel.from_pretrained(model).eval()
     lines = a.text.read_text(encoding="utf-8").splitlines()
     lengths = [len(ids) for ids in tokenizer(lines)["input_ids"]]
-    translations, batch = [""] * len(lines), []
+    translations = [""] * len(lines)
+    batch = []
     order = sorted(range(len(lines)), key=lambda i: -lengths[i])
     for position, i in enumerate(order):
         batch.append(i)

@@ -98,7 +98,8 @@ def serve(
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
             print(json.dumps({"peak_rss_mib": peak, "blas": blas()} | extra_figures()), flush=True)
             return
-        row, started = int(line.split()[1]), time.perf_counter()
+        row = int(line.split()[1])
+        started = time.perf_counter()
         for _ in range(row):
             step()
         launched = time.perf_counter()

@@ -24,7 +24,8 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0"), max_si
 
 def values_of(table, f):
     """Return a strategy for the values that a key accepts, from its metadata."""
-    kind, interval = value_type(f), f.metadata["within"]
+    kind = value_type(f)
+    interval = f.metadata["within"]
     if f.metadata["choices"]:
         return st.sampled_from(tuple(f.metadata["choices"]))
     if kind is bool:

@@ -277,7 +277,8 @@ def test_labels_show_where_words_begin_and_differ_for_different_tokens(loaded):
 )  # fmt: skip
 @settings(max_examples=40)
 def test_the_leaves_of_a_tree_are_exactly_the_hypotheses(seed, beam, coarse, alpha, end_bias):
-    model, tree = MarkovModel(6, seed, coarse, end_bias), Tree()
+    model = MarkovModel(6, seed, coarse, end_bias)
+    tree = Tree()
     src = np.array([[3, 4, EOS]])
     how = {"beam": beam, "alpha": alpha, "max_extra": 3, "n_best": beam}
     (best,) = beam_search(model, src, **how, observe=tree)
@@ -365,7 +366,8 @@ STEPS = st.lists(st.sampled_from([KEPT, FINISHED, "dropped"]), min_size=1, max_s
 
 @given(fates=st.lists(STEPS, min_size=1, max_size=12), most=st.integers(2, 5))
 def test_a_wrapped_beam_has_every_candidate_and_repeats_the_live_ones(fates, most):
-    tree, steps = Tree(), []
+    tree = Tree()
+    steps = []
     for n, step in enumerate(fates):
         steps.append([len(tree.candidates) + i for i in range(len(step))])
         tree.candidates += [Candidate(n + 1, -1, 3, 0.0, 0.0, fate) for fate in step]
@@ -390,7 +392,8 @@ def test_one_point_has_one_tick(tmp_path):
 @pytest.mark.parametrize("length", [1, 2, 3, 9])
 def test_the_labels_of_heads_fit_into_the_picture(tmp_path, monkeypatch, kind, length):
     """Labels fit even for short sentences, whose matrices are smaller than the titles and the color bar."""
-    figures, tokens = [], ["Tom"] * length
+    figures = []
+    tokens = ["Tom"] * length
     monkeypatch.setattr(heads, "write", lambda figure, *_: figures.append(figure))
     maps = {kind: np.full((2, 4, length, length), 1 / length)}
     inspection = Inspection(tokens, tokens, tokens, maps, {kind: None}, None, None, None)

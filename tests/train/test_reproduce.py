@@ -69,7 +69,8 @@ def test_table_3_trains_scores_and_writes_rows(tmp_path, texts, capfd):
 @pytest.mark.slow
 def test_an_interrupted_table_continues_to_the_same_results(tmp_path, texts, monkeypatch):
     complete = run(tmp_path / "complete", texts)
-    updates, update = [], Trainer._update
+    updates = []
+    update = Trainer._update
 
     def stopped(self):
         updates.append(1)
@@ -88,7 +89,8 @@ def test_an_interrupted_table_continues_to_the_same_results(tmp_path, texts, mon
 
 
 def test_a_failed_row_is_retried_and_others_are_trained(tmp_path, texts, monkeypatch, capfd):
-    run_row, failing_rows = table3.run_row, ["A-h4"]
+    run_row = table3.run_row
+    failing_rows = ["A-h4"]
 
     def failing(row, *rest):
         if row in failing_rows:
@@ -107,7 +109,8 @@ def test_a_failed_row_is_retried_and_others_are_trained(tmp_path, texts, monkeyp
 
 @pytest.mark.slow
 def test_two_seeds_in_two_processes_are_averaged_and_compared(tmp_path, texts, capfd):
-    rows, two = ("base", "A-h4"), {"seeds": 2}
+    rows = ("base", "A-h4")
+    two = {"seeds": 2}
     run(tmp_path / "one", texts, rows, steps=2)
     alone = run(tmp_path / "one", texts, rows, steps=2, **two)  # only the second seeds are trained
     assert capfd.readouterr().err.count("row ") == 4
@@ -317,7 +320,8 @@ def test_table_2_has_the_papers_rows_and_both_costs(trained, texts, tmp_path, ca
 
 
 def test_table_2_translates_again_after_a_change(trained, texts, tmp_path, monkeypatch):
-    calls, translate = [], table2.best_translations
+    calls = []
+    translate = table2.best_translations
 
     def count_and_translate(*args, **options):
         calls.append(1)

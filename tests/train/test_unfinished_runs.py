@@ -105,7 +105,8 @@ EDITS = {
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_run_killed_before_its_first_checkpoint_continues_beside_other_files(text, uninterrupted, tmp_path, edit):
     """Its config.toml keeps the user's comments, and files of others are not touched."""
-    out, others = tmp_path / "run", {".nfs0001": "", "slurm.out": "log", "notes.txt": "mine"}
+    out = tmp_path / "run"
+    others = {".nfs0001": "", "slurm.out": "log", "notes.txt": "mine"}
     run(text, out)
     for name in ("checkpoints", "metrics.jsonl"):
         (shutil.rmtree if name == "checkpoints" else os.unlink)(out / name)
@@ -155,7 +156,8 @@ def test_what_a_resumed_run_reads_is_not_replaced(text, tmp_path):
 @pytest.mark.parametrize("at", range(1, 5))
 def test_a_second_interrupt_leaves_a_run_that_continues(text, uninterrupted, tmp_path, monkeypatch, at):
     """The second interrupt comes while the first one is removing what the run has written."""
-    out, removed = tmp_path / "run", []
+    out = tmp_path / "run"
+    removed = []
 
     def remove(path):
         removed.append(path)
@@ -177,7 +179,9 @@ def test_a_second_interrupt_leaves_a_run_that_continues(text, uninterrupted, tmp
 @pytest.mark.parametrize("name", ["checkpoints/step-12", "checkpoints/step-12/model.safetensors", "checkpoints"])
 def test_an_unreadable_checkpoint_does_not_count_as_damaged(text, copied, monkeypatch, name):
     """The newest checkpoint may be intact, so training neither continues from an older one nor starts over."""
-    before, open_, iterdir = files_of(copied), os.open, Path.iterdir
+    before = files_of(copied)
+    open_ = os.open
+    iterdir = Path.iterdir
 
     def refuse(path):
         if str(path).startswith(str(copied / name)):

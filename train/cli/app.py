@@ -120,7 +120,8 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
             raise UserError(f"{path}: expected a file to write; got the name of a folder; try another path")
         if name not in options or options[name].is_flag:
             continue
-        n, following = options[name].nargs, [*args[i + 1 :]]
+        n = options[name].nargs
+        following = [*args[i + 1 :]]
         end = next((k for k, value in enumerate(following[:n]) if value in options), min(n, len(following)))
         if end < n:
             metavar = options[name].metavar or "a value"

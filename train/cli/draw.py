@@ -136,7 +136,8 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
     model, tokenizer, origin, search = load_for_search(run, overrides)
     if model.examples != "pairs":
         if kind or overrides:
-            name, got = "kind" if kind else next(iter(overrides)), MODEL_DESCRIPTIONS[model.examples]
+            name = "kind" if kind else next(iter(overrides))
+            got = MODEL_DESCRIPTIONS[model.examples]
             raise UserError(f"--{name}: expected an encoder-decoder model; got {got}; omit --{name}")
         inspect_one = inspect_text if model.examples == "text" else inspect_encoder
         draw_heads(inspect_one(model, tokenizer, sentence), sentence, out, origin, ["text"])
@@ -160,7 +161,8 @@ def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any])
     if model.examples != "pairs":
         got = MODEL_DESCRIPTIONS[model.examples]
         raise UserError(f"{run}: expected a model that translates or parses; got {got}; try `draw RUN heads`")
-    src, tree = source_ids(model, tokenizer, sentence), Tree()
+    src = source_ids(model, tokenizer, sentence)
+    tree = Tree()
     hypotheses = translate(constrained_model(model, tokenizer, sentence), src, search, observe=tree)
     print(output_text(tokenizer, sentence, hypotheses[0].tokens))
     draw_beam(tree, hypotheses, tokenizer, sentence, out, origin)
@@ -232,7 +234,8 @@ def draw_confusion_of(run: Path, out: Path) -> None:
     task = TASKS[config.data.task]
     if not isinstance(task, LabeledTask):
         raise UserError(f"{run}: expected a classifier or a tagger; got a run for the task {task.name}")
-    text, evaluation = open_corpus(run, "valid", config, tokenizer), LabelEvaluation(label_names(tokenizer))
+    text = open_corpus(run, "valid", config, tokenizer)
+    evaluation = LabelEvaluation(label_names(tokenizer))
     for examples, batch in task.in_order(LabeledText(text, task.one_label_per_text), config.train.batch_tokens):
         evaluation.add(model, examples, batch)
     draw_confusion(evaluation.scores(), out, origin.caption)
@@ -250,7 +253,9 @@ def draw_roles_of(run: Path, out: Path, sentences: int, work: Any) -> None:
     text = EvaluationText(task, open_corpus(run, "valid", config, tokenizer), config, tokenizer, sentences)
 
     def report(n_done: int, n_heads: int) -> None:
-        work.unit, work.total, work.done = "heads", n_heads, n_done + 1
+        work.unit = "heads"
+        work.total = n_heads
+        work.done = n_done + 1
 
     full_model, head_roles = measure_roles(model, text, report)
     draw_roles(full_model, head_roles, text, out, origin.caption)

@@ -91,7 +91,8 @@ def print_info(
     if config:
         print(run_config.dump(), end="")
         return
-    origin, activations = "as given", None
+    origin = "as given"
+    activations = None
     if measure:
         from train.experiments.speed import measure_activations, measure_speed
         from train.progress import Display
@@ -99,7 +100,8 @@ def print_info(
         use_device(device)
         with Display() as display, display.work("measuring the speed of a few updates"):
             display.write("measuring the speed of a few updates")
-            tokens_per_second, origin = measure_speed(shape, run_config), "measured here"
+            tokens_per_second = measure_speed(shape, run_config)
+            origin = "measured here"
             activations = measure_activations(shape, run_config)
     last = last_update(run, run.metrics()) if run else None
     lines = describe(shape, run_config, last["step"] if last else None, activations)
@@ -136,7 +138,8 @@ def describe(shape: Any, config: Any, updates: int | None = None, activations: f
     is_changed = shape != type(shape).preset(preset, shape.vocab_size)
     paper = {} if is_changed else FIGURES.get(preset, {})
     pairs, tested = ((), {}) if is_changed else TABLE2_ROWS.get(preset, ((), {}))
-    n, tokens = shape.n_parameters(), t.batch_tokens * t.accumulate
+    n = shape.n_parameters()
+    tokens = t.batch_tokens * t.accumulate
     is_read = "source" in sides or shape.architecture == "encoder"
     update = shape.training_flops(tokens if is_read else 0, task.n_predictions(tokens, config))
     precision = npx.precision_named(t.precision)
@@ -229,7 +232,8 @@ def describe_run(run: Any, config: Any, loaded: Path | None) -> Iterator[str]:
         yield f"tokenizer    {size}, digest {tokenizer.digest[:12]}"
     entries = run.metrics()
     if last := last_update(run, entries):
-        updates, speed = plural(last["step"], "update"), f"{last['tokens_per_second']:,.0f} tokens/s"
+        updates = plural(last["step"], "update")
+        speed = f"{last['tokens_per_second']:,.0f} tokens/s"
         yield f"trained      {updates}, {last['tokens']:,} tokens, loss {last['loss']:.4f}, {speed}"
     if not (curve := [entry for entry in entries if has_metrics(entry, "valid", "loss", "perplexity")]):
         return

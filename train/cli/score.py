@@ -178,7 +178,9 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool,
             print(" ||| ".join([t.text, *decoding.format_fields(t, tokenizer, scores=True, alignments=False)]))
         n_empty += not (t.source_ids and t.hypothesis.tokens)
         terms = t.hypothesis.token_log_probabilities
-        total, n_tokens, n_pairs = total + sum(terms), n_tokens + len(terms), n_pairs + 1
+        total += sum(terms)
+        n_tokens += len(terms)
+        n_pairs += 1
     if n_empty:
         warn(f"{plural(n_empty, 'pair')} with an empty side; training skips such pairs")
     if quiet:

@@ -179,7 +179,8 @@ def markdown(comparison: Mapping[str, Any], size: tuple[int, int], has_picture: 
         paper, ours, difference = entry["paper"], entry["ours"], entry["difference"]
         cells = [entry["row"], f"{paper['ppl']:.2f}", f"{paper['bleu']:.1f}", f"{paper['params_millions']:g}"]
         if ours:
-            averaged, millions = ours["averaged"], ours["parameters"] / 1e6
+            averaged = ours["averaged"]
+            millions = ours["parameters"] / 1e6
             ppl, bleu = f"{ours['perplexity']:.2f}", f"{ours['bleu']:.2f}"
             if deviation := ours.get("deviation"):
                 ppl += f" ± {ours['perplexity'] * deviation['nats']:.2f}"  # d exp(nats) = exp(nats) d nats

@@ -157,7 +157,9 @@ def train_model(
     on_update: Callable[[], object],
 ) -> None:
     """Train on new sequences of random lengths; the learning rate rises for a tenth of the updates, then falls."""
-    adam, rng, warmup = Adam(model), np.random.default_rng((seed, 1)), max(1, steps // 10)
+    adam = Adam(model)
+    rng = np.random.default_rng((seed, 1))
+    warmup = max(1, steps // 10)
     for step in range(1, steps + 1):
         src, tgt = batch([task(rng, int(n)) for n in rng.integers(1, MAX_TRAINED_LENGTH + 1, BATCH)])
         adam.flat.zero_grad()

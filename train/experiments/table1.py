@@ -292,12 +292,11 @@ class Copier(Module):
     """Predicts the token `distance` positions earlier; it has one layer of a kind, in a residual connection."""
 
     def __init__(self, kind: Kind) -> None:
-        self.embedding, self.positions = Embedding(VOCABULARY, COPY_WIDTH), Sinusoids(COPY_WIDTH)
-        self.norm, self.layer, self.output = (
-            LayerNorm(COPY_WIDTH),
-            kind.layer(COPY_WIDTH),
-            Linear(COPY_WIDTH, VOCABULARY),
-        )
+        self.embedding = Embedding(VOCABULARY, COPY_WIDTH)
+        self.positions = Sinusoids(COPY_WIDTH)
+        self.norm = LayerNorm(COPY_WIDTH)
+        self.layer = kind.layer(COPY_WIDTH)
+        self.output = Linear(COPY_WIDTH, VOCABULARY)
 
     def forward(self, ids: Any) -> Tensor:
         x = self.positions(self.embedding(ids))
@@ -308,10 +307,12 @@ def steps_to_copy(kind: Kind, distance: int, longest: int, limit: int) -> int | 
     """Return the updates until COPY_ACCURACY of tokens are copied from that distance; None beyond `limit`."""
     with npx.keyed(1, 0):
         model = Copier(kind)
-    adam, rng = Adam(model), np.random.default_rng(1)
+    adam = Adam(model)
+    rng = np.random.default_rng(1)
     for step in range(1, limit + 1):
         ids = npx.from_host(rng.integers(1, VOCABULARY, (COPY_BATCH, longest + 8)))  # 0 is padding
-        logits, targets = model(ids)[:, distance:], ids[:, :-distance]
+        logits = model(ids)[:, distance:]
+        targets = ids[:, :-distance]
         correct = float((logits.data.argmax(axis=-1) == targets).mean())
         if correct >= COPY_ACCURACY:
             return step

@@ -125,7 +125,8 @@ def read_byte_level_tokenizer(folder: Path, config: Mapping[str, Any]) -> PlainT
     spec = read_byte_level_spec(folder)
     names = {token["content"] for token in spec["added_tokens"]}
     if not names.issuperset(SPECIALS):
-        vocabulary, eos = spec["model"]["vocab"], config.get("eos_token_id")
+        vocabulary = spec["model"]["vocab"]
+        eos = config.get("eos_token_id")
         ids = [vocabulary.get(byte) for byte in UNUSED_BYTES]
         if type(eos) is not int:
             raise UserError(f"{folder / CONFIG}: eos_token_id: expected a whole number; got {eos!r}; {UNSUPPORTED}")

@@ -195,7 +195,8 @@ def warn_of_settings(settings: Mapping[str, Any], path: Path, on_warning: Callab
 def search_settings(settings: Mapping[str, Any], path: Path, on_warning: Callable[[str], object]) -> dict[str, Any]:
     """Return the [search] table that makes our search equivalent to transformers' with these generation settings."""
     warn_of_settings(settings, path, on_warning)
-    beam, alpha = settings.get("num_beams") or 1, settings.get("length_penalty")
+    beam = settings.get("num_beams") or 1
+    alpha = settings.get("length_penalty")
     return {
         "beam": beam, "alpha": 1.0 if alpha is None else alpha, "penalty": "length", "full_beam": True,
         "finish_in_beam": True, "stop_at_beam": settings.get("early_stopping") is True,

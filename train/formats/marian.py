@@ -135,7 +135,8 @@ def from_marian(weights: Mapping[str, Any], c: TransformerConfig, name: str) -> 
     Raises UserError, naming the tensor and the file `name`, for a tensor that does not fit.
     """
     shapes = {parameter: p.shape for parameter, p in c.outline().named_parameters()}
-    tensors, result = Tensors(weights, name), dict[str, Any]()
+    tensors = Tensors(weights, name)
+    result = dict[str, Any]()
     aliases: dict[str, tuple[str, ...]]
     aliases = {"embedding.weight": (TARGET, OUTPUT) if c.tying == "output" else (TARGET, SHARED)}
     if c.shares_source:

@@ -75,7 +75,9 @@ def marian_model(model: Any, tokenizer: Any, target: str, norms: tuple[str, ...]
     """
     c = model.config
     check_model(c, target, norms)
-    weights, order, pad_id = weights_of(model), np.arange(c.vocab_size), c.pad_id
+    weights = weights_of(model)
+    order = np.arange(c.vocab_size)
+    pad_id = c.pad_id
     n_positions = min(model.max_length or MAX_POSITIONS, MAX_POSITIONS)
     if c.decoder_start != "pad":
         order = np.concatenate([np.delete(order, pad_id), [pad_id]])
@@ -183,14 +185,16 @@ def write_tokenizer(tokenizer: Any, converted: MarianModel, folder: Path) -> Non
 
 def renumbered_spec(tokenizer: Tokenizer, converted: MarianModel) -> dict[str, Any]:
     """Return a tokenizer.json with Marian's ids that appends the end-of-sentence token to every text."""
-    spec, ids = tokenizer.spec, {name: i for i, name in enumerate(converted.vocabularies[0])}
+    spec = tokenizer.spec
+    ids = {name: i for i, name in enumerate(converted.vocabularies[0])}
     model = {
         **spec["model"],
         "vocab": {name: ids[name] for name in sorted(spec["model"]["vocab"], key=ids.__getitem__)},
     }
     added = sorted(({**token, "id": ids[token["content"]]} for token in spec["added_tokens"]), key=lambda t: t["id"])
     eos = SPECIALS[2]
-    text, end = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": eos, "type_id": 0}}
+    text = {"Sequence": {"id": "A", "type_id": 0}}
+    end = {"SpecialToken": {"id": eos, "type_id": 0}}
     processor = {
         "type": "TemplateProcessing", "single": [text, end],
         "pair": [text, end, {"Sequence": {"id": "B", "type_id": 0}}, end],

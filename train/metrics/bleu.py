@@ -114,7 +114,9 @@ def score_measure(
     baseline: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Return one row of `score_report`; for BLEU, include the precisions (%), brevity penalty and lengths in words."""
-    metric, system, expected = measure.metric, measure.lines(hypotheses), [*map(measure.lines, references)]
+    metric = measure.metric
+    system = measure.lines(hypotheses)
+    expected = [*map(measure.lines, references)]
     score = metric.corpus_score(system, expected, n_bootstrap=bootstrap if baseline is None else 1)
     row = {"name": measure.name, "score": score.score, "use": measure.use}
     row["signature"] = measure.signature(metric.get_signature())

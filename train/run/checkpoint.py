@@ -86,8 +86,7 @@ def save_checkpoint(
 
 
 def prune(run: RunFolder, keep_last: int) -> None:
-    """Remove all checkpoints except the newest `keep_last` (0 keeps all), and all `extra` checkpoints except the
-    newest.
+    """Remove all but the newest `keep_last` checkpoints (0 keeps all), and all but the newest `extra` checkpoint.
 
     A run that is interrupted between two scheduled checkpoints writes an extra one. It is removed later, so the run
     ends with the same checkpoints as an uninterrupted one. The last checkpoint of a finished run is not extra. Damaged
@@ -196,13 +195,15 @@ def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
             return check(config.resumed(models[0]), original, path)
     in_file = run.load_config() if run.config_file.exists() else None
     if models:
-        config, in_file = config.resumed(models[0]), in_file and in_file.resumed(models[0])
+        config = config.resumed(models[0])
+        in_file = in_file and in_file.resumed(models[0])
     return check(config, in_file.frozen(), run.config_file) if in_file else config
 
 
 def has_tokenizer_of(run: RunFolder, config: RunConfig) -> bool:
     """Return whether `config` names a tokenizer file with the content of the run's tokenizer."""
-    task, path = TASKS[config.data.task], Path(config.data.tokenizer)
+    task = TASKS[config.data.task]
+    path = Path(config.data.tokenizer)
     if not (path.is_file() and run.tokenizer_file.is_file()):
         return False
     tokenizer = task.fit_tokenizer(task.load_tokenizer(path), config.data, task.texts(config.data)["train"])
@@ -237,7 +238,8 @@ def warn_of_old_average(
 ) -> None:
     """Warn if the checkpoint `folder` of the run `path` is an outdated average: it lacks the newest checkpoint or, for
     an average of the best checkpoints, one of them. `state` is the state.json of `folder`."""
-    averaged, run = state.get("averaged_steps"), owner_of(folder)
+    averaged = state.get("averaged_steps")
+    run = owner_of(folder)
     candidates = run.best_steps() if state.get("averaged_best") else run.steps()[-1:]
     if folder == Path(path) or not isinstance(averaged, list):
         return
@@ -276,9 +278,7 @@ def task_of(state: Mapping[str, Any]) -> Task:
 
 
 def load_model(
-    path: str | Path,
-    task: str = "",
-    on_warning: Callable[[str], object] = warnings.warn,
+    path: str | Path, task: str = "", on_warning: Callable[[str], object] = warnings.warn
 ) -> tuple[Any, Any, RunConfig]:
     """Load a trained model for use.
 
@@ -301,9 +301,7 @@ def load_model(
 
 
 def load_with_origin(
-    path: str | Path,
-    task: str = "",
-    on_warning: Callable[[str], object] = warnings.warn,
+    path: str | Path, task: str = "", on_warning: Callable[[str], object] = warnings.warn
 ) -> tuple[Any, Any, RunConfig, Origin]:
     """Return the results of `load_model` and the origin of the checkpoint."""
     folder, checkpoint = load_weights(path, on_warning)
@@ -339,8 +337,7 @@ def load_with_origin(
 def check_same_run(
     path: Path, state: Mapping[str, Any], other_path: Path, other: Mapping[str, Any], prefix: str, remedy: str
 ) -> None:
-    """Raise UserError, naming a key, unless two checkpoints belong to one run: same model, tokenizer, text and
-    configuration."""
+    """Raise UserError unless two checkpoints agree in model, tokenizer, text and configuration; it names the key."""
 
     def identity(state: Mapping[str, Any]) -> dict[str, Any]:
         task, config = state.get("task", "translation"), state.get("config")

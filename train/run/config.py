@@ -131,7 +131,8 @@ class RunConfig:
         given: dict[str, dict[str, Any]] = {table: {} for table in SECTIONS}
         for table, entries in tables.items():
             if table not in SECTIONS or not isinstance(entries, Mapping):
-                got, hint = f"the table [{table}]", "".join(difflib.get_close_matches(table, SECTIONS, n=1))
+                got = f"the table [{table}]"
+                hint = "".join(difflib.get_close_matches(table, SECTIONS, n=1))
                 attempt = f"; try [{hint}]" if hint else ""
                 if not isinstance(entries, Mapping):
                     owner, _, key = (suggest_key(table) or "").partition(".")
@@ -276,7 +277,8 @@ def complete_frozen(frozen: Mapping[str, Any]) -> dict[str, Any]:
 
 def preset_values(preset: str, variant: str = "paper") -> dict[str, dict[str, Any]]:
     """Return the values that the preset and the variant determine, by table: all of [model] and some other keys."""
-    model, changes = TransformerConfig.preset(preset, vocab_size=37000), VARIANTS[variant]
+    model = TransformerConfig.preset(preset, vocab_size=37000)
+    changes = VARIANTS[variant]
     values = {name: getattr(model, name) for name in keys_of("model") if name not in SELECTORS}
     defaults = {table: {name: keys_of(table)[name].default for name in names} for table, names in RESET_KEYS.items()}
     defaults["train"] |= PRESET_TRAIN.get(preset, {})

@@ -148,7 +148,8 @@ class RunFolder:
 
     def already_exists_error(self, resume: bool = False) -> UserError:
         """Return the error for a path that is not a new run folder or, with `resume`, not a run."""
-        got, attempt = describe_path(self.path), "the --out of a run, or no --resume" if resume else "a new --out"
+        got = describe_path(self.path)
+        attempt = "the --out of a run, or no --resume" if resume else "a new --out"
         if self.steps():
             got, attempt = "an existing run folder", "--resume to continue that run, or a new --out"
         elif weights := self.weights():
@@ -178,7 +179,8 @@ class RunFolder:
 
         If the block raises before `commit`, everything that it created in a new folder is removed.
         """
-        self._committed, missing = False, not os.path.lexists(self.path)
+        self._committed = False
+        missing = not os.path.lexists(self.path)
         try:
             with disk_errors(str(self.path), "or another --out"):
                 make_folder(self.path)
@@ -222,7 +224,8 @@ class RunFolder:
 
     def write_config(self, config: RunConfig) -> None:
         """Write config.toml unless it already has these values. The user's comments are kept if possible."""
-        stored, text = self._stored_config(), config.dump(RUN_HEADER)
+        stored = self._stored_config()
+        text = config.dump(RUN_HEADER)
         if stored is not None and stored != text:
             text = edit_config(self.config_file, stored, text)
         if stored != text:
@@ -242,14 +245,16 @@ def edit_config(file: Path, stored: str, new: str) -> str:
     `stored` and `new` are the dumps of its present and its new values. Returns `new` if the user has reformatted a
     changed line.
     """
-    changes, table = dict[tuple[str, str], str](), ""
+    changes = dict[tuple[str, str], str]()
+    table = ""
     for before, after in zip(stored.split("\n"), new.split("\n"), strict=True):
         table = before if before.startswith("[") else table
         if before != after:
             changes[table, before] = after
     with open_for_reading(file) as raw:
         text = raw.read().decode().removeprefix("\ufeff")
-    lines, table = text.split("\n"), ""
+    lines = text.split("\n")
+    table = ""
     for i, line in enumerate(lines):
         if header := re.match(r"\[\s*(\w+)\s*\]", line):
             table = f"[{header[1]}]"

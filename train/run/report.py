@@ -112,7 +112,8 @@ class RunReport:
 
     def trim(self, state: RunState, validates: bool) -> None:
         """Drop lines of metrics.jsonl that are invalid or newer than `state` (see `open_files`)."""
-        file, lines = self.run.metrics_file, ""
+        file = self.run.metrics_file
+        lines = ""
         if not file.exists():
             return
         # A validation at step `valid_step` was the end of a finished run; its line remains if the run is continued.

@@ -36,7 +36,8 @@ def draw_beam(tree: Tree, best: Any, tokenizer: Any, sentence: str, path: Path, 
     column = 0.075 * max(map(len, tokens)) + 0.55
     bands = wrap(steps, tree, max(2, int((MAX_WIDTH - 0.3) / column - 0.6)))
     heights = [ROW * max(map(len, band.values())) + 0.45 for band in bands]
-    width, height = column * (max(map(len, bands)) + 0.6) + 0.3, sum(heights) + 1.25
+    width = column * (max(map(len, bands)) + 0.6) + 0.3
+    height = sum(heights) + 1.25
     figure = new_figure(max(width, 7.0), height)
     width = figure.get_size_inches()[0]
     axis = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
@@ -56,7 +57,8 @@ def draw_beam(tree: Tree, best: Any, tokenizer: Any, sentence: str, path: Path, 
         for i, (x, y) in positions.items():
             if i < 0:
                 continue
-            c, thick = tree.candidates[i], i in best_path
+            c = tree.candidates[i]
+            thick = i in best_path
             edge, fill, ink = STYLES[c.fate]
             line: dict[str, Any] = {"color": "#222222" if thick else edge, "linewidth": 1.8 if thick else 0.7}
             if c.parent in positions:

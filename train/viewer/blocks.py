@@ -151,9 +151,12 @@ def show_norm(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) 
 def show_embedding(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
     """Show the scaled rows of the table, the vectors added to them, and the sum."""
     y, g = trace.output(block.name)
-    model, config, ids = trace.model, trace.model.config, trace.ids[block.stack]
+    model = trace.model
+    config = trace.model.config
+    ids = trace.ids[block.stack]
     table = trace.parameters[block.parameters[0]]
-    normed, types = getattr(model, "embedding_norm", None), getattr(model, "token_types", None)
+    normed = getattr(model, "embedding_norm", None)
+    types = getattr(model, "token_types", None)
     embedding = model.source_embedding if block.parameters[0].startswith("source") else model.embedding
     positions = getattr(model, block.name.replace("embedding", "positions"))
     start = config.decoder_start if block.stack == "decoder" else "bos"
@@ -223,7 +226,8 @@ def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: i
     inputs = trace.inputs(block.name)
     outgoing = trace.outgoing_gradients(block.name)
     sublayer = next(s for s in inputs if trace.blocks[s].kind in ("attention", "feed_forward", "other"))
-    skip, title = next((s for s in inputs if s != sublayer), sublayer), "output y"
+    skip = next((s for s in inputs if s != sublayer), sublayer)
+    title = "output y"
     x, f = inputs[skip], inputs[sublayer]
     gradient = zeros_if_none(outgoing.get(sublayer), f)  # also the gradient of the sum before a norm
     scaled = "x" if residual.alpha == 1 else "α x"
@@ -237,7 +241,9 @@ def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: i
         kind = "post"
         shown.append(matrix(f"{scaled} + f(x)", normalized, gradient, rows["rows"], "dimension"))
     else:
-        normalized, kind, title = x, "pre", "x + f(norm(x)), output y"
+        normalized = x
+        kind = "pre"
+        title = "x + f(norm(x)), output y"
         if residual.output_norm:
             kind, title = "sandwich", "x + norm′(f(norm(x))), output y"
             normed = trace.operations[cast(int, trace.last_operation(block.name).inputs[1])]
@@ -276,7 +282,8 @@ def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
     masked = steps["scaled"][0].copy()
     if mask is not None:
         masked[~mask] = -np.inf
-    queries, plus = rows["rows"], "" if mask is None else " + mask"
+    queries = rows["rows"]
+    plus = "" if mask is None else " + mask"
     ablated_heads = [h for h in range(attention.n_heads) if Head(kind, cast(int, block.layer), h) in trace.ablated]
     ablated = "This head is ablated: its rows of W^O are 0. " if head in ablated_heads else ""
     row, column = (AXES | TEXT_AXES)[kind]
@@ -350,7 +357,8 @@ def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int
     gradient /= max(1, int((targets != trace.model.config.pad_id).sum()))
     predicted = [*labels(tokenizer, targets.tolist()), *["(next token)"] * int((~has_target).sum())]
     whom = "the first token, <s>," if len(trace.states) == 1 else "the first token of each word"
-    kind, tied = "output", trace.model.projection is None
+    kind = "output"
+    tied = trace.model.projection is None
     bias = "" if trace.model.output_bias is None else " + b"
     note = f"{'E is the embedding matrix: input and output are tied. ' if tied else ''}" + (
         f"The loss on this sentence is {trace.loss:.4f} nats per token. "

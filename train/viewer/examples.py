@@ -48,7 +48,8 @@ def short_sentences(run: Path, part: str, tokenizer: Any, config: Any) -> list[s
         corpus = Corpus.open(RunFolder(run).data(part, config.data.prepared), tokenizer.special)
         source = getattr(tokenizer, "source", tokenizer)
         pairs = [corpus.pair(i)[0] for i in range(min(MAX_SEARCHED, len(corpus)))]
-        sentences, sizes = [source.decode(ids) for ids in pairs], [len(ids) for ids in pairs]
+        sentences = [source.decode(ids) for ids in pairs]
+        sizes = [len(ids) for ids in pairs]
     first = [sentence for sentence, size in zip(sentences, sizes, strict=True) if size in FIRST_EXAMPLE_TOKENS][:1]
     short = [sentence for sentence in sentences if len(sentence.split()) in EXAMPLE_WORDS]
     return list(dict.fromkeys(first + (short or sentences)))[:N_EXAMPLES]

@@ -20,7 +20,8 @@ class Explanation(NamedTuple):
 
 def explain(kind: str, norm: str = "", **values: Any) -> dict[str, Any]:
     """Return the explanation of a kind of block, with the lines of its norm, as JSON."""
-    block, lines = BLOCKS[kind], NORMS.get(norm, ((), ()))
+    block = BLOCKS[kind]
+    lines = NORMS.get(norm, ((), ()))
     return {
         "text": block.text.format(**values),
         "formulas": [line.format(**values) for line in (*block.formulas, *lines[0])],

@@ -31,7 +31,8 @@ class Guard:
     """Pass permitted requests to the application `app`; answer all others with one line that gives the reason."""
 
     def __init__(self, app: Any, port: int, token: str = "") -> None:
-        self.app, self.token = app, token or secrets.token_urlsafe(24)
+        self.app = app
+        self.token = token or secrets.token_urlsafe(24)
         self.hosts = {f"127.0.0.1:{port}".encode(), f"localhost:{port}".encode()}
         self.cookie = f"npx-{port}"  # browsers share cookies between ports of a host
 
@@ -117,11 +118,14 @@ async def refuse(send: Send, status: int, reason: str) -> None:
 
 async def read_body(receive: Receive) -> bytes | None:
     """Return the body of a request, or None if it is too long."""
-    parts, size, more = [], 0, True
+    parts = []
+    size = 0
+    more = True
     while more:
         message = await receive()
         parts.append(message.get("body", b""))
-        size, more = size + len(parts[-1]), message.get("more_body", False)
+        size += len(parts[-1])
+        more = message.get("more_body", False)
         if size > MAX_BODY:
             return None
     return b"".join(parts)

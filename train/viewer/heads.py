@@ -43,7 +43,8 @@ def draw_heads(
     figure = new_figure(width, height)
     title = f"Attention of all heads: {sentence}"
     plain_text(figure.text(0.1 / width, 1 - 0.25 / height, shorten(title, int(width * 11)), fontsize=11, va="center"))
-    top, image = height - 0.5, None
+    top = height - 0.5
+    image = None
     for kind, part in parts.items():
         rows, columns = inspection.edges(kind)
         layers, heads = inspection.maps[kind].shape[:2]
@@ -80,7 +81,8 @@ def describe(inspection: Inspection, kinds: Sequence[str]) -> str:
     output = "" if "text" in kinds else f" Output: {' '.join(inspection.target)}."
     lines = [f"Input: {' '.join(inspection.source)}.{output} Each row of a head sums to 1."]
     for kind in kinds:
-        maps, (rows, columns) = inspection.maps[kind], inspection.edges(kind)
+        maps = inspection.maps[kind]
+        rows, columns = inspection.edges(kind)
         confidence = {(i, j): summary(maps[i, j])["confidence"] for i, j in np.ndindex(*maps.shape[:2])}
         i, j = max(confidence, key=lambda head: confidence[head])
         attended = ", ".join(f"{row} to {columns[w.argmax()]}" for row, w in zip(rows, maps[i, j], strict=True))
@@ -106,11 +108,13 @@ def draw_links(
     """
     from matplotlib.patches import Rectangle
 
-    step, label = 0.24, 0.085 * max(map(len, tokens)) + 0.1  # inches
+    step = 0.24  # inches, as all sizes below
+    label = 0.085 * max(map(len, tokens)) + 0.1
     blocks = 0.09 * max(len(heads) if followed is not None else 0 for heads, _, followed in panels)
     panel_width = 2 * label + 1.9 + blocks
     panel_height = step * (len(tokens) + 2)
-    width, height = max(panel_width * len(panels) + 0.2, 0.08 * len(title) + 0.3), panel_height + 0.45
+    width = max(panel_width * len(panels) + 0.2, 0.08 * len(title) + 0.3)
+    height = panel_height + 0.45
     figure = new_figure(width, height)
     plain_text(figure.text(0.15 / width, 1 - 0.22 / height, title, fontsize=10, va="center"))
     for n, (heads, weights, followed) in enumerate(panels):

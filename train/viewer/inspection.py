@@ -182,7 +182,8 @@ class Inspection:
 def mask_of(model: Any, kind: str, length: int) -> tuple[Any, str]:
     """Return the mask (T, T) of a kind of attention of a model, true where a key is visible, and a description of the
     hidden tokens; None and "" if it has no mask."""
-    causal, window = kind in model.causal_kinds, getattr(model.attentions()[kind][0], "window", None)
+    causal = kind in model.causal_kinds
+    window = getattr(model.attentions()[kind][0], "window", None)
     if kind == "cross" or (window is None and not causal):
         return None, ""
     mask = npx.to_host(window_mask(length, length, window or max(1, length), causal))
@@ -202,7 +203,8 @@ def inspect(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int
     layers = [log_softmax(npx.to_host(model.logits(hidden).data)[0]) for hidden in internals.hidden]
     target = labels(tokenizer, [*tokens, tokenizer.eos_id])[: len(ids)]
     maps = {kind: np.stack([layer[0] for layer in weights]) for kind, weights in internals.maps.items() if weights}
-    source, decoder_input = labels(tokenizer, src, "source"), [BEGIN, *target[:-1]]
+    source = labels(tokenizer, src, "source")
+    decoder_input = [BEGIN, *target[:-1]]
     return Inspection(source, target, decoder_input, maps, masks_of(model, maps), *predictions(layers))
 
 

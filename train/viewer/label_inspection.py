@@ -50,7 +50,8 @@ def read_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledInsp
     if words:
         (ids,), (positions,) = WordEncoder(tokenizer.source)([words])
     else:
-        (ids,), positions = encode_texts(tokenizer.source, [text.split("\t")]), [0]
+        (ids,) = encode_texts(tokenizer.source, [text.split("\t")])
+        positions = [0]
     limit = max_source_tokens(model) - 1
     if not 2 <= len(ids) <= limit + 1:
         attempt = "a shorter text" if ids else "at least one word"
@@ -67,7 +68,8 @@ def read_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledInsp
             logits[:, : len(SPECIALS)] = -np.inf  # are never labels
             layers.append(log_softmax(logits))
     label_ids = layers[-1].argmax(axis=1).tolist()
-    target, source = labels(tokenizer, label_ids), [BEGIN, *labels(tokenizer, ids[1:], "source")]
+    target = labels(tokenizer, label_ids)
+    source = [BEGIN, *labels(tokenizer, ids[1:], "source")]
     if words:
         target = [f"{word}/{tag}" for word, tag in zip(words, target, strict=True)]
     inspection = Inspection(source, target, source, maps, masks_of(model, maps), *predictions(layers))

@@ -101,13 +101,15 @@ def measure_roles(
     heads = all_heads(model)
     sums = {head: dict.fromkeys(MEASURES, 0.0) for head in heads}
     for src, tgt in text.pairs:
-        src, tgt = [*src, model.config.eos_id], [model.config.bos_id, *tgt]
+        src = [*src, model.config.eos_id]
+        tgt = [model.config.bos_id, *tgt]
         internals = model.inspect(np.array([src]), np.array([tgt]))
         rarest = {"cross": int(text.src_counts[src[:-1]].argmin()), "encoder": int(text.src_counts[src[:-1]].argmin())}
         rarest["decoder"] = 1 + int(text.tgt_counts[tgt[1:]].argmin()) if len(tgt) > 1 else 0
         for head in heads:
             weights = internals.maps[head.kind][head.layer][0, head.head].astype(np.float64)
-            maxima, rows = weights.argmax(axis=1), np.arange(len(weights))
+            maxima = weights.argmax(axis=1)
+            rows = np.arange(len(weights))
             measures = {
                 name: float((maxima == rows + n).mean()) for n, name in ((-1, "before"), (0, "same"), (1, "after"))
             }

@@ -82,7 +82,9 @@ class Sentences:
         return show_overview(self.trace(query))
 
     def block(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
-        trace, name, head = self.trace(query), str(query.get("block")), query.get("head", 0)
+        trace = self.trace(query)
+        name = str(query.get("block"))
+        head = query.get("head", 0)
         block = trace.blocks.get(name)
         if block is None or type(head) is not int or not has_head(self.model, block, head):
             raise UserError(EXPIRED)
@@ -90,7 +92,8 @@ class Sentences:
 
     def head_weights(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
         try:
-            (inspection, *_), kind = self.recent[query["translation"]], query["kind"]
+            inspection, *_ = self.recent[query["translation"]]
+            kind = query["kind"]
             layer, head = int(query["layer"]), int(query["head"])
             if min(layer, head) < 0:
                 raise IndexError
@@ -114,7 +117,9 @@ class Sentences:
         model, tokenizer = self.model, self.tokenizer
         sentence = " ".join(text_of(query).split())
         src = source_ids(model, tokenizer, sentence)
-        search, prefix, ablated = self.search(query), self.prefix(query), self.ablated_heads(query)
+        search = self.search(query)
+        prefix = self.prefix(query)
+        ablated = self.ablated_heads(query)
         tree = Tree()
 
         def observe(step: SearchStep) -> None:
@@ -173,7 +178,8 @@ class Sentences:
 
     def predictions(self, inspection: Inspection, ids: list[int], ablated: list[Head]) -> dict[str, Any]:
         """Return tokens, their probabilities and alternatives, all heads, and the predictions of each layer."""
-        log_p, tokenizer = inspection.log_probabilities, self.tokenizer
+        log_p = inspection.log_probabilities
+        tokenizer = self.tokenizer
         order = np.argsort(-log_p, axis=1, kind="stable")[:, : ALTERNATIVES + 1]  # (T, 6)
         alternatives = [
             [{"id": int(i), "label": label, "p": float(np.exp(log_p[t, i]))}
@@ -200,10 +206,12 @@ class Sentences:
             raise UserError(
                 "next_token: expected a language model; got another kind of model; try the request `translate`"
             )
-        text, options = text_of(query), sampling_options(query)
+        text = text_of(query)
+        options = sampling_options(query)
         if not (ids := self.tokenizer.encode(text)):
             raise UserError("text: expected at least one token; got an empty text; try at least one word")
-        model, window = self.model, self.config.data.max_length
+        model = self.model
+        window = self.config.data.max_length
         c = model.config
         with evaluation_mode(model):
             last, state = model.start(np.array([ids[-window:]]))
@@ -239,7 +247,8 @@ class Sentences:
         return search | {name: getattr(defaults, name) for name in names}
 
     def prefix(self, query: Mapping[str, Any]) -> list[int]:
-        ids, c = query.get("prefix", []), self.model.config
+        ids = query.get("prefix", [])
+        c = self.model.config
         limit = max_source_tokens(self.model)
         fits = isinstance(ids, list) and all(type(i) is int and 0 <= i < self.tokenizer.n_outputs for i in ids)
         if not fits or len(ids) > limit or any(i in (c.pad_id, c.bos_id) for i in ids) or c.eos_id in ids[:-1]:

@@ -155,7 +155,8 @@ class Page:
             "source": self.source,
         }
         if self.model is not None:
-            c, search = self.model.config, self.config.search
+            c = self.model.config
+            search = self.config.search
             tasks = {"text": "text", "labels": self.config.data.task}
             task = tasks.get(self.model.examples, "tree" if is_parser(self.tokenizer) else "translation")
             size = (c.src_vocab_size or 0) if self.model.examples == "labels" else c.vocab_size
@@ -188,7 +189,8 @@ class Page:
 
     async def answer(self, request: Request) -> Response:
         """Answer a question in the inference thread."""
-        name, query = request.url.path.rsplit("/", 1)[1], await read_query(request)
+        name = request.url.path.rsplit("/", 1)[1]
+        query = await read_query(request)
 
         def job(send: Send) -> Mapping[str, Any]:
             if name == "step":

@@ -127,7 +127,8 @@ class Recording(Observer):
         operation.gradients = {}
         for i, (parent, gradient) in enumerate(zip(event.parents, event.gradients, strict=False)):
             if isinstance(parent, Node) and gradient is not None:
-                array, before = on_host(gradient), self.sums.get(parent.number, 0)
+                array = on_host(gradient)
+                before = self.sums.get(parent.number, 0)
                 if event.accumulate_into and gradient is event.accumulate_into[i]:  # the vjp has added to the sum
                     array = array - before
                 self.sums[parent.number] = before + array
@@ -161,7 +162,8 @@ class Trace:
         self.parameters = dict(model.named_parameters())
         *sources, predicted = (np.array([row]) for row in ids)
         predicts_labels = model.examples == "labels"
-        padding, is_text = np.full((1, 1), model.config.pad_id), model.examples == "text"
+        padding = np.full((1, 1), model.config.pad_id)
+        is_text = model.examples == "text"
         inputs, targets = (sources[0], predicted) if predicts_labels else (predicted[:, :-1], predicted[:, 1:])
         if is_text:
             inputs, targets = predicted, np.concatenate([targets, padding], axis=1)

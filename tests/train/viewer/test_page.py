@@ -204,7 +204,8 @@ def test_curves_follow_trainings(tab, page, run, tmp_path):
         tab.wait_for_selector("figure")
         until(tab, "['update', 'nats per token', 'L2 norm'].every((text) => drawn.some(([one]) => one === text))")
         lines = run.joinpath("metrics.jsonl").read_text("utf-8").splitlines()
-        step, last = json.loads(lines[-1])["step"], json.loads([line for line in lines if '"train"' in line][-1])
+        step = json.loads(lines[-1])["step"]
+        last = json.loads([line for line in lines if '"train"' in line][-1])
         status = "document.querySelector('#curves [role=status]').textContent"
         assert f"run: update {step}; other: update {step}." in tab.evaluate(status)
         legend = ".u-legend >> nth=0"

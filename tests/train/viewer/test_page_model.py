@@ -130,7 +130,8 @@ def test_a_cell_says_how_a_score_becomes_a_weight(tab, address, page):
     trace = [*page.sentences.traced.values()][-1]
     block = show_block(trace, "decoder.0.cross_attention", 1, page.tokenizer)
     matrices = {one["title"]: one for one in block["matrices"]}
-    row, column = page.sentences.recent[latest(page)][0].decoder_input[0], block["matrices"][-3]["columns"][1]
+    row = page.sentences.recent[latest(page)][0].decoder_input[0]
+    column = block["matrices"][-3]["columns"][1]
     assert matrices["weights, softmax of each row"] == block["matrices"][-3]
     readout = tab.inner_text(weights + ".read")
     assert readout.startswith(f"{row}, {column}: ") and "q·k / √d_k" in readout and "softmax = " in readout
@@ -145,7 +146,8 @@ def test_an_opened_block_labels_and_masks_attention_as_the_translate_view(page):
     for kind, name in (("encoder", "encoder.0.attention"), ("decoder", "decoder.0.attention"),
                        ("cross", "decoder.0.cross_attention")):  # fmt: skip
         query = {"translation": answer["translation"], "block": name, "head": 0}
-        block, grid = page.sentences.block(query, lambda item: None), answer["heads"][kind]
+        block = page.sentences.block(query, lambda item: None)
+        grid = answer["heads"][kind]
         weights = next(one for one in block["matrices"] if one["title"].startswith("weights"))
         assert all(weights[key] == grid[key] for key in ("columns", "masked"))
         # Rows of the decoder: the Translate view names the generated token, a block the token that it reads.

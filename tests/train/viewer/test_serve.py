@@ -107,7 +107,8 @@ def test_every_response_has_the_content_security_policy(address):
 @pytest.mark.parametrize("leaves", [True, False])
 def test_a_job_ends_when_its_client_leaves_and_not_when_another_page_asks(leaves):
     """The jobs of two pages take turns; a page that requests something else closes its first request."""
-    inference, started, cancelled, release = Inference(), *(threading.Event() for _ in range(3))
+    inference = Inference()
+    started, cancelled, release = (threading.Event() for _ in range(3))
 
     def translation(send):
         started.set()
