@@ -48,9 +48,13 @@ def inputs() -> dict[str, Any]:
         **{name: rng.uniform(0.1, 0.9, size=(4, 6)) for name in "ut"},  # between 0 and 1
         "r": 1.3 + abs(rng.normal(size=(4, 6))),  # above 1
         **{name: rng.normal(size=6) for name in "vw"},
-        **{"a": square, "h": square @ square.T + np.eye(5), "b": rng.normal(size=(5, 2))},  # matrices; h is symmetric
-        **{"s": rng.normal(size=(2, 3, 8)), "k": rng.normal(size=(4, 3, 3))},  # sequences and their kernel
-        **{"i": rng.normal(size=(1, 2, 6, 6)), "c": rng.normal(size=(2, 2, 3, 3))},  # an image and its kernel
+        "a": square,
+        "h": square @ square.T + np.eye(5),  # symmetric
+        "b": rng.normal(size=(5, 2)),
+        "s": rng.normal(size=(2, 3, 8)),  # sequences
+        "k": rng.normal(size=(4, 3, 3)),  # their kernel
+        "i": rng.normal(size=(1, 2, 6, 6)),  # an image
+        "c": rng.normal(size=(2, 2, 3, 3)),  # its kernel
         "g": rng.uniform(-0.9, 0.9, size=(1, 3, 3, 2)),  # a grid of points in an image
         "n": rng.integers(0, 6, size=4),  # indices
         "f": rng.normal(size=(2, 3, 8)).astype("float32"),

@@ -28,11 +28,12 @@ IN_PLACE = {  # arguments that are both read and written
     "accumulate": {"total"},
     "embedding_grad": {"total"},
 }
-WRITTEN_IF = {"relu_grad": ("masked", "y")}  # the first argument is not written if the second is null
+WRITTEN_IF = {"relu_grad": ("masked", "y")}  # the kernel writes the first argument only if the second is not null
+# Maps a kernel to (tables, rows): it accesses only as many rows of each table as the argument `rows` has.
 GATHERED_ROWS = {
     "embedding": ({"table"}, "y"),
     "embedding_grad": ({"gtable", "total"}, "g"),
-}  # only as many rows of the first arguments are accessed as the second one has
+}
 BUSY_MATMULS = 8192, 15  # size and number of the square matmuls that keep a device busy for about 20 ms
 
 

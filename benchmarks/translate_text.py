@@ -110,20 +110,17 @@ def command(a: argparse.Namespace, engine: str, folder: Path, environment: dict[
     """Return the command of an engine, which writes to the file `engine` of the folder; export the run for it."""
     ours = [sys.executable, "-m", "train"]
     if engine == "ours":
-        return [
-            *(*ours, "translate", "--quiet", "--model", str(folder / "run")),
-            *("--input", str(a.text), "--output", str(folder / engine)),
-        ]
+        files = ["--model", str(folder / "run"), "--input", str(a.text), "--output", str(folder / engine)]
+        return [*ours, "translate", "--quiet", *files]
     target = "huggingface" if engine == "transformers" else "ctranslate2"
     model = folder / f"model-{engine}"
     options = ["--to", target, "--dtype", "int8" if engine.endswith("int8") else "float32", "--out", str(model)]
     subprocess.run([*ours, "export", str(folder / "run"), *options], env=environment, check=True)
-    settings = ("beam", "batch_tokens", "threads", "alpha")
-    return [
-        *(sys.executable, "-m", "benchmarks.translate_text", str(a.run), str(a.text), "--engine", engine),
-        *(f"--{name.replace('_', '-')}={getattr(a, name)}" for name in settings),
-        *("--worker", str(model), str(folder / engine)),
+    settings = [
+        f"--{name.replace('_', '-')}={getattr(a, name)}" for name in ("beam", "batch_tokens", "threads", "alpha")
     ]
+    worker = ["--engine", engine, *settings, "--worker", str(model), str(folder / engine)]
+    return [sys.executable, "-m", "benchmarks.translate_text", str(a.run), str(a.text), *worker]
 
 
 def processor_seconds() -> float:

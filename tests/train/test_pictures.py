@@ -223,7 +223,7 @@ def test_an_inspection_has_the_engines_numbers(loaded):
     for kind, maps in inspection.maps.items():
         expected = np.stack([layer[0] for layer in model.attention_maps(ids, out, kind)])
         np.testing.assert_array_equal(maps, expected)
-        rows, columns = inspection.edges(kind)
+        rows, columns = inspection.axis_labels(kind)
         assert maps.shape[2:] == (len(rows), len(columns))
     logits = model(ids, out).data[0]
     assert (inspection.log_probabilities.argmax(axis=1) == logits.argmax(axis=1)).all()

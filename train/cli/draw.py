@@ -1,4 +1,4 @@
-"""`draw`: a picture of a run as PNG or SVG, with its alternative text in a second file."""
+"""`draw`: draw a picture of a run as PNG or SVG, and write its alternative text to a second file."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -19,10 +19,7 @@ PICTURE_SYNONYMS = {  # other names for the pictures
     **dict.fromkeys(("errors", "matrix"), "confusion"),
 }  # fmt: skip
 DEFAULT_SENTENCES = 100
-MODEL_DESCRIPTIONS = {
-    "text": "a language model",
-    "labels": "an encoder",
-}  # maps `model.examples` to a description of the model
+MODEL_DESCRIPTIONS = {"text": "a language model", "labels": "an encoder"}  # maps `model.examples` to words
 
 
 @app.command(

@@ -1,4 +1,4 @@
-"""`info`: size and cost of a model compared with the paper's, and the progress of a run."""
+"""`info`: print the size and cost of a model, compared with the paper's, and the progress of a run."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Loads the models, runs, configuration files and presets that commands name."""
+"""Load the models, runs, configuration files and presets that the user names on the command line."""
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""`parse`: constituency trees of sentences, predicted by a trained parser."""
+"""`parse`: parse sentences into constituency trees with a trained parser."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext

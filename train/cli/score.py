@@ -1,4 +1,4 @@
-"""`score`: BLEU variants, chrF and TER of a translation, confidence intervals and a model's perplexity.
+"""`score`: score a translation with BLEU variants, chrF and TER, and print a model's perplexity.
 
 With --pairs, it prints the log-probability of each pair of two texts; with --text, the loss of a language model.
 """
@@ -208,7 +208,7 @@ def score_text(run: Path, text: Path, as_json: bool, quiet: bool) -> None:
 
 @contextmanager
 def name_scoring_option() -> Iterator[None]:
-    """Name, in the error for a model of another task, the option that scores with such a model."""
+    """Add to the error for a model of another task the option that scores with such a model."""
     from train.tasks.task import TaskError
 
     options = {"translation": "--pairs SRC TGT", "language": "--text F"}

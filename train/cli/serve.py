@@ -1,4 +1,4 @@
-"""`serve`: a local web page that steps through a backward pass and inspects a trained model."""
+"""`serve`: serve a local web page that steps through a backward pass and inspects a trained model."""
 
 import importlib.util
 import sys

@@ -97,7 +97,7 @@ def heads(d: int) -> int:
 
 
 def mixing_of_layer(make: Callable[[int], Module]) -> Callable[[int], Mixing]:
-    """Return a factory of `Mixing` modules for a layer of which all parts are measured."""
+    """Return a factory of `Mixing` modules that measure a complete layer."""
 
     def mixing(d: int) -> Mixing:
         layer = make(d)
@@ -232,7 +232,10 @@ def measure_cell(kind: Kind, n: int, d: int) -> dict[str, Any]:
 
 
 def graph_depth(kind: Kind, n: int) -> int:
-    """Return the number of operations on the longest path through a layer's graph, in which no recurrence is fused."""
+    """Return the number of operations on the longest path through a layer's graph.
+
+    The recurrence of an LSTM is composed of elementary operations here, so each of its steps counts.
+    """
     x = Tensor(npx.ones((1, n, 4)), requires_grad=True)
     layer = make(kind.layer, 4)
     y = composed_lstm(layer.input(x), layer.weight) if isinstance(layer, LSTM) else layer(x)

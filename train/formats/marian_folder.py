@@ -27,9 +27,8 @@ from train.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from train.text.tokenizer import SPECIALS, Tokenizer
 
 MAX_POSITIONS = 1024  # sinusoids have no maximum length, but the format requires one
-MAX_EPSILON = (
-    2e-5  # maximum epsilon of the norms: transformers uses 1e-5 instead, which changes variances by at most 1e-5
-)
+# Maximum epsilon of the norms. transformers always uses 1e-5, which then differs from ours by at most 1e-5.
+MAX_EPSILON = 2e-5
 PADDING_BIAS = -1e4  # output bias of padding, whose logit would otherwise be 0; within the range of float16
 
 

@@ -182,8 +182,9 @@ def in_transformers_layout(name: str, array: Any) -> tuple[str, Any]:
 
 
 def with_padding(weights: Mapping[str, Any], n_tokens: tuple[int, int], size: int) -> dict[str, Any]:
-    """Return the weights after padding the tables to `size` rows with rows of zeros. Marian does not have the tokens of
-    these rows, and they are never predicted.
+    """Return the weights with rows of zeros appended to the tables, up to `size` rows, for tokens that Marian lacks.
+
+    The output bias prevents these tokens from being predicted.
 
     Args:
         n_tokens: sizes of Marian's source and target vocabularies. A table of any other size is left unchanged, and a

@@ -174,8 +174,8 @@ def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
     """Return the configuration with which a run resumes (see `RunConfig.resumed`).
 
     Raises UserError, naming the key, if `config` differs from the run's configuration. That configuration is read from
-    the newest readable checkpoint, because config.toml may have been edited. The result names the tokenizer file of the
-    run, unless that file is missing and `config` names a copy.
+    the newest readable checkpoint, because config.toml may have been edited. The result names the tokenizer file that
+    the run was started with or, if that file is missing, the copy of it that `config` names.
     """
 
     def check(config: RunConfig, original: Mapping[str, Any], source: Path) -> RunConfig:
@@ -271,7 +271,7 @@ def run_files(checkpoint: Path) -> tuple[Path, Path]:
 def task_of(state: Mapping[str, Any]) -> Task:
     """Return the task of a checkpoint. Early versions did not store it; their checkpoints are for translation."""
     name = state.get("task", "translation")
-    if name not in (*TASKS,):
+    if name not in [*TASKS]:  # not `in TASKS`, because a damaged state may contain a value that is not hashable
         got = f"a checkpoint of the task {name!r}"
         raise UserError(f"model: expected one of {', '.join(TASKS)}; got {got}; try {WRITER}")
     return TASKS[name]

@@ -14,7 +14,8 @@ from train.run.folder import RunFolder
 from train.run.metric_files import Copy, LineFile, csv_copy, tensorboard_copy
 from train.run.state import RunState
 
-DIVERGENCE_FACTOR = 5  # in units of the loss of uniform probabilities; the loss of an untrained model is below 2
+# A loss above this many times that of uniform probabilities has diverged; an untrained model has less than 2 times.
+DIVERGENCE_FACTOR = 5
 
 
 class RunReport:
@@ -116,7 +117,7 @@ class RunReport:
         lines = ""
         if not file.exists():
             return
-        # A validation at step `valid_step` was the end of a finished run; its line remains if the run is continued.
+        # The validation that ended a finished run (valid_step == step) is not repeated, so its line remains.
         last_validation = state.step - 1 if validates and state.valid_step < state.step else state.step
         for line, entry in self.run.metric_lines():
             if entry["step"] <= (last_validation if entry["kind"] == "valid" else state.step):

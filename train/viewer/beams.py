@@ -58,14 +58,14 @@ def draw_beam(tree: Tree, best: Any, tokenizer: Any, sentence: str, path: Path, 
             if i < 0:
                 continue
             c = tree.candidates[i]
-            thick = i in best_path
+            is_best = i in best_path
             edge, fill, ink = STYLES[c.fate]
-            line: dict[str, Any] = {"color": "#222222" if thick else edge, "linewidth": 1.8 if thick else 0.7}
+            line: dict[str, Any] = {"color": "#222222" if is_best else edge, "linewidth": 1.8 if is_best else 0.7}
             if c.parent in positions:
                 x0, y0 = positions[c.parent]
                 start = x0 + (column - 0.2) / 2 if c.parent >= 0 else x0 + 0.1
                 axis.plot((start, x - (column - 0.2) / 2), (y0, y), zorder=1, **line)
-            box = {"facecolor": fill, "edgecolor": line["color"], "linewidth": 1.6 if thick else 0.7}
+            box = {"facecolor": fill, "edgecolor": line["color"], "linewidth": 1.6 if is_best else 0.7}
             axis.add_patch(Rectangle((x - (column - 0.2) / 2, y - 0.17), column - 0.2, 0.34, zorder=2, **box))
             plain_text(axis.text(x, y - 0.06, tokens[i], ha="center", va="center", fontsize=7.5, color=ink, zorder=3))
             axis.text(x, y + 0.09, f"{c.score:.3f}", ha="center", va="center", fontsize=6, color=ink, zorder=3)

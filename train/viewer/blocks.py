@@ -1,4 +1,4 @@
-"""JSON for one block of a traced pass (trace.py): its matrices with their values and gradients."""
+"""JSON for the blocks of a traced pass (trace.py): an overview, and one block with its values and gradients."""
 
 import base64
 from collections.abc import Callable, Mapping, Sequence

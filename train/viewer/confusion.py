@@ -14,7 +14,7 @@ MAX_LABELED_CELLS = 12  # maximum number of labels for which each cell shows its
 
 def draw_confusion(scores: LabelScores, path: Path, source: str) -> Path:
     """Draw the confusion matrix, in percent of each row; return the path of the alternative text."""
-    order = scores.order()[:MAX_LABELS]
+    order = scores.labels_by_frequency()[:MAX_LABELS]
     names = [scores.labels[i] for i in order]
     counts = scores.confusion[np.ix_(order, order)]
     percent = 100 * counts / np.maximum(1, scores.counts[order])[:, None]
@@ -41,7 +41,7 @@ def draw_confusion(scores: LabelScores, path: Path, source: str) -> Path:
     errors = scores.confusion * (1 - np.eye(len(scores.labels), dtype=int))
     worst = sorted(zip(*np.nonzero(errors), strict=True), key=lambda cell: (-errors[cell], cell))[:MAX_NAMED_ERRORS]
     listed = "; ".join(f"{scores.labels[i]} as {scores.labels[j]} {errors[i, j]:,} times" for i, j in worst)
-    shown = f"the {len(names)} most frequent of {len(scores.order())} labels"
+    shown = f"the {len(names)} most frequent of {len(scores.labels_by_frequency())} labels"
     alt = (
         f"{title}, for {scores.total:,} labels. Rows are labels, columns predictions; {shown}, most frequent first. "
         f"Most frequent errors: {listed or 'none'}."

@@ -30,13 +30,12 @@ def draw_heads(
     """Draw a mosaic per kind of attention: layers from top to bottom, heads from left to right, one color scale."""
     axes = AXES | TEXT_AXES
     parts = {kind: mosaic(inspection.maps[kind], inspection.masks[kind]) for kind in kinds}
-    side = (
-        0.07 * max(len(label) for label in (*inspection.source, *inspection.target)) + 0.3
-    )  # inches for row or column labels
+    longest_label = max(len(label) for label in (*inspection.source, *inspection.target))
+    side = 0.07 * longest_label + 0.3  # inches for row or column labels
     titles = {kind: f"{kind}: {axes[kind][0]} (row), {axes[kind][1]} (column)" for kind in kinds}
     sizes = {}  # (height, width) of each part in inches; short sentences have larger cells
     for kind, part in parts.items():
-        cells = (max(CELL, LABEL / (len(tokens) + 1)) for tokens in inspection.edges(kind))
+        cells = (max(CELL, LABEL / (len(tokens) + 1)) for tokens in inspection.axis_labels(kind))
         sizes[kind] = tuple(n * cell for n, cell in zip(part.shape, cells, strict=True))
     width = side + max(max(w + 0.9, 0.07 * len(titles[kind])) for kind, (_, w) in sizes.items())
     height = max(sum(h + side + 0.6 for h, _ in sizes.values()) + 0.5, 2.8)  # at least that of the color bar
@@ -46,7 +45,7 @@ def draw_heads(
     top = height - 0.5
     image = None
     for kind, part in parts.items():
-        rows, columns = inspection.edges(kind)
+        rows, columns = inspection.axis_labels(kind)
         layers, heads = inspection.maps[kind].shape[:2]
         part_height, part_width = sizes[kind]
         axis = figure.add_axes(
@@ -82,7 +81,7 @@ def describe(inspection: Inspection, kinds: Sequence[str]) -> str:
     lines = [f"Input: {' '.join(inspection.source)}.{output} Each row of a head sums to 1."]
     for kind in kinds:
         maps = inspection.maps[kind]
-        rows, columns = inspection.edges(kind)
+        rows, columns = inspection.axis_labels(kind)
         confidence = {(i, j): summary(maps[i, j])["confidence"] for i, j in np.ndindex(*maps.shape[:2])}
         i, j = max(confidence, key=lambda head: confidence[head])
         attended = ", ".join(f"{row} to {columns[w.argmax()]}" for row, w in zip(rows, maps[i, j], strict=True))
@@ -148,34 +147,39 @@ def draw_figures(inspection: Inspection, word: str, layer: int, out: Path, sourc
     heads over the complete sentence.
     """
     tokens, maps = inspection.source, inspection.maps["encoder"][layer]  # (H, S, S)
-    at = tokens.index(word)
+    row = tokens.index(word)
     heads = range(len(maps))
-    outward = sorted(heads, key=lambda h: maps[h, at, at])[:2]
+    outward = sorted(heads, key=lambda h: maps[h, row, row])[:2]
     confident_heads = sorted(heads, key=lambda h: -summary(maps[h])["confidence"])[:2]
-    where = f"encoder self-attention, layer {layer} (counted from 0)"
+    layer_text = f"encoder self-attention, layer {layer} (counted from 0)"
 
-    def attended(h: int, row: int) -> str:
-        best = np.argsort(-maps[h, row], kind="stable")[:2]
-        return f"head {h}: " + ", ".join(f"{tokens[x]} {maps[h, row, x]:.2f}" for x in best)
+    def attended(h: int, query: int) -> str:
+        best = np.argsort(-maps[h, query], kind="stable")[:2]
+        return f"head {h}: " + ", ".join(f"{tokens[x]} {maps[h, query, x]:.2f}" for x in best)
 
     sentence = " ".join(tokens)
-    all_heads_text = "; ".join(attended(h, at) for h in heads)
-    outward_text = f"Largest weights from '{word}': {'; '.join(attended(h, at) for h in outward)}."
+    all_heads_text = "; ".join(attended(h, row) for h in heads)
+    outward_text = f"Largest weights from '{word}': {'; '.join(attended(h, row) for h in outward)}."
     confident_text = "\n".join(
         f"{p}: {'; '.join(attended(h, y) for h in confident_heads)}." for y, p in enumerate(tokens)
     )
     drawings: list[tuple[str, Any, str, str]] = [
-        ("figure3", [(heads, maps, at)], f"What '{word}' attends to: {where}", f"From '{word}': {all_heads_text}."),
+        (
+            "figure3",
+            [(heads, maps, row)],
+            f"What '{word}' attends to: {layer_text}",
+            f"From '{word}': {all_heads_text}.",
+        ),
         (
             "figure4",
-            [(outward, maps[outward], None), (outward, maps[outward], at)],
-            f"Two heads that attend from '{word}' to other tokens: {where}",
+            [(outward, maps[outward], None), (outward, maps[outward], row)],
+            f"Two heads that attend from '{word}' to other tokens: {layer_text}",
             outward_text,
         ),
         (
             "figure5",
             [([h], maps[[h]], None) for h in confident_heads],
-            f"The two most confident heads and what each token attends to: {where}",
+            f"The two most confident heads and what each token attends to: {layer_text}",
             confident_text,
         ),
     ]

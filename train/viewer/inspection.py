@@ -173,7 +173,7 @@ class Inspection:
     by_layer: Any  # (L, T) most probable token if the layer's output is projected to the vocabulary (logit lens)
     by_layer_p: Any  # (L, T) the probability of that token
 
-    def edges(self, kind: str) -> tuple[list[str], list[str]]:
+    def axis_labels(self, kind: str) -> tuple[list[str], list[str]]:
         """Return the labels of the rows and columns of a kind of attention."""
         rows = self.source if kind in ("encoder", "text") else self.target
         return rows, self.decoder_input if kind == "decoder" else self.source

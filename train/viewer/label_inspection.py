@@ -26,12 +26,12 @@ class LabeledInspection(NamedTuple):
     """A text with its predicted labels: S tokens, BOS and EOS included, and T labels."""
 
     inspection: Inspection
-    ids: list[int]  # (S,) of the tokens
-    positions: list[int]  # (T,) of the tokens from which the labels are predicted
-    label_ids: list[int]  # (T,)
+    ids: list[int]  # (S,) ids of the tokens
+    positions: list[int]  # (T,) index of the token from which each label is predicted
+    label_ids: list[int]  # (T,) ids of the predicted labels
 
     def targets(self, pad_id: int) -> list[int]:
-        """Return the labels as the loss takes them: one for the text, or a label or padding for each token."""
+        """Return the targets of the loss: one label for the text, or a label or padding for each token."""
         if self.positions == [0]:
             return self.label_ids
         at = dict(zip(self.positions, self.label_ids, strict=True))

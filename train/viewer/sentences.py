@@ -100,7 +100,7 @@ class Sentences:
             weights = inspection.maps[kind][layer, head]
         except (KeyError, IndexError, TypeError, ValueError, OverflowError):
             raise UserError(EXPIRED) from None
-        rows, columns = inspection.edges(kind)
+        rows, columns = inspection.axis_labels(kind)
         return {"rows": rows, "columns": columns, "weights": weights.tolist(), **summary(weights)}
 
     def translate(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
@@ -273,7 +273,7 @@ class Sentences:
         """Return the weights of all heads, rounded to one byte each (for colors), and their exact mean."""
         out: dict[str, Any] = {}
         for kind, maps in inspection.maps.items():
-            rows, columns = inspection.edges(kind)
+            rows, columns = inspection.axis_labels(kind)
             summaries = [[summary(weights) for weights in layer] for layer in maps]
             levels = np.rint(maps * 255).astype(np.uint8)
             out[kind] = {"rows": rows, "columns": columns, "layers": len(maps), "heads": maps.shape[1],

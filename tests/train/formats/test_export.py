@@ -193,7 +193,7 @@ def test_a_link_and_a_folder_in_the_run_are_errors(tmp_path, capsys):
     other = make_run(tmp_path / "checkpoints/other")
     before = sorted(tmp_path.rglob("*"))
     assert run_export(run, "safetensors", tmp_path / "link") == 2
-    assert "link: expected a new folder; got a link; try another --out" in capsys.readouterr().err
+    assert "link: expected a new folder; got a symbolic link; try another --out" in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
     assert run_export(other, "safetensors", tmp_path / "exported") == 0
 
