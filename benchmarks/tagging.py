@@ -115,8 +115,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object last")
     arguments = parser.parse_args()
     training, test = (list(read_tagged(path)) for path in (arguments.train, arguments.test))
-    known = {word for sentence in training for word in sentence.texts}
-    unknown = [[word not in known for word in sentence.texts] for sentence in test]
+    training_words = {word for sentence in training for word in sentence.texts}
+    unknown = [[word not in training_words for word in sentence.texts] for sentence in test]
     rows: list[dict[str, Any]] = []
 
     def add(name: str, seconds: float, predicted: Sequence[Sequence[str]]) -> None:

@@ -68,7 +68,7 @@ def test_the_same_content_gives_the_same_bytes_and_nothing_is_pickled(tmp_path):
 @pytest.mark.parametrize("nth", range(5))
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_at_any_moment_leaves_the_last_good_checkpoint(tmp_path, monkeypatch, nth, number):
-    good = save(tmp_path, 1)
+    intact = save(tmp_path, 1)
     calls = []
     fsync = os.fsync
 
@@ -82,7 +82,7 @@ def test_a_full_disk_at_any_moment_leaves_the_last_good_checkpoint(tmp_path, mon
     with pytest.raises(UserError) as error:
         save(tmp_path, 2, keep_last=1)
     assert os.strerror(number) in one_line(error) and "step-2" in str(error.value)
-    assert load_checkpoint(good).state["step"] == 1
+    assert load_checkpoint(intact).state["step"] == 1
     assert {"step-1"} <= set(os.listdir(tmp_path / "checkpoints")) <= {"step-1", "step-2"}  # never a partial folder
 
 
@@ -111,13 +111,13 @@ def test_other_errors_are_not_reported_as_a_full_disk(tmp_path, monkeypatch):
 
 
 def test_leftovers_of_a_killed_write_are_not_checkpoints_and_are_removed(tmp_path):
-    good = save(tmp_path, 1)
-    shutil.copytree(good, good.with_name(".step-2.partial"))
-    (good.with_name(".step-2.partial") / FILES[0]).write_bytes(b"half")
-    (good.parent / "step-x").mkdir()
+    intact = save(tmp_path, 1)
+    shutil.copytree(intact, intact.with_name(".step-2.partial"))
+    (intact.with_name(".step-2.partial") / FILES[0]).write_bytes(b"half")
+    (intact.parent / "step-x").mkdir()
     assert names(tmp_path) == ["step-1"]
     RunFolder(tmp_path).remove_leftovers()
-    assert sorted(os.listdir(good.parent)) == ["step-1", "step-x"]
+    assert sorted(os.listdir(intact.parent)) == ["step-1", "step-x"]
 
 
 # ---- damaged
@@ -251,11 +251,11 @@ def test_every_flipped_bit_of_a_checkpoint_is_detected(data, tmp_path_factory):
 
 
 def test_nonfinite_weights_are_neither_written_nor_read(tmp_path):
-    good = save(tmp_path, 1)
+    intact = save(tmp_path, 1)
     bad = {"w": np.array([[1, np.nan]], np.float32)}
     with pytest.raises(UserError, match="expected finite values in w; got NaN or infinity"):
         save(tmp_path, 2, bad)
-    assert os.listdir(good.parent) == ["step-1"]
+    assert os.listdir(intact.parent) == ["step-1"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(np, "isfinite", lambda array: np.ones(1, bool))
         path = save(tmp_path, 2, bad)

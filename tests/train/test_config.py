@@ -49,8 +49,8 @@ def tables(draw):
     chosen = {}
     for table in SECTIONS:
         names = [n for n in keys_of(table) if n not in INTERDEPENDENT]
-        some = draw(st.lists(st.sampled_from(names), unique=True, max_size=6))
-        chosen[table] = {name: draw(values_of(table, keys_of(table)[name])) for name in some}
+        subset = draw(st.lists(st.sampled_from(names), unique=True, max_size=6))
+        chosen[table] = {name: draw(values_of(table, keys_of(table)[name])) for name in subset}
     return chosen
 
 

@@ -104,8 +104,8 @@ def test_the_preset_tiny_fits_a_cpu():
     changed = RunConfig.from_dict({"model": {"preset": "tiny"}}, ["model.preset=base"])
     assert changed == base
     given = {"model": {"preset": "tiny"}, "data": {"vocab_size": 9712}, "train": {"batch_tokens": 2048}}
-    kept = RunConfig.from_dict(given)
-    assert (kept.data.vocab_size, kept.train.batch_tokens) == (9712, 2048)
+    config = RunConfig.from_dict(given)
+    assert (config.data.vocab_size, config.train.batch_tokens) == (9712, 2048)
 
 
 def test_info_describes_several_models_one_after_the_other(run, capfd):

@@ -154,12 +154,12 @@ def test_a_run_behind_a_link_continues(copied, text):
 @pytest.mark.parametrize("name", ["step-6", "step-9", "averaged"])
 def test_a_checkpoint_that_was_replaced_by_a_link_is_pruned_as_a_link(copied, text, name):
     average_checkpoints(copied, 2)
-    moved = (copied / "checkpoints" / name).rename(copied.parent / "moved")
-    (copied / "checkpoints" / name).symlink_to(moved)
-    before = {path: path.read_bytes() for path in moved.iterdir()}
+    target = (copied / "checkpoints" / name).rename(copied.parent / "moved")
+    (copied / "checkpoints" / name).symlink_to(target)
+    before = {path: path.read_bytes() for path in target.iterdir()}
     run(text, copied, resume=True, max_steps=15, keep_last=1)
     average_checkpoints(copied, 1)
-    assert {path: path.read_bytes() for path in moved.iterdir()} == before
+    assert {path: path.read_bytes() for path in target.iterdir()} == before
     assert {path.name for path in (copied / "checkpoints").iterdir()} == {"step-15", "averaged"}
 
 

@@ -116,10 +116,10 @@ def test_each_difference_can_be_set_and_reset_individually(table, name, value):
     paper, variant = config_of(), config_of(f"model.variant={V2}")
     default = getattr(getattr(paper, table), name)
     assert default != value
-    back = f"{table}.{name}={str(default).lower()}"
-    back = back if default is not None else f"{table}.{name}=paper"  # the default of the paper's layout
+    restored = f"{table}.{name}={str(default).lower()}"
+    restored = restored if default is not None else f"{table}.{name}=paper"  # the default of the paper's layout
     expected = "paper" if default is None else default
-    assert changed(config_of(f"model.variant={V2}", back), variant) == {(table, name): expected}
+    assert changed(config_of(f"model.variant={V2}", restored), variant) == {(table, name): expected}
     assert changed(config_of(f"{table}.{name}={str(value).lower()}"), paper) == {(table, name): value}
 
 
@@ -219,8 +219,8 @@ def loss_of_version_2(text, tmp_path_factory):
 def test_each_difference_affects_training(table, name, value, text, tmp_path, loss_of_version_2):
     """Resetting a single key changes the loss of three updates."""
     default = getattr(getattr(config_of(), table), name)
-    back = f"{table}.{name}={'paper' if default is None else str(default).lower()}"
-    assert loss_of_three_updates(text, tmp_path / "run", back) != loss_of_version_2
+    restored = f"{table}.{name}={'paper' if default is None else str(default).lower()}"
+    assert loss_of_three_updates(text, tmp_path / "run", restored) != loss_of_version_2
 
 
 @pytest.mark.parametrize("shape", [(7, 5), (7, 5, 3)])
@@ -250,10 +250,10 @@ def test_the_variants_initialize_all_but_the_embedding_by_unit_scaling():
 
 def entered(model, side, src, tgt):
     """Return the input of the first layer."""
-    seen = []
-    getattr(model, side)[0].hook = lambda x, *rest: seen.append(x.data)
+    inputs = []
+    getattr(model, side)[0].hook = lambda x, *rest: inputs.append(x.data)
     model(src, tgt)
-    return seen[0]
+    return inputs[0]
 
 
 def test_the_target_space_is_one_learned_vector_added_to_each_source_embedding():
@@ -278,9 +278,9 @@ def test_the_decoder_starts_with_a_zero_vector():
     src = np.array([[5, 6, 2], [5, 2, 0]])
     tgt = np.array([[1, 7], [1, 8]])
     x = entered(model, "decoder", src, tgt)
-    usual = entered(shaped().eval(), "decoder", src, tgt)
+    expected = entered(shaped().eval(), "decoder", src, tgt)
     first = model.target_positions.table_rows(0, x, x.dtype)[0]
-    assert np.allclose(x[:, 0], first, atol=1e-7) and np.array_equal(x[:, 1:], usual[:, 1:])
+    assert np.allclose(x[:, 0], first, atol=1e-7) and np.array_equal(x[:, 1:], expected[:, 1:])
     start, state = model.start(src)
     assert np.allclose(model.step(start, state), model(src, tgt[:, :1]).data[:, -1], atol=1e-5)
     before = model.loss(src, np.array([[1, 7, 2], [1, 8, 2]])).item()

@@ -88,8 +88,8 @@ def test_the_same_input_gives_the_same_bytes_and_names_its_source(tmp_path, unin
 def test_a_png_has_the_same_bytes_and_its_source(tmp_path, uninterrupted):
     png, _ = drawn(tmp_path, uninterrupted, "heads", "--input", SENTENCE, "--kind", "cross", name="a.png")
     assert png == drawn(tmp_path, uninterrupted, "heads", "--input", SENTENCE, "--kind", "cross", name="b.png")[0]
-    with PIL.Image.open(tmp_path / "a.png") as found:
-        assert "SHA-256 of state" in found.info["Source"] and SENTENCE in found.info["Title"]
+    with PIL.Image.open(tmp_path / "a.png") as image:
+        assert "SHA-256 of state" in image.info["Source"] and SENTENCE in image.info["Title"]
 
 
 def test_curves_of_two_runs_tell_them_apart(tmp_path, uninterrupted):
@@ -241,15 +241,15 @@ def test_an_ablated_head_contributes_nothing_and_is_restored(seed, norm):
     attention = model.attentions()[head.kind][head.layer]
     other = attention.weights  # while ablated, the head's values must not affect the output
     with ablate_heads(model, [head]):
-        off = model(src, tgt).data.copy()
+        ablated = model(src, tgt).data.copy()
         size = attention.d_v
         values = (attention.query_key_value if head.kind != "cross" else attention.key_value).weight.data
         columns = slice(values.shape[1] - size * (3 - head.head), values.shape[1] - size * (2 - head.head))
         original = values[:, columns].copy()
         values[:, columns] *= 7
-        np.testing.assert_array_equal(model(src, tgt).data, off)
+        np.testing.assert_array_equal(model(src, tgt).data, ablated)
         values[:, columns] = original
-    assert np.abs(before - off).max() > 1e-6 and other == attention.weights
+    assert np.abs(before - ablated).max() > 1e-6 and other == attention.weights
     np.testing.assert_array_equal(model(src, tgt).data, before)
 
 
@@ -280,9 +280,9 @@ def test_the_leaves_of_a_tree_are_exactly_the_hypotheses(seed, beam, coarse, alp
     model = MarkovModel(6, seed, coarse, end_bias)
     tree = Tree()
     src = np.array([[3, 4, EOS]])
-    how = {"beam": beam, "alpha": alpha, "max_extra": 3, "n_best": beam}
-    (best,) = beam_search(model, src, **how, observe=tree)
-    assert beam_search(model, src, **how) == [best]  # observing changes nothing
+    search_options = {"beam": beam, "alpha": alpha, "max_extra": 3, "n_best": beam}
+    (best,) = beam_search(model, src, **search_options, observe=tree)
+    assert beam_search(model, src, **search_options) == [best]  # observing changes nothing
     leaves = {
         (tuple(tree.tokens(i)[:-1] if c.fate == FINISHED else tree.tokens(i)), c.score, c.log_probability)
         for i, c in enumerate(tree.candidates)
@@ -307,11 +307,11 @@ def test_a_forced_prefix_keeps_the_models_log_probability(seed, prefix):
     src = np.array([[3, 4, EOS]])
     (best,) = beam_search(ForcedPrefix(model, [prefix]), src, beam=3, max_extra=6, n_best=3)
     everything = beam_search(model, src, beam=200, max_extra=6, n_best=200)[0]
-    known = {tuple(h.tokens): h.log_probability for h in everything}
+    log_probabilities = {tuple(h.tokens): h.log_probability for h in everything}
     assert all(h.tokens[: len(prefix)] == prefix for h in best)
     for h in best:
-        if tuple(h.tokens) in known and h.finished:
-            assert abs(known[tuple(h.tokens)] - h.log_probability) < 1e-5
+        if tuple(h.tokens) in log_probabilities and h.finished:
+            assert abs(log_probabilities[tuple(h.tokens)] - h.log_probability) < 1e-5
 
 
 def test_peak_memory_agrees_with_tracemalloc():
@@ -322,8 +322,8 @@ def test_peak_memory_agrees_with_tracemalloc():
     task = TASKS["translation"]
     batches = Batches(corpus, 1000, 1)
     batch = batches.batch(batches.epoch(1)[0])
-    how = type("Table", (), {"label_smoothing": 0.1, "smoothing_over": "all", "seed": 1})
-    memory = measure_memory(task, model, batch, how)
+    settings = type("Table", (), {"label_smoothing": 0.1, "smoothing_over": "all", "seed": 1})
+    memory = measure_memory(task, model, batch, settings)
     tracemalloc.start()
     try:
         with npx.keyed(1, 1):

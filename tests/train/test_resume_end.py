@@ -66,8 +66,8 @@ def test_a_complete_run_gets_the_metric_files_that_it_lacks(uninterrupted, tmp_p
 
 def test_the_summary_of_a_complete_run_is_that_of_the_run(text, tmp_path):
     first = run(text, tmp_path / "run", max_steps=5)
-    again = run(text, tmp_path / "run", resume=True, max_steps=5)
-    assert again == first and first.scores  # step 5 is not a multiple of validate_every
+    resumed = run(text, tmp_path / "run", resume=True, max_steps=5)
+    assert resumed == first and first.scores  # step 5 is not a multiple of validate_every
 
 
 def test_a_final_validation_that_was_lost_is_repeated(text, tmp_path, uninterrupted):

@@ -25,6 +25,7 @@ from train.run import checkpoint, storage
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
 from train.run.report import LineFile
+from train.run.state import RunState
 
 
 def in_a_thread(call):
@@ -189,6 +190,13 @@ def test_an_invalid_state_with_a_valid_checksum_is_rejected(text, copied, change
     assert f"run.{[*change][0]}" in one_line(error) or "extra" in str(error.value)
 
 
+def test_the_state_is_read_from_the_keys_that_it_is_written_to():
+    state = RunState(step=7, epoch=2, logged_epoch=2, valid_step=6, best_step=4, stale_validations=1)
+    content = state.to_json()
+    assert (content["in_epoch"], content["validated"], content["worse"]) == (2, 6, 1)  # as in version 0.2
+    assert RunState.read(content, 7) == state
+
+
 @pytest.mark.parametrize("name", ["adam_steps", "loss_scale", "run", "tokenizer_digest"])
 @pytest.mark.parametrize("value", [None, "x", {}, 10**30])
 def test_no_value_in_a_state_causes_a_traceback(text, copied, uninterrupted, name, value):
@@ -239,14 +247,14 @@ def test_a_failed_checkpoint_is_retried(text, uninterrupted, tmp_path, monkeypat
 
 
 def test_log_lines_are_buffered_while_the_disk_is_full(text, tmp_path, monkeypatch):
-    real = LineFile._write
+    write = LineFile._write
     calls = []
 
     def full(self):
         calls.append(self.path.name)
         if 4 < len(calls) < 9:
             raise WriteError("full")
-        real(self)
+        write(self)
 
     monkeypatch.setattr(LineFile, "_write", full)
     run(text, tmp_path / "run")
@@ -256,10 +264,10 @@ def test_log_lines_are_buffered_while_the_disk_is_full(text, tmp_path, monkeypat
 
 
 def test_max_hours_stops_in_time_and_resume_is_exact(text, uninterrupted, tmp_path, monkeypatch):
-    real = time.monotonic
+    monotonic = time.monotonic
     update = Trainer._update
     spent = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: real() + spent[0])
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + spent[0])
 
     def slow(self):
         spent[0] += 1000.0

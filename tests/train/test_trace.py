@@ -210,8 +210,8 @@ def test_each_output_shown_is_that_of_the_engine(options):
             close(values(named(shown, "positions P")), on_host(positions(zeros).data))
 
 
-def close(found, expected):
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+def close(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_output_block_has_the_models_probabilities(traced):
@@ -241,9 +241,9 @@ def test_embedding_and_feed_forward_blocks_have_the_shapes_of_the_model(traced):
 
 def test_answers_are_strict_json_with_every_block(traced):
     model, _, trace = traced
-    seen = show_overview(trace)
-    assert [*seen["blocks"]] == [block["name"] for block in structure(model)]
-    json.dumps(seen, allow_nan=False)
+    overview = show_overview(trace)
+    assert [*overview["blocks"]] == [block["name"] for block in structure(model)]
+    json.dumps(overview, allow_nan=False)
     for name in trace.blocks:
         json.dumps(show_block(trace, name, 0, Names()), allow_nan=False)
 
@@ -252,10 +252,10 @@ def test_a_trace_leaves_no_gradients_and_sees_ablated_heads(traced):
     model, ids, trace = traced
     assert all(p.grad is None for p in model.parameters())
     kind = "text" if model.examples == "text" else "encoder"
-    off = Head(kind, 0, 1)
-    with ablate_heads(model, [off]):
+    head = Head(kind, 0, 1)
+    with ablate_heads(model, [head]):
         expected = Trace(model, ids).loss
-    ablated = Trace(model, ids, [off])
+    ablated = Trace(model, ids, [head])
     assert ablated.loss == expected != trace.loss and Trace(model, ids).loss == trace.loss
     for name, block in ablated.blocks.items():
         if block.kind == "attention":
@@ -269,9 +269,9 @@ def test_vendored_files_are_those_of_their_packages():
     folder = Path("train/viewer/page/vendor")
     packages = json.loads((folder / "versions.json").read_text("utf-8"))
     recorded = {name: file["sha256"] for package in packages.values() for name, file in package["files"].items()}
-    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
-    found.pop("versions.json")
-    assert found == recorded
+    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    digests.pop("versions.json")
+    assert digests == recorded
     for name, package in packages.items():
         assert package["integrity"].startswith("sha512-") and package["version"] in package["tarball"]
         assert f"v{package['version']}" in (folder / f"{name}.js").read_text("utf-8")[:400]

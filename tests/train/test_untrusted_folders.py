@@ -254,9 +254,9 @@ def test_a_command_on_a_full_disk_names_the_file(copied, text, command, monkeypa
 
     monkeypatch.setattr(os, "fsync", full)
     picture, out = copied.parent / "curves.svg", copied.parent / "out"
-    own = ["data", "own", "--quiet", "--out", str(out), f"--train-src={text}/train.en", f"--train-tgt={text}/train.de"]
+    data = ["data", "own", "--quiet", "--out", str(out), f"--train-src={text}/train.en", f"--train-tgt={text}/train.de"]
     draw = ["draw", str(copied), "curves", "--out", str(picture)]
-    assert main(draw if command == "draw" else own) == 2
+    assert main(draw if command == "draw" else data) == 2
     err = capfd.readouterr().err
     name = picture if command == "draw" else out
     assert err.count("\n") == 1 and f"npx-transformer: {name}" in err and "space on the disk" in err

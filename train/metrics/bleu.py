@@ -199,11 +199,11 @@ def corpus_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     return float(CHRF().corpus_score(hypotheses, [references]).score)
 
 
-def _check_lines(hypotheses: Sequence[str], references: Sequence[str], what: str = "hypotheses") -> None:
+def _check_lines(hypotheses: Sequence[str], references: Sequence[str], noun: str = "hypotheses") -> None:
     if len(hypotheses) != len(references):
         raise UserError(
             "score: expected equal numbers of hypotheses and references; "
-            f"got {len(hypotheses):,} {what} and {len(references):,} references; "
+            f"got {len(hypotheses):,} {noun} and {len(references):,} references; "
             "try translating the source file that belongs to the references"
         )
     if not references:
@@ -243,8 +243,8 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
     if any("confidence" in row for row in scores):
         console.print("± half width of the 95% confidence interval (bootstrap)", highlight=False)
     if "p-value" in columns:
-        about = "probability of a difference at least this large between systems of equal quality"
-        console.print(f"p-value: {about}", highlight=False)
+        meaning = "probability of a difference at least this large between systems of equal quality"
+        console.print(f"p-value: {meaning}", highlight=False)
     console.print()
     for row in scores:
         console.print(f"{row['name']}: {row['use']}", soft_wrap=True, highlight=False, markup=False)

@@ -315,9 +315,11 @@ def load_with_origin(
         on_warning(f"{config_file}: missing; using the defaults of [search]")
     config = RunConfig.load(config_file, complete=True) if config_file.exists() else RunConfig()
     if config_file.exists() and isinstance(original := checkpoint.state.get("config"), dict):
-        moved = {"data.tokenizer": config.data.tokenizer}  # the file may have moved; its content was compared above
+        tokenizer_path = {
+            "data.tokenizer": config.data.tokenizer
+        }  # the file may have moved; `check_tokenizer` has compared it
         resumed = config.resumed(model_config(checkpoint.state))
-        resumed.check_frozen(original | moved, folder / STATE, str(config_file))
+        resumed.check_frozen(original | tokenizer_path, folder / STATE, str(config_file))
     model = model_config(checkpoint.state).outline()  # generates no random weights
     check_shapes(model, checkpoint.model, folder / MODEL)
     check_peer(folder, checkpoint.state)

@@ -19,12 +19,12 @@ ADDED_KEYS: dict[str, Any] = {
 COUNT, NUMBER, NONNEGATIVE = Range(int, "[0, 1e15]"), Range(float), Range(float, "[0, inf)")
 
 
-def checked_field(kind: Any, default: Any = 0, **key: str) -> Any:
+def checked_field(kind: Any, default: Any = 0, key: str = "") -> Any:
     """Return a dataclass field whose value must fit `kind`; (kind, None) also allows null.
 
     `key` is the name in state.json, if it differs from that of the field.
     """
-    return field(default=default, metadata={"kind": kind, **key})
+    return field(default=default, metadata={"kind": kind, "key": key})
 
 
 @dataclass
@@ -50,7 +50,7 @@ class RunState:
     best_step: int = checked_field(COUNT)  # step of the best validation
     stale_validations: int = checked_field(COUNT, key="worse")  # number of validations since the best one
     # Step -> loss or score of the retained checkpoints/best-N, best first; the steps are strings, like all JSON keys.
-    ranking: dict[str, float] = field(default_factory=dict, metadata={"kind": dict})
+    ranking: dict[str, float] = field(default_factory=dict, metadata={"kind": dict, "key": ""})
     window_loss: float = checked_field(NUMBER, 0.0)  # sum of loss x target tokens
     window_targets: int = checked_field(COUNT)  # target tokens
     window_tokens: int = checked_field(COUNT)  # tokens trained on
@@ -63,7 +63,7 @@ class RunState:
     @classmethod
     def read(cls, content: Any, step: int) -> "RunState":
         """Return the state of the checkpoint of `step`. Raises ValueError (a one-line message) if it is invalid."""
-        by_key = {f.metadata.get("key", f.name): f for f in fields(cls)}
+        by_key = {f.metadata["key"] or f.name: f for f in fields(cls)}
         schema: Schema = {key: f.metadata["kind"] for key, f in by_key.items()}
         if isinstance(content, Mapping):
             content = ADDED_KEYS | dict(content)
@@ -91,7 +91,7 @@ class RunState:
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of state.json from which `read` restores this state."""
-        return {f.metadata.get("key", f.name): getattr(self, f.name) for f in fields(self)}
+        return {f.metadata["key"] or f.name: getattr(self, f.name) for f in fields(self)}
 
     def add_time(self, seconds: float, network: float = 0.0) -> None:
         """Count the time of an attempted update; `network` is the part spent waiting for the network.

@@ -63,7 +63,7 @@ def thumbnail(values: Any) -> dict[str, Any]:
 
 
 def matrix(
-    title: str, values: Any, gradient: Any, rows: Sequence[str], columns: Sequence[str] | str, **more: Any
+    title: str, values: Any, gradient: Any, rows: Sequence[str], columns: Sequence[str] | str, **extra: Any
 ) -> dict[str, Any]:
     """Return a matrix with headers, its values and its gradient (None if it has no gradient) as base64-encoded float32.
 
@@ -75,7 +75,7 @@ def matrix(
         "columns": columns if isinstance(columns, str) else list(columns),
         "values": encode_array(values), "gradient": None if gradient is None else encode_array(gradient),
         "norm": norm(np.nan_to_num(values, neginf=0)), "gradient_norm": None if gradient is None else norm(gradient),
-        **more,
+        **extra,
     }  # fmt: skip
 
 

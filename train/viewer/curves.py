@@ -72,11 +72,11 @@ def draw_curves(runs: Mapping[str, Series], path: Path, source: str) -> Path:
     figure = new_figure(4.2 * across + 0.2, 2.9 * down + 0.9)
     figure.set_layout_engine("constrained")
     for n, name in enumerate(panels):
-        about, unit, _, logarithmic = PANELS[name]
+        panel_title, unit, _, logarithmic = PANELS[name]
         axis = figure.add_subplot(down, across, n + 1)
         axis.set_xlabel("updates", fontsize=8)
         axis.set_ylabel(unit, fontsize=8)
-        axis.set_title(about, fontsize=9, loc="left")
+        axis.set_title(panel_title, fontsize=9, loc="left")
         if logarithmic:
             axis.set_yscale("log")
             axis.set_ylabel(f"{unit} (log scale)", fontsize=8)

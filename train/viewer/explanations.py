@@ -245,6 +245,11 @@ BROADCAST = "An input that is broadcast to the shape of the other receives the s
 ELEMENTWISE = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "where")
 
 
+def has_name(equation: str) -> bool:
+    """Return whether an equation is not for the gradient of a constant, as in ∂2 = g."""
+    return not re.match(r"∂(?![^\W\d])", equation)
+
+
 def operation_formulas(name: str, inputs: Sequence[str], repeats: bool) -> list[str]:
     """Return the lines for an operation, or [] if it is unknown.
 
@@ -257,6 +262,5 @@ def operation_formulas(name: str, inputs: Sequence[str], repeats: bool) -> list[
         re.sub(r"(?<![A-Za-z])[ab](?![A-Za-z])", lambda match: named.get(match[0], match[0]), line).replace("ᵀᵀ", "")
         for line in OPERATIONS.get(name, ())
     ]
-    equations = [re.split(r"(?<=[,;])  ", line) for line in lines]
-    lines = ["  ".join(one for one in line if not re.match(r"∂(?![^\W\d])", one)).rstrip(",;") for line in equations]
+    lines = ["  ".join(filter(has_name, re.split(r"(?<=[,;])  ", line))).rstrip(",;") for line in lines]
     return [*lines, *([BROADCAST] if repeats and name in ELEMENTWISE else [])]

@@ -34,8 +34,8 @@ class LabeledInspection(NamedTuple):
         """Return the targets of the loss: one label for the text, or a label or padding for each token."""
         if self.positions == [0]:
             return self.label_ids
-        at = dict(zip(self.positions, self.label_ids, strict=True))
-        return [at.get(i, pad_id) for i in range(len(self.ids))]
+        label_at = dict(zip(self.positions, self.label_ids, strict=True))
+        return [label_at.get(i, pad_id) for i in range(len(self.ids))]
 
 
 def read_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledInspection:

@@ -158,6 +158,6 @@ def draw_roles(
     axis.text(-0.5, len(roles) - 0.1, legend, fontsize=7.5, va="top", color="0.3")
     alt = [f"{title}. Model without ablation: {baseline[0]:.4f} nats per token{score}."]
     for role in roles:
-        numbers = ", ".join(f"{about} {role.measures[name]:.3f}" for name, about in columns.items())
+        numbers = ", ".join(f"{column} {role.measures[name]:.3f}" for name, column in columns.items())
         alt.append(f"{role.head}{f' ({role.name})' if role.name else ''}: {numbers}.")
     return write(figure, path, title, "\n".join(alt), source)

@@ -330,9 +330,9 @@ def number_in(
         or not minimum <= value <= maximum
         or kind(value) != value
     ):
-        what = "whole number" if kind is int else "number"
+        kind_name = "whole number" if kind is int else "number"
         got = f"'{value[:20]}'" if isinstance(value, str) else str(value)[:20]
-        raise UserError(f"{name}: expected a {what} from {minimum:g} to {maximum:g}; got {got}; try {default:g}")
+        raise UserError(f"{name}: expected a {kind_name} from {minimum:g} to {maximum:g}; got {got}; try {default:g}")
     return kind(value)
 
 

@@ -180,12 +180,12 @@ class Page:
         tag = f'"{" ".join(etag_part(run.metrics_file) for run in self.runs.values())}"'
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"etag": tag})
-        about = {name: {"title": title, "axis": axis, "log": log} for name, (title, axis, _, log) in PANELS.items()}
+        panels = {name: {"title": title, "axis": axis, "log": log} for name, (title, axis, _, log) in PANELS.items()}
         try:
             curves = await asyncio.to_thread(lambda: {name: series(run.metrics()) for name, run in self.runs.items()})
         except UserError as error:
             return JSONResponse({"error": one_line(error)})
-        return JSONResponse({"runs": curves, "about": about}, headers={"etag": tag})
+        return JSONResponse({"runs": curves, "about": panels}, headers={"etag": tag})
 
     async def answer(self, request: Request) -> Response:
         """Answer a question in the inference thread."""
