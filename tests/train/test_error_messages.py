@@ -75,7 +75,7 @@ def copy(uninterrupted, tmp_path):
         (["info", "RUN", "--set", "model.n_layers=2"], "--set applies only to presets and configuration files; "),
         (
             ["info", "tiny", "--set", "model.n_layer=2"],
-            "--set: model.n_layer: expected a key of [model]; got an unknown",
+            "--set: model.n_layer: unknown key of [model]; try model.n_layers",
         ),
         (["info", "runs/x"], "got runs/x, which does not exist; try a folder that `train` has written"),
         (["plan", "runs/x"], "got runs/x, which does not exist; try a folder that `train` has written"),

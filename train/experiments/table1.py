@@ -197,7 +197,7 @@ def measure_kind(kind: Kind, scale: Scale, report: Callable[[str], object]) -> d
     }  # fmt: skip
 
 
-def make(function: Callable[[int], Any], d: int) -> Any:
+def build_initialized(function: Callable[[int], Any], d: int) -> Any:
     """Return function(d) with initialized parameters."""
     with npx.keyed(1, 0):
         return function(d)
@@ -205,7 +205,7 @@ def make(function: Callable[[int], Any], d: int) -> Any:
 
 def measure_cell(kind: Kind, n: int, d: int) -> dict[str, Any]:
     """Return seconds (the minimum over repetitions), peak bytes and FLOPs of forward and backward."""
-    module: Mixing = make(kind.mixing, d)
+    module: Mixing = build_initialized(kind.mixing, d)
     data = npx.random.normal(npx.Key(1, 1, 0), (1, n, module.inputs * d))
     g = npx.random.normal(npx.Key(1, 2, 0), (1, n, d))
 
@@ -237,7 +237,7 @@ def graph_depth(kind: Kind, n: int) -> int:
     The recurrence of an LSTM is composed of elementary operations here, so each of its steps counts.
     """
     x = Tensor(npx.ones((1, n, 4)), requires_grad=True)
-    layer = make(kind.layer, 4)
+    layer = build_initialized(kind.layer, 4)
     y = composed_lstm(layer.input(x), layer.weight) if isinstance(layer, LSTM) else layer(x)
     depths: dict[Any, int] = {}
     stack = [y.node]
@@ -271,7 +271,7 @@ def input_gradient(layers: list[Module], n: int, d: int) -> Any:
 def gradient_by_distance(kind: Kind, distances: tuple[int, ...]) -> dict[str, float]:
     """Return, for each distance, the norm of a layer output's gradient with respect to the input that far before it."""
     n = max(distances) + 1
-    norms = input_gradient([make(kind.layer, HEAD)], n, HEAD)
+    norms = input_gradient([build_initialized(kind.layer, HEAD)], n, HEAD)
     return {str(distance): float(norms[n - 1 - distance]) for distance in distances}
 
 
@@ -279,7 +279,7 @@ def layers_to_reach(kind: Kind, distance: int) -> int:
     """Return the smallest number of layers for which an output depends on the input at that distance."""
     layers: list[Module] = []
     while True:
-        layers.append(make(kind.layer, 4))
+        layers.append(build_initialized(kind.layer, 4))
         if input_gradient(layers, distance + 1, 4)[0] > 0:
             return len(layers)
 

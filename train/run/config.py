@@ -324,7 +324,7 @@ def find_key(table: str, name: str, source: str) -> Field[Any]:
     if name in names:
         return names[name]
     hint = describe_unit(name, suggest_key(name, table)) or KEY_LIST
-    raise UserError(f"{source}: {table}.{name}: expected a key of [{table}]; got an unknown key; try {hint}")
+    raise UserError(f"{source}: {table}.{name}: unknown key of [{table}]; try {hint}")
 
 
 def suggest_setting(name: str, text: str, key: str | None) -> str:

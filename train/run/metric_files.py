@@ -22,7 +22,7 @@ from train.files import WriteError, disk_errors, is_same_file, open_for_appendin
 from train.tasks import TASKS
 
 Entry = Mapping[str, Any]
-Copy = Callable[[Entry], object]  # a function that adds an entry of metrics.jsonl
+EntryWriter = Callable[[Entry], object]  # a function that adds an entry of metrics.jsonl to a copy
 COPIED_KINDS = ("train", "valid")  # the kinds of entries that are copied
 COLUMNS = (
     "time", "kind", "step", "epoch", "tokens", "loss", "perplexity",
@@ -80,7 +80,7 @@ class LineFile:
 
 
 @contextmanager
-def csv_copy(path: Path, entries: Iterable[Entry]) -> Iterator[Copy]:
+def csv_copy(path: Path, entries: Iterable[Entry]) -> Iterator[EntryWriter]:
     """Write a CSV file with one row per entry; yield a function that adds an entry."""
 
     def line(cells: Iterable[Any]) -> str:
@@ -98,7 +98,7 @@ def csv_copy(path: Path, entries: Iterable[Entry]) -> Iterator[Copy]:
 
 
 @contextmanager
-def tensorboard_copy(folder: Path, entries: Iterable[Entry]) -> Iterator[Copy]:
+def tensorboard_copy(folder: Path, entries: Iterable[Entry]) -> Iterator[EntryWriter]:
     """Empty the folder and write a TensorBoard event file into it; yield a function that adds an entry.
 
     The numbers of an entry become scalars named "train/loss", "valid/bleu", ...

@@ -11,7 +11,7 @@ from typing import Any
 from train.files import disk_errors, fsync, write_text
 from train.progress import Display, Work, format_duration, format_figure
 from train.run.folder import RunFolder
-from train.run.metric_files import Copy, LineFile, csv_copy, tensorboard_copy
+from train.run.metric_files import EntryWriter, LineFile, csv_copy, tensorboard_copy
 from train.run.state import RunState
 
 # A loss above this many times that of uniform probabilities has diverged; an untrained model has less than 2 times.
@@ -38,7 +38,7 @@ class RunReport:
         self.display = Display(progress)
         self.lines: list[str] = []  # lines of a rank other than 0 during an update; rank 0 writes them
         self._steps = Work("step")
-        self._copies: list[Copy] = []
+        self._copies: list[EntryWriter] = []
         self._has_diverged = False
 
     @contextmanager
@@ -59,7 +59,7 @@ class RunReport:
             self._copies = self._open_copies(stack)
             yield
 
-    def _open_copies(self, stack: ExitStack) -> list[Copy]:
+    def _open_copies(self, stack: ExitStack) -> list[EntryWriter]:
         """Write the requested copies of metrics.jsonl; return functions that add entries until `stack` closes."""
         return [stack.enter_context(copy(path, self.run.metrics())) for path, copy in self._formats]
 
