@@ -186,7 +186,7 @@ def jax_step(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], An
 def floor(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], Callable[[], dict[str, Any]]]:
     """Return the same as `ours`, for only the matmuls of a step, forward and backward.
 
-    On a CPU, NumPy computes them with the threads of BLAS; on a GPU, cuBLAS in bf16, without those of attention.
+    On a CPU, NumPy computes them with the threads of BLAS; on a GPU, cuBLAS in bf16, without the matmuls of attention.
     """
     import numpy as np
 

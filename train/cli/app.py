@@ -132,7 +132,7 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
 
 def reject_unknown(option: str, value: str, options: Container[str]) -> None:
     """Raise UserError for an unknown option that has a counterpart; click rejects the others."""
-    if option == "--set":  # of `train`
+    if option == "--set":  # an option of `train`
         name, _, text = value.removeprefix("search.").partition("=")
         key_option = f"--{name.replace('_', '-')}"
         attempt = f"{key_option} {text}" if key_option in options else ""
@@ -160,7 +160,7 @@ def bypass_typer_converters(command: Any, ctx: Any) -> None:
     """
     parameters = inspect.signature(command.callback).parameters
     for option in command.get_params(ctx):
-        annotation = get_args(getattr(parameters.get(option.name), "annotation", None))[:1]  # of Annotated[...]
+        annotation = get_args(getattr(parameters.get(option.name), "annotation", None))[:1]  # T of Annotated[T, ...]
         kind = next(
             (kind for kind in (Path, str, list[Path], list[str]) if annotation in ((kind,), (kind | None,))), None
         )

@@ -14,7 +14,7 @@ from train.run.folder import RunFolder
 from train.run.metric_files import EntryWriter, LineFile, csv_copy, tensorboard_copy
 from train.run.state import RunState
 
-# A loss above this many times that of uniform probabilities has diverged; an untrained model has less than 2 times.
+# A loss has diverged if it exceeds that of uniform probabilities by this factor; an untrained model stays below 2.
 DIVERGENCE_FACTOR = 5
 
 

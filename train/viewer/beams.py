@@ -1,4 +1,4 @@
-"""Draw a beam search: one column per step, with every kept, finished or dropped hypothesis, and why the search ended.
+"""Draw a beam search: a column per step with the live, finished and dropped hypotheses, and why the search ended.
 
 A long search is divided into bands of at most MAX_WIDTH inches. Each band begins with the live hypotheses of the band
 above.

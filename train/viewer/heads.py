@@ -38,7 +38,7 @@ def draw_heads(
         cells = (max(CELL, LABEL / (len(tokens) + 1)) for tokens in inspection.axis_labels(kind))
         sizes[kind] = tuple(n * cell for n, cell in zip(part.shape, cells, strict=True))
     width = side + max(max(w + 0.9, 0.07 * len(titles[kind])) for kind, (_, w) in sizes.items())
-    height = max(sum(h + side + 0.6 for h, _ in sizes.values()) + 0.5, 2.8)  # at least that of the color bar
+    height = max(sum(h + side + 0.6 for h, _ in sizes.values()) + 0.5, 2.8)  # at least as high as the color bar
     figure = new_figure(width, height)
     title = f"Attention of all heads: {sentence}"
     plain_text(figure.text(0.1 / width, 1 - 0.25 / height, shorten(title, int(width * 11)), fontsize=11, va="center"))

@@ -180,7 +180,10 @@ class Page:
         tag = f'"{" ".join(etag_part(run.metrics_file) for run in self.runs.values())}"'
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"etag": tag})
-        panels = {name: {"title": title, "axis": axis, "log": log} for name, (title, axis, _, log) in PANELS.items()}
+        panels = {
+            name: {"title": panel.title, "axis": panel.unit, "log": panel.is_logarithmic}
+            for name, panel in PANELS.items()
+        }
         try:
             curves = await asyncio.to_thread(lambda: {name: series(run.metrics()) for name, run in self.runs.items()})
         except UserError as error:

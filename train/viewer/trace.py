@@ -187,7 +187,7 @@ class Trace:
         self.parameter_gradients = {n: norm(p.grad) for n, p in self.parameters.items() if p.grad is not None}
         for parameter in self.parameters.values():
             parameter.grad = None
-        self.states = on_host(hidden.data)  # projected to the vocabulary, of which `rows` are predictions
+        self.states = on_host(hidden.data)  # the projected states (T, D); `rows` are the indices of the predictions
         self.members = self.assign_operations()
         self.block_of = {number: name for name, numbers in self.members.items() for number in numbers}
 
