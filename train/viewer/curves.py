@@ -121,7 +121,7 @@ def draw_curves(runs: Mapping[str, Series], path: Path, source: str) -> Path:
                 low_step, low = min(points, key=lambda p: p[1])
                 high_step, high = max(points, key=lambda p: p[1])
                 alt.append(
-                    f"{run}, {PANELS[name].title}, {kind}: first {points[0][1]:.4g}, last {points[-1][1]:.4g} at update "
-                    f"{points[-1][0]:,}; minimum {low:.4g} at {low_step:,}, maximum {high:.4g} at {high_step:,}."
+                    f"{run}, {PANELS[name].title}, {kind}: first {points[0][1]:.4g}, last {points[-1][1]:.4g} at "
+                    f"update {points[-1][0]:,}; minimum {low:.4g} at {low_step:,}, maximum {high:.4g} at {high_step:,}."
                 )
     return write(figure, path, title, "\n".join(alt), source)
