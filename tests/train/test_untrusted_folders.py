@@ -224,7 +224,7 @@ def test_a_clock_that_is_set_back_leaves_a_state_that_can_be_read():
     state.add_time(-863_998.0, -1.0)
     state.add_time(2.0, 1.0)
     assert (state.seconds, state.network, state.window_seconds) == (2.0, 1.0, 2.0)
-    assert RunState.read(json.loads(json.dumps(vars(state))), 1) == state
+    assert RunState.read(json.loads(json.dumps(state.to_json())), 1) == state
 
 
 def test_a_training_continues_after_its_clock_was_set_back(text, uninterrupted, tmp_path, monkeypatch):
