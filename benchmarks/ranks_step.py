@@ -46,7 +46,8 @@ def link(world: Any) -> tuple[float, float]:
 
     medians = []
     for size, times in ((world.size, 21), (BUCKET // 4, 7)):
-        flat, seconds = np.zeros(size, np.float32), []
+        flat = np.zeros(size, np.float32)
+        seconds = []
         for _ in range(times):
             world.gather(None)  # a barrier
             start_time = time.perf_counter()

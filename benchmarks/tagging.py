@@ -55,14 +55,19 @@ class Perceptron:
                 for feature in features(sentence.texts, i, sentence.labels[:i]):
                     self.ids.setdefault(feature, len(self.ids))
         self.weights = np.zeros((len(self.ids), len(self.tags)))
-        totals, step, rng = np.zeros_like(self.weights), 0, np.random.default_rng(seed)
+        totals = np.zeros_like(self.weights)
+        step = 0
+        rng = np.random.default_rng(seed)
         for _ in range(ITERATIONS):
             for n in rng.permutation(len(sentences)):
-                words, tags, predicted = sentences[n].texts, sentences[n].labels, list[str]()
+                words = sentences[n].texts
+                tags = sentences[n].labels
+                predicted = list[str]()
                 for i, tag in enumerate(tags):
                     step += 1
                     rows = self.rows(words, i, predicted)
-                    best, gold = int(self.weights[rows].sum(axis=0).argmax()), index[tag]
+                    best = int(self.weights[rows].sum(axis=0).argmax())
+                    gold = index[tag]
                     if best != gold:  # averaged weights: w - total / steps, where total sums each update times its step
                         for column, sign in ((gold, 1), (best, -1)):
                             self.weights[rows, column] += sign
@@ -85,7 +90,8 @@ class Perceptron:
 def features(words: Sequence[str], i: int, tags: Sequence[str]) -> Iterator[str]:
     """Yield the features of word i: words and endings around it, affixes, shape, and the two tags before it."""
     padded = [START, START, *words, START, START]
-    word, (tag2, tag1) = words[i], ([START, START, *tags])[-2:]
+    word = words[i]
+    tag2, tag1 = [START, START, *tags][-2:]
     yield "bias"
     yield from (f"word{k} {padded[i + 2 + k].lower()}" for k in range(-2, 3))
     yield from (f"ending{k} {padded[i + 2 + k][-3:].lower()}" for k in (-1, 1))
@@ -109,8 +115,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object last")
     arguments = parser.parse_args()
     training, test = (list(read_tagged(path)) for path in (arguments.train, arguments.test))
-    known = {word for sentence in training for word in sentence.texts}
-    unknown = [[word not in known for word in sentence.texts] for sentence in test]
+    training_words = {word for sentence in training for word in sentence.texts}
+    unknown = [[word not in training_words for word in sentence.texts] for sentence in test]
     rows: list[dict[str, Any]] = []
 
     def add(name: str, seconds: float, predicted: Sequence[Sequence[str]]) -> None:

@@ -14,7 +14,7 @@ from models import PRESETS
 from models.fields import keys_of, range_of
 from npx.settings import SETTINGS
 from train.run.config import default_of, preset_values, to_toml
-from train.run.keys import PRESET_DATA, SECTIONS, TRAINING, VARIANTS
+from train.run.keys import PRESET_DATA, PRESET_TRAIN, SECTIONS, VARIANTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 INTRODUCTION = """# Configuration
@@ -171,7 +171,7 @@ def page() -> str:
         (
             f"`{name}`",
             assignments(keys) or "none",
-            assignments(TRAINING.get(name, {})),
+            assignments(PRESET_TRAIN.get(name, {})),
             assignments(PRESET_DATA.get(name, {})),
         )
         for name, keys in PRESETS.items()

@@ -25,7 +25,7 @@ from tests.helpers.trainings import config, write_pairs
 from train import RunConfig, Tokenizer, UserError, load_model, train
 from train.cli.streams import stream_lines
 from train.metrics.bleu import SCORES, WITHOUT_TER, print_report, score_report
-from train.metrics.limits import check_lengths
+from train.metrics.limits import reason_to_skip_ter
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
 from train.tasks.translation import translate_stream
@@ -112,7 +112,7 @@ def read_score(model, data):
     second = model.folder / "second"
     second.write_bytes(other or text)
     lines = [[line for chunk in read_lines(file) for line in chunk] for file in (model.file, second)]
-    report = score_report(*lines, metrics=WITHOUT_TER if check_lengths(*lines) else SCORES)
+    report = score_report(*lines, metrics=WITHOUT_TER if reason_to_skip_ter(*lines) else SCORES)
     print_report(report, Console(file=io.StringIO(), width=200))
 
 

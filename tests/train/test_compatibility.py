@@ -25,8 +25,8 @@ LATER_KEYS = ("position_rates", "initialization", "target_space", "decoder_start
 def test_a_0_2_checkpoint_gives_the_same_translations():
     model, tokenizer, config = load_model(BEFORE)
     lines = (BEFORE / "valid.en").read_text(encoding="utf-8").splitlines()
-    found = translate_lines(model, tokenizer, lines, **asdict(config.search), n_best=2)
-    written = "\n".join(format_hypotheses(best, i, 2) for i, best in enumerate(found))
+    translations = translate_lines(model, tokenizer, lines, **asdict(config.search), n_best=2)
+    written = "\n".join(format_hypotheses(best, i, 2) for i, best in enumerate(translations))
     expected = (BEFORE / "translated").read_text(encoding="utf-8")
     rows, wanted = ([line.split(" ||| ") for line in text.splitlines()] for text in (written, expected))
     assert [row[:2] for row in rows] == [row[:2] for row in wanted]

@@ -13,7 +13,7 @@ from npx.ranges import is_inside
 from tests import ROOT
 from train.errors import UserError
 from train.run import config as keys
-from train.run.config import SECTIONS, RunConfig, check, explain, keys_of
+from train.run.config import SECTIONS, RunConfig, checked_value, explain, keys_of
 from train.run.key_names import all_keys
 from train.run.keys import ModelSection
 from train.tasks import TASKS
@@ -24,7 +24,8 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0"), max_si
 
 def values_of(table, f):
     """Return a strategy for the values that a key accepts, from its metadata."""
-    kind, interval = value_type(f), f.metadata["within"]
+    kind = value_type(f)
+    interval = f.metadata["within"]
     if f.metadata["choices"]:
         return st.sampled_from(tuple(f.metadata["choices"]))
     if kind is bool:
@@ -48,8 +49,8 @@ def tables(draw):
     chosen = {}
     for table in SECTIONS:
         names = [n for n in keys_of(table) if n not in INTERDEPENDENT]
-        some = draw(st.lists(st.sampled_from(names), unique=True, max_size=6))
-        chosen[table] = {name: draw(values_of(table, keys_of(table)[name])) for name in some}
+        subset = draw(st.lists(st.sampled_from(names), unique=True, max_size=6))
+        chosen[table] = {name: draw(values_of(table, keys_of(table)[name])) for name in subset}
     return chosen
 
 
@@ -104,7 +105,7 @@ def test_every_key_is_explained_and_its_default_is_valid(full):
     if f.default is None:
         assert f.metadata["unset"] in text
     else:
-        assert check(table, f, f.default) == f.default
+        assert checked_value(table, f, f.default) == f.default
     lines = RunConfig().dump().splitlines()
     at = next(i for i, line in enumerate(lines) if line.removeprefix("# ").startswith(f"{name} ="))
     assert lines[at - 1].startswith("# ")

@@ -75,19 +75,19 @@ def copy(uninterrupted, tmp_path):
         (["info", "RUN", "--set", "model.n_layers=2"], "--set applies only to presets and configuration files; "),
         (
             ["info", "tiny", "--set", "model.n_layer=2"],
-            "--set: model.n_layer: expected a key of [model]; got an unknown",
+            "--set: model.n_layer: unknown key of [model]; try model.n_layers",
         ),
         (["info", "runs/x"], "got runs/x, which does not exist; try a folder that `train` has written"),
         (["plan", "runs/x"], "got runs/x, which does not exist; try a folder that `train` has written"),
         (["average", "runs/x"], "runs/x: expected a run folder; got a path that does not exist; try"),
         (["info", "tine"], "got tine, which does not exist; try tiny"),
         (["draw", "curves", "runs/a", "--out", "a.svg"], "got 'runs/a'; try `draw runs/a curves`"),
-        (["prepare", "own"], "prepare: expected a command; got an unknown command; try `npx-transformer data`"),
-        (["train", "tiny", "--lr", "0.1", "--out", "D"], "--lr: expected an option of this command; got a conf"),
+        (["prepare", "own"], "prepare: unknown command; did you mean `npx-transformer data`?"),
+        (["train", "tiny", "--lr", "0.1", "--out", "D"], "--lr: this is a configuration key, not an option"),
         (["train", "tiny", "--fp16", "--out", "D"], "try --set train.precision=fp16\n"),
         (["train", "tiny", "--epochs", "5", "--out", "D"], "try --set train.max_steps=VALUE"),
         (["train", "tiny", "--max-steps=5"], "try --set train.max_steps=5"),
-        (["train", "tiny", "--freeze", "encoder.*"], "got a configuration key; try --set 'train.freeze=encoder.*'"),
+        (["train", "tiny", "--freeze", "encoder.*"], "of this command; try --set 'train.freeze=encoder.*'"),
         (["train", "tiny", "--set", "train.optimizer=sgd", "--out", "D"], "is always Adam; try train.peak_lr"),
         (["train", "tiny", "--set", "optimizer=adam", "--out", "D"], "is always Adam; try train.peak_lr"),
         (["train", "tiny", "--optimizer", "adam", "--out", "D"], "is always Adam; try train.peak_lr"),
@@ -157,7 +157,7 @@ def copy(uninterrupted, tmp_path):
         (["data", "own", "--validpref", "a", "--out", "D"], "try --valid-src F --valid-tgt F\n"),
         (
             ["data", "own", "--destdir", "a"],
-            "--destdir: expected an option of this command; got an unknown option; try",
+            "--destdir: unknown option; try",
         ),
         (["data", "own", "--bpe-size", "1000", "--out", "D"], "try --vocab-size\n"),
         (["data", "own", "--tokenizer", "sentencepiece", "--out", "D"], "got 'sentencepiece'; try bpe\n"),
@@ -173,17 +173,17 @@ def copy(uninterrupted, tmp_path):
             "-: expected a text file; got a path that does not exist; try /dev/stdin\n",
         ),
         (["train", "configs/my.toml", "--out", "D"], "try configs/ in a clone of the repository\n"),
-        (["generate", "--model", "RUN", "--max-len", "5"], "got an unknown option; try --tokens\n"),
-        (["translate", "-m", "RUN"], "-m: expected an option of this command; got an unknown option; try --model\n"),
+        (["generate", "--model", "RUN", "--max-len", "5"], "--max-len: unknown option; try --tokens\n"),
+        (["translate", "-m", "RUN"], "-m: unknown option; try --model\n"),
         (["train", "tiny", "--out", "D", "--fp16=false"], "try --set train.precision=VALUE\n"),
         (["train", "tiny", "--amp", "--out", "D"], "try --set train.precision=VALUE\n"),
         (
             ["score", "--ref", "FILE", "--hyp", "FILE", "--metric", "bleu,chrf"],
             "--metric: expected one score; got bleu,chrf; try --metric bleu --metric chrf\n",
         ),
-        (["score", "-m", "bleu"], "-m: expected an option of this command; got an unknown option; try --metric\n"),
+        (["score", "-m", "bleu"], "-m: unknown option; try --metric\n"),
         (["translate", "--model", "RUN", "--remove-bpe"], "try --input F alone; the output has no subwords\n"),
-        (["translate", "--model", "RUN", "--set", "search.beam=2"], "got an unknown option; try --beam 2\n"),
+        (["translate", "--model", "RUN", "--set", "search.beam=2"], "--set: unknown option; try --beam 2\n"),
         (["translate", "--model", "RUN", "--set=search.batch_tokens=9"], "try --batch-tokens 9\n"),
         (["translate", "--model", "RUN", "--set", "train.seed=9"], "No such option: --set"),
         (
@@ -208,7 +208,7 @@ def copy(uninterrupted, tmp_path):
     ],
 )
 def test_a_usage_error_names_its_option_and_writes_nothing(
-    arguments, said, uninterrupted, text, tmp_path, monkeypatch, capfd
+    arguments, message, uninterrupted, text, tmp_path, monkeypatch, capfd
 ):
     monkeypatch.chdir(tmp_path)
     sides = [f"--train-{side}={text / f'train.{end}'}" for side, end in (("src", "en"), ("tgt", "de"))]
@@ -222,25 +222,25 @@ def test_a_usage_error_names_its_option_and_writes_nothing(
             at = arguments.index(name)
             arguments = [*arguments[:at], *values, *arguments[at + 1 :]]
         arguments = [str(word).replace(f"<{name}>", str(values[0])) for word in arguments]
-        said = said.replace(f"<{name}>", str(values[0]))
+        message = message.replace(f"<{name}>", str(values[0]))
     capfd.readouterr()
     assert main([*map(str, arguments)]) == 2
-    assert said in capfd.readouterr().err.splitlines(keepends=True)[-1]
+    assert message in capfd.readouterr().err.splitlines(keepends=True)[-1]
     assert not any(tmp_path.iterdir())
 
 
 def test_a_large_text_is_not_a_configuration(tmp_path, capfd):
     for name, attempt in (("a b", "--train-src '{}' of `train` if it is a text"), ("my.toml", "a shorter file")):
         (file := tmp_path / name).write_text("A dog runs .\n" * 6000)
-        said = f"{file}: expected a configuration file; got a text of more than 65,536 bytes; try "
+        message = f"{file}: expected a configuration file; got a text of more than 65,536 bytes; try "
         for arguments in (["train", file, "--out", tmp_path / "new"], ["info", file]):
-            assert error_line(capfd, *arguments).endswith(f"{said}{attempt.format(file)}\n")
+            assert error_line(capfd, *arguments).endswith(f"{message}{attempt.format(file)}\n")
 
 
 def test_a_folder_of_runs_is_answered_with_their_names(uninterrupted, tmp_path, capfd):
     for name in "ba":
         shutil.copytree(uninterrupted, tmp_path / name)
-    said = f"got a folder with 2 runs; try {tmp_path}/a or {tmp_path}/b\n"
+    message = f"got a folder with 2 runs; try {tmp_path}/a or {tmp_path}/b\n"
     for arguments in (
         ["translate", "--model", tmp_path],
         ["average", tmp_path],
@@ -249,15 +249,15 @@ def test_a_folder_of_runs_is_answered_with_their_names(uninterrupted, tmp_path, 
         ["train", "--resume", "--out", tmp_path],
         ["train", "--init", tmp_path, "--out", "new"],
     ):
-        assert error_line(capfd, *arguments).endswith(said)
+        assert error_line(capfd, *arguments).endswith(message)
 
 
 def test_a_folder_of_a_run_is_answered_with_the_run(uninterrupted, capfd):
     checkpoints = uninterrupted / "checkpoints"
     for folder in (checkpoints, *checkpoints.glob("step-*")):
         for command in ("average", "info"):
-            said = f"{folder}: expected a run folder; got a folder of a run; try {uninterrupted}\n"
-            assert error_line(capfd, command, folder).endswith(said)
+            message = f"{folder}: expected a run folder; got a folder of a run; try {uninterrupted}\n"
+            assert error_line(capfd, command, folder).endswith(message)
 
 
 def test_suggested_paths_are_quoted_for_the_shell(uninterrupted, tmp_path, capfd):
@@ -290,8 +290,8 @@ def test_every_path_in_a_suggested_option_is_quoted():
 
 def test_a_file_of_a_checkpoint_is_answered_with_the_run(uninterrupted, capfd):
     file = uninterrupted / "checkpoints" / "step-12" / "state.json"
-    said = f"{file}: expected a run folder or a checkpoint folder; got a file; try {uninterrupted}\n"
-    assert error_line(capfd, "translate", "--model", file).endswith(said)
+    message = f"{file}: expected a run folder or a checkpoint folder; got a file; try {uninterrupted}\n"
+    assert error_line(capfd, "translate", "--model", file).endswith(message)
 
 
 def test_a_run_that_has_lost_its_configuration_is_still_a_run(copy, capfd):

@@ -90,7 +90,10 @@ def test_a_backup_of_hard_links_stays_unaltered_and_can_continue(copied, text):
 
 
 def test_a_backup_of_hard_links_during_the_training_stays_unaltered(text, tmp_path, monkeypatch):
-    out, backup, after, before = tmp_path / "run", tmp_path / "backup", Trainer._after_update, {}
+    out = tmp_path / "run"
+    backup = tmp_path / "backup"
+    after = Trainer._after_update
+    before = {}
 
     def copy(self):
         if self.state.step == 5:
@@ -126,7 +129,8 @@ def test_a_link_in_place_of_a_folder_of_the_run_is_rejected(copied, text, name):
 
 
 def test_a_link_that_appears_during_the_training_ends_it(text, tmp_path, monkeypatch):
-    out, after = tmp_path / "run", Trainer._after_update
+    out = tmp_path / "run"
+    after = Trainer._after_update
 
     def swap(self):
         if self.state.step == 5:
@@ -150,12 +154,12 @@ def test_a_run_behind_a_link_continues(copied, text):
 @pytest.mark.parametrize("name", ["step-6", "step-9", "averaged"])
 def test_a_checkpoint_that_was_replaced_by_a_link_is_pruned_as_a_link(copied, text, name):
     average_checkpoints(copied, 2)
-    moved = (copied / "checkpoints" / name).rename(copied.parent / "moved")
-    (copied / "checkpoints" / name).symlink_to(moved)
-    before = {path: path.read_bytes() for path in moved.iterdir()}
+    target = (copied / "checkpoints" / name).rename(copied.parent / "moved")
+    (copied / "checkpoints" / name).symlink_to(target)
+    before = {path: path.read_bytes() for path in target.iterdir()}
     run(text, copied, resume=True, max_steps=15, keep_last=1)
     average_checkpoints(copied, 1)
-    assert {path: path.read_bytes() for path in moved.iterdir()} == before
+    assert {path: path.read_bytes() for path in target.iterdir()} == before
     assert {path.name for path in (copied / "checkpoints").iterdir()} == {"step-15", "averaged"}
 
 

@@ -29,7 +29,8 @@ def events(out):
 
     scalars = []
     for file in (out / "tensorboard").iterdir():
-        content, position = file.read_bytes(), 0
+        content = file.read_bytes()
+        position = 0
         while position < len(content):
             size = int.from_bytes(content[position : position + 8], "little")
             event = Event.FromString(content[position + 12 : position + 12 + size])

@@ -60,7 +60,8 @@ def test_an_output_is_not_inside_the_run(run, texts, tmp_path, capfd, name, mode
 
 @pytest.mark.parametrize("link", ["tokenizer.json", "config.toml", "checkpoints"])
 def test_an_output_does_not_replace_a_file_that_the_run_links_to(run, texts, tmp_path, capfd, link):
-    copied, target = shutil.copytree(run, tmp_path / "run"), tmp_path / "target"
+    copied = shutil.copytree(run, tmp_path / "run")
+    target = tmp_path / "target"
     (copied / link).rename(target)
     (copied / link).symlink_to(target)
     output = target / "step-6/optimizer.safetensors" if link == "checkpoints" else target
@@ -77,7 +78,9 @@ def test_an_output_does_not_replace_a_file_that_the_run_links_to(run, texts, tmp
 def test_a_picture_is_not_inside_a_run_that_it_shows(run, tmp_path, capfd, name):
     pytest.importorskip("matplotlib", reason="draws pictures")
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
-    other, link, text = shutil.copytree(run, tmp_path / "other"), tmp_path / "link.svg", tmp_path / "text.svg"
+    other = shutil.copytree(run, tmp_path / "other")
+    link = tmp_path / "link.svg"
+    text = tmp_path / "text.svg"
     link.symlink_to(run / name)
     for options in ([str(run), "curves"], [str(other), "curves", "--also", str(run)]):
         assert main(["draw", *options, "--out", str(link)]) == 2
@@ -241,7 +244,8 @@ def test_the_record_of_files_read_stays_small(tmp_path, monkeypatch):
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs files without a name")
 def test_a_new_output_never_has_another_name(tmp_path, monkeypatch):
     """A kill at any time therefore leaves the complete output or nothing."""
-    names, link = [], os.link
+    names = []
+    link = os.link
 
     def record(source, name, **options):
         link(source, name, **options)

@@ -3,7 +3,6 @@
 import csv
 import os
 import shutil
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -325,7 +324,7 @@ def test_the_ranking_holds_the_best_values_and_prefers_earlier_ones(values, keep
 
 @pytest.mark.parametrize("ranking", [[], {"x": 1.0}, {"5": 1.0}, {"3": "1"}, {"-1": 1.0}])
 def test_an_invalid_ranking_is_rejected(ranking):
-    content = asdict(RunState(step=4, validated=4))
+    content = RunState(step=4, valid_step=4).to_json()
     assert RunState.read(content | {"ranking": {"4": 1.0}}, 4).ranking == {"4": 1.0}
     with pytest.raises(ValueError, match="run.ranking: expected"):
         RunState.read(content | {"ranking": ranking}, 4)

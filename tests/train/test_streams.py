@@ -56,7 +56,8 @@ def translated(model, lines, capfd):
 
 
 def test_output_is_flushed_when_the_input_pauses(model):
-    (source, writer), (reader, target) = os.pipe(), os.pipe()
+    source, writer = os.pipe()
+    reader, target = os.pipe()
     fork = Fork(lambda: os.close(writer) or main(["translate", "--model", str(model)]), {0: source, 1: target})
     os.close(target)
     with open(reader, "rb") as out:
@@ -200,7 +201,8 @@ def test_ctrl_c_in_a_finalizer_is_not_lost(monkeypatch, slow):
         def __del__(self):
             raise KeyboardInterrupt
 
-    start, before = threading.Thread.start, sys.unraisablehook
+    start = threading.Thread.start
+    before = sys.unraisablehook
     monkeypatch.setattr(threading.Thread, "start", lambda thread: (start(thread), time.sleep(slow)))
     with pytest.raises(KeyboardInterrupt), reraise_lost_interrupts():
         Cleared()

@@ -81,7 +81,7 @@ def test_every_parameter_belongs_to_a_block_and_every_operation_too(traced):
     names = {name for name, _ in model.named_parameters()}
     assert {name for block in blocks(model) for name in block.parameters} == names
     assert all(trace.members[name] for name in trace.blocks)
-    assert {*trace.owner_of} == {*trace.operations}
+    assert {*trace.block_of} == {*trace.operations}
 
 
 def test_the_gradients_that_leave_blocks_arrive(traced):
@@ -92,8 +92,9 @@ def test_the_gradients_that_leave_blocks_arrive(traced):
     _, _, trace = traced
     for name in trace.blocks:
         if name != OUTPUT:
-            left = [trace.leaving(reader).get(name) for reader in trace.blocks if f"{reader}_residual" != name]
-            total = sum(g for g in left if g is not None)
+            readers = [reader for reader in trace.blocks if f"{reader}_residual" != name]
+            passed_back = [trace.outgoing_gradients(reader).get(name) for reader in readers]
+            total = sum(g for g in passed_back if g is not None)
             np.testing.assert_allclose(total, trace.output(name)[1], atol=1e-6)
 
 
@@ -128,7 +129,7 @@ def test_the_gradients_of_all_heads_make_up_that_of_the_block(traced):
     merged = np.concatenate([g for gradients in parts.values() for g in gradients], axis=1)
     layer = (model.layers if model.data_kind == "text" else model.encoder)[1]
     expected = merged @ npx.to_host(layer.attention.query_key_value.weight.data).T
-    (left,) = trace.leaving(name).values()
+    (left,) = trace.outgoing_gradients(name).values()
     np.testing.assert_allclose(expected, left, atol=1e-6)
 
 
@@ -187,7 +188,7 @@ def test_each_output_shown_is_that_of_the_engine(options):
                 assert ("heads" in shown) != is_separate
             if "heads" in shown:
                 d = model.config.d_model // model.config.n_heads
-                operation = trace.find(name, "attention")
+                operation = trace.find_operation(name, "attention")
                 close(values(named(shown, "head output")), operation.y[:, head * d : (head + 1) * d])
                 close(values(named(shown, "weights")) @ values(named(shown, "values v")), values(named(shown, "head")))
                 assert ("window" in shown["note"]) == (is_window and "cross" not in name)
@@ -209,8 +210,8 @@ def test_each_output_shown_is_that_of_the_engine(options):
             close(values(named(shown, "positions P")), on_host(positions(zeros).data))
 
 
-def close(found, expected):
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+def close(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_output_block_has_the_models_probabilities(traced):
@@ -240,9 +241,9 @@ def test_embedding_and_feed_forward_blocks_have_the_shapes_of_the_model(traced):
 
 def test_answers_are_strict_json_with_every_block(traced):
     model, _, trace = traced
-    seen = show_overview(trace)
-    assert [*seen["blocks"]] == [block["name"] for block in structure(model)]
-    json.dumps(seen, allow_nan=False)
+    overview = show_overview(trace)
+    assert [*overview["blocks"]] == [block["name"] for block in structure(model)]
+    json.dumps(overview, allow_nan=False)
     for name in trace.blocks:
         json.dumps(show_block(trace, name, 0, Names()), allow_nan=False)
 
@@ -251,10 +252,10 @@ def test_a_trace_leaves_no_gradients_and_sees_ablated_heads(traced):
     model, ids, trace = traced
     assert all(p.grad is None for p in model.parameters())
     kind = "text" if model.data_kind == "text" else "encoder"
-    off = Head(kind, 0, 1)
-    with ablate_heads(model, [off]):
+    head = Head(kind, 0, 1)
+    with ablate_heads(model, [head]):
         expected = Trace(model, ids).loss
-    ablated = Trace(model, ids, [off])
+    ablated = Trace(model, ids, [head])
     assert ablated.loss == expected != trace.loss and Trace(model, ids).loss == trace.loss
     for name, block in ablated.blocks.items():
         if block.kind == "attention":
@@ -268,9 +269,9 @@ def test_vendored_files_are_those_of_their_packages():
     folder = Path("train/viewer/page/vendor")
     packages = json.loads((folder / "versions.json").read_text("utf-8"))
     recorded = {name: file["sha256"] for package in packages.values() for name, file in package["files"].items()}
-    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
-    found.pop("versions.json")
-    assert found == recorded
+    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    digests.pop("versions.json")
+    assert digests == recorded
     for name, package in packages.items():
         assert package["integrity"].startswith("sha512-") and package["version"] in package["tarball"]
         assert f"v{package['version']}" in (folder / f"{name}.js").read_text("utf-8")[:400]

@@ -75,16 +75,16 @@ class Commands(TyperGroup):
     """The commands of the application. The name of an option is never accepted as the value of another option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        convert_plainly(self, ctx)
+        bypass_typer_converters(self, ctx)
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         if args and (synonym := COMMAND_SYNONYMS.get(args[0].lower())):
-            raise UserError(f"{args[0]}: expected a command; got an unknown command; try `npx-transformer {synonym}`")
+            raise UserError(f"{args[0]}: unknown command; did you mean `npx-transformer {synonym}`?")
         name, command, rest = super().resolve_command(ctx, args)
         if command:
             check_values(command.get_params(ctx), rest)
-            convert_plainly(command, ctx)
+            bypass_typer_converters(command, ctx)
         return name, command, rest
 
 
@@ -120,7 +120,8 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
             raise UserError(f"{path}: expected a file to write; got the name of a folder; try another path")
         if name not in options or options[name].is_flag:
             continue
-        n, following = options[name].nargs, [*args[i + 1 :]]
+        n = options[name].nargs
+        following = [*args[i + 1 :]]
         end = next((k for k, value in enumerate(following[:n]) if value in options), min(n, len(following)))
         if end < n:
             metavar = options[name].metavar or "a value"
@@ -131,35 +132,35 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
 
 def reject_unknown(option: str, value: str, options: Container[str]) -> None:
     """Raise UserError for an unknown option that has a counterpart; click rejects the others."""
-    if option == "--set":  # of `train`
+    if option == "--set":  # an option of `train`
         name, _, text = value.removeprefix("search.").partition("=")
-        own = f"--{name.replace('_', '-')}"
-        attempt = f"{own} {text}" if own in options else ""
+        key_option = f"--{name.replace('_', '-')}"
+        attempt = f"{key_option} {text}" if key_option in options else ""
     else:
         key = resolve_name(option[2:]) if option.startswith("--") and "--set" in options else None
-        own = f"--{key.partition('.')[2].replace('_', '-')}" if key else ""
-        attempt = known_option(option, options) or (own if own in options else "")
+        key_option = f"--{key.partition('.')[2].replace('_', '-')}" if key else ""
+        attempt = own_option(option, options) or (key_option if key_option in options else "")
         if key and not attempt:
             attempt = suggest_setting(option[2:], value, key)
-            raise UserError(f"{option}: expected an option of this command; got a configuration key; try {attempt}")
+            raise UserError(f"{option}: this is a configuration key, not an option of this command; try {attempt}")
     if attempt:
-        raise UserError(f"{option}: expected an option of this command; got an unknown option; try {attempt}")
+        raise UserError(f"{option}: unknown option; try {attempt}")
 
 
-def known_option(name: str, options: Container[str]) -> str:
+def own_option(name: str, options: Container[str]) -> str:
     """Return the option among `options` that is called `name` in another program, or ""."""
     ours = (our for our, names in OTHER_OPTIONS.items() if name in names.split())
     return next((our for our in ours if re.split("[, ]", our)[0] in options), "")
 
 
-def convert_plainly(command: Any, ctx: Any) -> None:
+def bypass_typer_converters(command: Any, ctx: Any) -> None:
     """Convert paths and text, and accept defaults, without typer's converters.
 
     The converters import pydantic, which alone takes a fifth of the time that a command needs to start.
     """
     parameters = inspect.signature(command.callback).parameters
     for option in command.get_params(ctx):
-        annotation = get_args(getattr(parameters.get(option.name), "annotation", None))[:1]  # of Annotated[...]
+        annotation = get_args(getattr(parameters.get(option.name), "annotation", None))[:1]  # T of Annotated[T, ...]
         kind = next(
             (kind for kind in (Path, str, list[Path], list[str]) if annotation in ((kind,), (kind | None,))), None
         )

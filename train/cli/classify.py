@@ -1,4 +1,4 @@
-"""`classify`: labels of texts by a trained classifier, or tags of words by a trained tagger."""
+"""`classify`: label texts with a trained classifier, or tag words with a trained tagger."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`embed`: a vector for each line of text, computed by the encoder of a run."""
+"""`embed`: print a vector for each line of text, computed by the encoder of a run."""
 
 from pathlib import Path
 from types import SimpleNamespace

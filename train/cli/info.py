@@ -1,4 +1,4 @@
-"""`info`: size and cost of a model compared with the paper's, and the progress of a run."""
+"""`info`: print the size and cost of a model, compared with the paper's, and the progress of a run."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -91,7 +91,8 @@ def print_info(
     if config:
         print(run_config.dump(), end="")
         return
-    origin, activations = "as given", None
+    origin = "as given"
+    activations = None
     if measure:
         from train.experiments.speed import measure_activations, measure_speed
         from train.progress import Display
@@ -99,7 +100,8 @@ def print_info(
         use_device(device)
         with Display() as display, display.work("measuring the speed of a few updates"):
             display.write("measuring the speed of a few updates")
-            tokens_per_second, origin = measure_speed(shape, run_config), "measured here"
+            tokens_per_second = measure_speed(shape, run_config)
+            origin = "measured here"
             activations = measure_activations(shape, run_config)
     last = last_update(run, run.metrics()) if run else None
     lines = describe(shape, run_config, last["step"] if last else None, activations)
@@ -127,7 +129,7 @@ def describe(shape: Any, config: Any, updates: int | None = None, activations: f
     additional memory that an update takes, in bytes, if it has been measured.
     """
     import npx
-    from train.experiments.paper import FIGURES, TESTED
+    from train.experiments.paper import FIGURES, TABLE2_ROWS
     from train.learn.memory import count_trained, training_memory
     from train.tasks import TASKS
 
@@ -135,8 +137,9 @@ def describe(shape: Any, config: Any, updates: int | None = None, activations: f
     sides = task.sides
     is_changed = shape != type(shape).preset(preset, shape.vocab_size)
     paper = {} if is_changed else FIGURES.get(preset, {})
-    pairs, tested = ((), {}) if is_changed else TESTED.get(preset, ((), {}))
-    n, tokens = shape.n_parameters(), t.batch_tokens * t.accumulate
+    pairs, tested = ((), {}) if is_changed else TABLE2_ROWS.get(preset, ((), {}))
+    n = shape.n_parameters()
+    tokens = t.batch_tokens * t.accumulate
     is_read = "source" in sides or shape.architecture == "encoder"
     update = shape.training_flops(tokens if is_read else 0, task.n_predictions(tokens, config))
     precision = npx.precision_named(t.precision)
@@ -196,10 +199,10 @@ def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | Non
     The speed is in tokens per second, over all updates. If training stops between two log lines, only the checkpoint
     includes the last updates.
     """
-    from train.run.checkpoint import newest_totals
+    from train.run.checkpoint import newest_state
 
     logged = [entry for entry in entries if has_metrics(entry, "train", "tokens", "loss", "seconds")]
-    totals = newest_totals(run)
+    totals = newest_state(run)
     if totals and totals.window_tokens and totals.step > (logged[-1]["step"] if logged else 0):
         last = {"step": totals.step, "tokens": totals.tokens, "loss": totals.loss, "seconds": totals.seconds}
     elif logged:
@@ -229,7 +232,8 @@ def describe_run(run: Any, config: Any, loaded: Path | None) -> Iterator[str]:
         yield f"tokenizer    {size}, digest {tokenizer.digest[:12]}"
     entries = run.metrics()
     if last := last_update(run, entries):
-        updates, speed = plural(last["step"], "update"), f"{last['tokens_per_second']:,.0f} tokens/s"
+        updates = plural(last["step"], "update")
+        speed = f"{last['tokens_per_second']:,.0f} tokens/s"
         yield f"trained      {updates}, {last['tokens']:,} tokens, loss {last['loss']:.4f}, {speed}"
     if not (curve := [entry for entry in entries if has_metrics(entry, "valid", "loss", "perplexity")]):
         return

@@ -69,7 +69,8 @@ def run_command(argv: Sequence[str] | None) -> int:
     except UserError as error:
         return report_user_error(str(error))
     except CLICK_ERROR as error:  # unknown option or value of the wrong type; click's text has several lines
-        name, similar = getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ()
+        name = getattr(error, "option_name", "")
+        similar = getattr(error, "possibilities", None) or ()
         error.possibilities = misspelled(name, similar)  # click also lists less similar ones
         details: Any = getattr(error.__cause__, "errors", list)()  # exists if typer uses pydantic
         got = f"; got {str(details[0]['input'])[:60]!r}" if details else ""
@@ -91,7 +92,7 @@ def run_command(argv: Sequence[str] | None) -> int:
         expected, remedy = CANNOT_WRITE.get(error.errno, ("a readable or writable file", "another path"))
         return report_user_error(f"{path}: expected {expected}; got '{error.strerror}'; try {remedy}")
     except BaseException as error:
-        if any(words in str(error) for words in ALLOCATION_FAILED):
+        if any(fragment in str(error) for fragment in ALLOCATION_FAILED):
             return report_user_error(OUT_OF_MEMORY)
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
             return report_internal_error()
@@ -111,14 +112,15 @@ def suggest_usage(error: Any, words: Sequence[str]) -> str:
     if not (match := re.search(r"unexpected extra argument\S* \((.*)\)", error.format_message())):
         return usage
     extra = next((word for word in words if f"{match[1]} ".startswith(f"{word} ")), match[1])
-    at, quoted = words.index(extra) if extra in words else 0, shlex.quote(extra)
-    option, value = words[at - 2 : at] if at > 1 else ("", "")
+    position = words.index(extra) if extra in words else 0
+    quoted = shlex.quote(extra)
+    option, value = words[position - 2 : position] if position > 1 else ("", "")
     if option == "--set" and "=" not in value:
         return f"--set {shlex.quote(f'{value}={extra}')}"
     is_file, is_folder = os.path.isfile(extra), os.path.isdir(extra)
-    meant = ["--data"] * (is_folder and not os.path.isfile(f"{extra}/config.toml"))
-    meant += [] if is_folder or "=" in extra else ["--hyp", "--input", "--prompt", *["--train-src"] * is_file]
-    for name in meant:
+    likely_options = ["--data"] * (is_folder and not os.path.isfile(f"{extra}/config.toml"))
+    likely_options += [] if is_folder or "=" in extra else ["--hyp", "--input", "--prompt", *["--train-src"] * is_file]
+    for name in likely_options:
         if name not in words and any(name in param.opts for param in params):
             return f"{name} {quoted}"
     if option == "--set" and "=" not in extra:
@@ -145,7 +147,8 @@ def report_exit(status: int, line: str, details: str = "") -> int:
     If all ranks fail with the same error, only rank 0 prints it. If one rank fails alone, it adds its name to the line
     and aborts the others.
     """
-    world, (rank, size) = npx.distributed.world(), npx.distributed.rank_and_size()
+    world = npx.distributed.world()
+    rank, size = npx.distributed.rank_and_size()
     name = f"rank {rank} of {size}: " if rank and world.size == 1 else ""
     if name:  # this rank has not joined the others yet; if rank 0 fails too, mpirun kills this process
         time.sleep(2)

@@ -1,4 +1,4 @@
-"""Loads the models, runs, configuration files and presets that commands name."""
+"""Load the models, runs, configuration files and presets that the user names on the command line."""
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
@@ -86,7 +86,8 @@ def planned_shape(config: Any, tokenizer_file: Path | None = None) -> Any:
     from train.learn.training import tokenizer_fields
     from train.tasks import TASKS
 
-    task, size = TASKS[config.data.task], config.data.vocab_size
+    task = TASKS[config.data.task]
+    size = config.data.vocab_size
     if tokenizer_file and tokenizer_file.is_file():
         tokenizer = task.load_tokenizer(tokenizer_file)
         return config.transformer_config(tokenizer.vocab_size, **tokenizer_fields(tokenizer, config))

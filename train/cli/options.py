@@ -80,7 +80,8 @@ def text_option(*names: str, is_sentence: bool = False, **settings: Any) -> Any:
 
     def check(parameter: typer.CallbackParam, value: str) -> str:
         if any("\ud800" <= c <= "\udfff" for c in value or ""):
-            raise UserError(f"{parameter.opts[0]}: expected UTF-8; got invalid bytes; try `iconv -t UTF-8`")
+            attempt = "converting the text: iconv -f ISO-8859-1 -t UTF-8"
+            raise UserError(f"{parameter.opts[0]}: expected UTF-8; got invalid bytes; try {attempt}")
         if is_sentence and value and os.path.isfile(value):
             attempt = f'{parameter.opts[0]} "$(head -n 1 {quote(value)})"'
             raise UserError(f"{parameter.opts[0]}: expected a sentence; got the path of a file, {value}; try {attempt}")

@@ -82,7 +82,8 @@ def sample_numbers(seed: int, n_train: int) -> dict[str, list[int]]:
     rng.shuffle(small)
     large = [n for n in rng.sample(range(1000, LIMIT), 1350 + len(PICTURED)) if n not in PICTURED]
     parts = {"test": small[:100] + large[:900], "valid": small[100:150] + large[900:1350]}
-    held_out, train = {*PICTURED, *parts["test"], *parts["valid"]}, set(small[150:])
+    held_out = {*PICTURED, *parts["test"], *parts["valid"]}
+    train = set(small[150:])
     while len(train) < n_train:
         round_number = int("".join(rng.choice("000000000123456789") for _ in range(6)))
         train |= {round_number, rng.randrange(LIMIT)} - held_out
@@ -119,7 +120,8 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
     from train.tasks.translation import best_translations
 
     numbers = sample_numbers(seed, n_train)
-    texts, changes = {}, [f"train.seed={seed}", *settings]
+    texts = {}
+    changes = [f"train.seed={seed}", *settings]
     make_folder(out)
     files = []
     try:

@@ -47,7 +47,7 @@ def run_tasks(tasks: Tasks, jobs: int) -> Iterator[tuple[str, str]]:
                     running[receiver] = process
                 for connection in wait([*running], timeout=0.5):
                     process = running.pop(connection)
-                    yield process.name, received(connection, process)
+                    yield process.name, received_error(connection, process)
     finally:
         for process in running.values():
             process.terminate()
@@ -85,7 +85,7 @@ def run_in_process(task: Callable[[], object], threads: int, device: str, sender
         sender.send(error)
 
 
-def received(connection: Any, process: Any) -> str:
+def received_error(connection: Any, process: Any) -> str:
     """Return the error that a process has sent or, if it ended without sending one, how it ended."""
     try:
         error = connection.recv()

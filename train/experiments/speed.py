@@ -27,7 +27,8 @@ def measure_speed(shape: TransformerConfig, config: RunConfig, updates: int = 3)
     An update has one micro-batch of at most MAX_BATCH_TOKENS tokens per side. Raises UserError for a task other than
     translation.
     """
-    (update, batch), seconds = first_update(shape, config), []
+    update, batch = first_update(shape, config)
+    seconds = []
     for step in range(1, updates + 2):
         started = time.perf_counter()
         update.gradient([batch], step)
@@ -51,7 +52,8 @@ def measure_activations(shape: TransformerConfig, config: RunConfig) -> float:
             update.gradient([batch], 1)
         return memory.peak.live
 
-    measured, half = peak(batch), batch.halves()[0]
+    measured = peak(batch)
+    half = batch.halves()[0]
     if (
         missing := 2 * config.train.batch_tokens - batch.n_tokens
     ) < 2 * SENTENCE_LENGTH or half.n_tokens == batch.n_tokens:
@@ -67,7 +69,8 @@ def first_update(shape: TransformerConfig, config: RunConfig) -> tuple[Update, B
     settings = replace(
         config.train, batch_tokens=max(SENTENCE_LENGTH, min(config.train.batch_tokens, MAX_BATCH_TOKENS)), accumulate=1
     )
-    rng, pairs = np.random.default_rng(0), settings.batch_tokens // SENTENCE_LENGTH
+    rng = np.random.default_rng(0)
+    pairs = settings.batch_tokens // SENTENCE_LENGTH
     ids = rng.integers(4, shape.vocab_size, (2, pairs, SENTENCE_LENGTH - 1)).tolist()
     stream = Stream(Batches(Corpus.from_pairs(zip(*ids, strict=True)), settings.batch_tokens, 0))
     model = shape.build(0, npx.use_precision(settings.precision).weight_dtype)

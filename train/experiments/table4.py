@@ -41,8 +41,12 @@ SMALL: dict[str, dict[str, Any]] = {
     "model": {"preset": "parsing-small"},
     "data": {"tokenizer": "affixes", "vocab_size": 8000, "leaves": "tags", "max_length": 200},
     "train": {
-        **{"batch_tokens": 3072, "warmup_steps": 1000, "lr_scale": 0.8, "validate_every": 1000},
-        **{"checkpoint_every": 250, "keep_last": 10},
+        "batch_tokens": 3072,
+        "warmup_steps": 1000,
+        "lr_scale": 0.8,
+        "validate_every": 1000,
+        "checkpoint_every": 250,
+        "keep_last": 10,
     },
     "search": {"beam": 16, "alpha": 0.3, "max_extra": 300},
 }

@@ -51,7 +51,7 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
 
     Raises UserError for a folder that exists, and for a model or dtype that the format does not support.
     """
-    got = "a link" if os.path.islink(out) else describe_path(out)
+    got = "a symbolic link" if os.path.islink(out) else describe_path(out)
     if got not in (MISSING, "an empty folder"):
         raise UserError(f"{out}: expected a new folder; got {got}; try another --out")
     model, tokenizer, config = load_model(run, "", on_warning)

@@ -167,32 +167,36 @@ def special_id(config: Mapping[str, Any], name: str, folder: Path) -> int:
 
 
 def suppressed_ids(settings: Mapping[str, Any], tokenizer: TextTokenizer, path: Path) -> tuple[int, ...]:
-    """Return the forbidden tokens except those that a search never chooses.
+    """Return the ids in bad_words_ids and suppress_tokens, except those of tokens that a search never chooses.
 
-    Raises UserError for forbidden sequences.
+    Raises UserError for a sequence of several tokens, which our search cannot forbid.
     """
-    sequences, tokens = (settings.get(name) or [] for name in ("bad_words_ids", "suppress_tokens"))
-    is_list = isinstance(sequences, list) and isinstance(tokens, list)
-    words = [*sequences, *([token] for token in tokens)] if is_list else []
-    if not is_list or not all(isinstance(word, list) and len(word) == 1 and type(word[0]) is int for word in words):
-        raise UserError(
-            f"{path}: bad_words_ids: expected single tokens; got sequences of tokens; try removing this setting"
-        )
-    never = {tokenizer.pad_id, tokenizer.bos_id}
-    return tuple(dict.fromkeys(word[0] for word in words if word[0] not in never))
+    ids: list[int] = []
+    for name in ("bad_words_ids", "suppress_tokens"):
+        value = settings.get(name) or []
+        entries = value if isinstance(value, list) else [value]
+        if name == "bad_words_ids":  # a list of sequences
+            entries = [entry[0] if isinstance(entry, list) and len(entry) == 1 else None for entry in entries]
+        if not all(type(entry) is int for entry in entries):
+            got = one_line(repr(value))[:60]
+            raise UserError(f"{path}: {name}: expected single token ids; got {got}; try removing this setting")
+        ids += entries
+    never_chosen = {tokenizer.pad_id, tokenizer.bos_id}
+    return tuple(i for i in dict.fromkeys(ids) if i not in never_chosen)
 
 
 def warn_of_settings(settings: Mapping[str, Any], path: Path, on_warning: Callable[[str], object]) -> None:
     """Warn about generation settings that our search does not support."""
-    for name, off in UNSUPPORTED_SETTINGS.items():
-        if settings.get(name) not in (None, off):
+    for name, disabled in UNSUPPORTED_SETTINGS.items():
+        if settings.get(name) not in (None, disabled):
             on_warning(f"{path}: {name} = {settings[name]!r} is not imported")
 
 
 def search_settings(settings: Mapping[str, Any], path: Path, on_warning: Callable[[str], object]) -> dict[str, Any]:
     """Return the [search] table that makes our search equivalent to transformers' with these generation settings."""
     warn_of_settings(settings, path, on_warning)
-    beam, alpha = settings.get("num_beams") or 1, settings.get("length_penalty")
+    beam = settings.get("num_beams") or 1
+    alpha = settings.get("length_penalty")
     return {
         "beam": beam, "alpha": 1.0 if alpha is None else alpha, "penalty": "length", "full_beam": True,
         "finish_in_beam": True, "stop_at_beam": settings.get("early_stopping") is True,

@@ -32,7 +32,7 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
     npz = None if (folder / CONFIG).exists() else find_npz(folder)
     config = {} if npz else read_object(folder / CONFIG)
     kind = config.get("model_type")
-    if npz is None and kind not in (*READERS,):
+    if npz is None and kind not in [*READERS]:  # not `in READERS`, because `kind` may not be hashable
         expected = " or ".join(READERS)
         raise UserError(f"{folder / CONFIG}: model_type: expected {expected}; got {kind!r}; {UNSUPPORTED}")
     run = RunFolder(out)

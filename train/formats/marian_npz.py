@@ -18,7 +18,7 @@ from train.errors import UserError, one_line, pip_install
 from train.files import open_for_reading
 from train.formats import marian
 from train.formats.huggingface import SENTENCEPIECE, UNKNOWN, Imported, make_shape
-from train.formats.marian_folder import NEVER
+from train.formats.marian_folder import PADDING_BIAS
 from train.formats.settings import UNSUPPORTED
 from train.text.pair_tokenizer import PairTokenizer
 from train.text.sentencepiece_tokenizer import SentencePieceTokenizer, load_engine
@@ -80,12 +80,12 @@ def read_npz(path: Path, on_warning: Callable[[str], object]) -> Imported:
     shape = make_shape(path, tokenizer, keys, {}, NAMES)
     if settings.get("allow-unk", "false") != "true":
         shape = replace(shape, suppressed_ids=(tokenizer.special.unk_id,))
-    if number(settings, "word-penalty", float, 0.0, str(decoder)):
+    if read_number(settings, "word-penalty", float, 0.0, str(decoder)):
         on_warning(f"{decoder}: word-penalty has no counterpart and is ignored; translations may differ in length")
     tables = {"model": keys, "data": {"vocabularies": "shared" if is_shared else "separate"}}
-    search = {"beam": number(settings, "beam-size", int, 12, str(decoder)), "penalty": "length"}
-    search |= {"alpha": number(settings, "normalize", float, 0.0, str(decoder)), "full_beam": True}
-    weights = dict(map(renamed, arrays, arrays.values()))
+    search = {"beam": read_number(settings, "beam-size", int, 12, str(decoder)), "penalty": "length"}
+    search |= {"alpha": read_number(settings, "normalize", float, 0.0, str(decoder)), "full_beam": True}
+    weights = dict(map(in_transformers_layout, arrays, arrays.values()))
     parameters = marian.from_marian(with_padding(weights, n_tokens, tokenizer.vocab_size), shape, str(path))
     return Imported(shape, {**tables, "search": search | {"finish_in_beam": True}}, tokenizer, parameters)
 
@@ -135,7 +135,7 @@ def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
             f"{config.get('dec-depth')}; {UNSUPPORTED}"
         )
     keys: dict[str, Any] = {
-        ours: number(config, theirs, float if "dropout" in ours else int, 0.0 if "dropout" in ours else None, name)
+        ours: read_number(config, theirs, float if "dropout" in ours else int, 0.0 if "dropout" in ours else None, name)
         for ours, theirs in NAMES.items()
     }
     return keys | {
@@ -145,7 +145,7 @@ def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def number(config: Mapping[str, str], key: str, kind: type, default: Any, name: str) -> Any:
+def read_number(config: Mapping[str, str], key: str, kind: type, default: Any, name: str) -> Any:
     """Return a number from the file `name`. Raises UserError for any other value."""
     text = config.get(key)
     try:
@@ -154,7 +154,7 @@ def number(config: Mapping[str, str], key: str, kind: type, default: Any, name: 
         raise UserError(f"{name}: {key}: expected a number; got {text!r}; try a new download") from None
 
 
-def renamed(name: str, array: Any) -> tuple[str, Any]:
+def in_transformers_layout(name: str, array: Any) -> tuple[str, Any]:
     """Return a parameter's name in transformers and its array in that layout; an unknown parameter keeps its name."""
     if name in EMBEDDINGS:
         return EMBEDDINGS[name], array
@@ -182,8 +182,9 @@ def renamed(name: str, array: Any) -> tuple[str, Any]:
 
 
 def with_padding(weights: Mapping[str, Any], n_tokens: tuple[int, int], size: int) -> dict[str, Any]:
-    """Return the weights after padding the tables to `size` rows with rows of zeros. Marian does not have the tokens of
-    these rows, and they are never predicted.
+    """Return the weights with rows of zeros appended to the tables, up to `size` rows, for tokens that Marian lacks.
+
+    The output bias prevents these tokens from being predicted.
 
     Args:
         n_tokens: sizes of Marian's source and target vocabularies. A table of any other size is left unchanged, and a
@@ -196,7 +197,7 @@ def with_padding(weights: Mapping[str, Any], n_tokens: tuple[int, int], size: in
             result[name] = np.pad(result[name], ((0, size - n), (0, 0)))
     bias = result.get(marian.BIAS, np.zeros((1, n_tokens[1]), np.float32))
     if bias.shape == (1, n_tokens[1]):
-        bias = np.pad(bias, ((0, 0), (0, size - n_tokens[1])), constant_values=NEVER)
+        bias = np.pad(bias, ((0, 0), (0, size - n_tokens[1])), constant_values=PADDING_BIAS)
     return result | {marian.BIAS: bias}
 
 
@@ -246,7 +247,7 @@ def read_marian_tokenizer(
             vocabulary = {engine.id_to_piece(i): i for i in range(engine.get_piece_size())}
         else:
             ids = read_yaml(content.decode("utf-8", "replace"), str(file))
-            vocabulary = {token: number(ids, token, int, None, str(file)) for token in ids}
+            vocabulary = {token: read_number(ids, token, int, None, str(file)) for token in ids}
             with open_for_reading(folder / model, "a SentencePiece model") as stream:
                 content = stream.read()
         for token in (EOS, UNKNOWN):

@@ -46,7 +46,8 @@ class Storage:
     def __init__(self, kind: StorageType, n_values: int) -> None:
         self.dtype = np.dtype(DTYPES[kind.name])
         self.is_bfloat16 = kind.name == "BFloat16Storage"
-        self.n_values, self.values = n_values, np.zeros(0, self.dtype)
+        self.n_values = n_values
+        self.values = np.zeros(0, self.dtype)
 
     def read(self, data: bytes | memoryview) -> None:
         """Set the values; bfloat16 becomes float32. Raises ValueError for a wrong number of values."""
@@ -66,7 +67,8 @@ class StoredTensor(NamedTuple):
 
     def array(self) -> Any:
         """Return the tensor as a read-only array. Raises ValueError for a view that exceeds the storage."""
-        values, last = self.storage.values, self.offset
+        values = self.storage.values
+        last = self.offset
         if min((*self.shape, *self.strides, self.offset), default=0) < 0 or len(self.shape) != len(self.strides):
             raise ValueError("a tensor with negative sizes")
         if 0 not in self.shape:
@@ -109,7 +111,7 @@ def check_keys(keys: Sequence[Any]) -> None:
         raise pickle.UnpicklingError("a key that is not a name")
 
 
-KNOWN: dict[tuple[str, str], Any] = {
+ALLOWED_NAMES: dict[tuple[str, str], Any] = {
     ("collections", "OrderedDict"): ordered_dict,
     ("torch._utils", "_rebuild_tensor_v2"): rebuild_tensor,
     ("torch._utils", "_rebuild_parameter"): rebuild_parameter,
@@ -155,9 +157,9 @@ class TensorUnpickler(PythonUnpickler):
     dispatch |= {pickle.BUILD[0]: load_build, pickle.SETITEM[0]: load_setitem, pickle.SETITEMS[0]: load_setitems}
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in KNOWN:
+        if (module, name) not in ALLOWED_NAMES:
             raise pickle.UnpicklingError(f"'{module}.{name}', which could run code")
-        return KNOWN[module, name]
+        return ALLOWED_NAMES[module, name]
 
     def persistent_load(self, pid: Any) -> Storage:
         kind, storage_type, key, _, n_values = pid[:5]
@@ -221,12 +223,14 @@ def read_legacy(path: Path) -> Any:
     if magic != LEGACY_MAGIC or not machine.get("little_endian"):
         raise ValueError("a file without PyTorch's magic number")
     unpickler = TensorUnpickler(file)
-    tensors, keys = unpickler.load(), TensorUnpickler(file).load()
+    tensors = unpickler.load()
+    keys = TensorUnpickler(file).load()
     check_keys(keys)
     start = file.tell()
     for key in keys:
         storage = unpickler.storages[key]
-        n_values, start = int.from_bytes(content[start : start + 8], "little"), start + 8
+        n_values = int.from_bytes(content[start : start + 8], "little")
+        start += 8
         if n_values != storage.n_values:
             raise ValueError(f"a storage of {n_values} values instead of {storage.n_values}")
         end = start + n_values * storage.dtype.itemsize

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -115,7 +115,7 @@ class Checkpointer:
         t = self.config.train
         if state.step >= t.max_steps:
             return "max_steps"
-        return "patience" if 0 < t.patience <= state.worse else ""
+        return "patience" if 0 < t.patience <= state.stale_validations else ""
 
     def is_retry_due(self) -> bool:
         """Return whether it is time to try again after a failed write."""
@@ -183,7 +183,7 @@ class Checkpointer:
             "micro_batches": self.micro_batches,
             "learning_rate": {name: getattr(self.config.train, name) for name in SCHEDULE_KEYS},
             "best_metric": self._metric(self.config.train.best_metric),
-            "run": asdict(state),
+            "run": state.to_json(),
         }
         store.save_checkpoint(self.folder.path, content, weights, adam, self.config.train.keep_last)
 
@@ -244,13 +244,13 @@ class Checkpointer:
         earlier = frozen.get("train.best_metric") if isinstance(frozen, dict) else None
         previous = content.get("best_metric", self._metric(earlier))
         metric = self._metric(self.config.train.best_metric)
-        if metric == previous or not state.validated:
+        if metric == previous or not state.valid_step:
             return
         name, is_loss = metric or "loss", metric in ("", "loss")
         entries = {str(entry["step"]): entry.get(name) for entry in self.folder.metrics() if entry["kind"] == "valid"}
         values = {step: float(value) for step, value in entries.items() if isinstance(value, int | float)}
         best = values.get(str(state.best_step)) if existing_folder(self.folder.best).is_dir() else None
-        state.worse, state.best_score = 0, None if is_loss else best
+        state.stale_validations, state.best_score = 0, None if is_loss else best
         state.best_loss = None if best is None else state.best_loss
         ranked = sorted(
             state.ranking.keys() & values, key=lambda step: (values[step] if is_loss else -values[step], int(step))
@@ -333,7 +333,7 @@ def schedule_of(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_resumable(folder: RunFolder, tokenizer: TextTokenizer, texts: Mapping[str, Iterable[str]]) -> None:
     """Raise UserError if a run was trained with another tokenizer or text. Nothing has been written yet."""
-    for path, state in islice(store.readable(reversed(folder.steps())), 1):
+    for path, state in islice(store.readable_states(reversed(folder.steps())), 1):
         store.check_tokenizer(tokenizer, state, folder.tokenizer_file)
         check_same_text(path, state, {part: map(text_digest, files) for part, files in texts.items()})
 

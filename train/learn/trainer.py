@@ -139,7 +139,7 @@ class Trainer:
         s, step, scale = self.state, self.state.step + 1, self.update.scale
         places, tokens, share = self._plan()
         batches = [self.stream.batch(places[index]) for index in share.indices]
-        s.in_epoch, (s.epoch, s.index) = places[-1][0] + 1, self.stream.after(places[-1])
+        s.logged_epoch, (s.epoch, s.index) = places[-1][0] + 1, self.stream.after(places[-1])
         self.world.step = step
         limit = self.config.train.rank_timeout + SLOWEST_UPDATES * self.longest_update
         self.world.timeout = limit if self.longest_update else None
@@ -231,7 +231,7 @@ class Trainer:
 
     def _is_validation_due(self) -> bool:
         s = self.state
-        return self.validation is not None and s.validated < s.step and s.step % self.config.train.validate_every == 0
+        return self.validation is not None and s.valid_step < s.step and s.step % self.config.train.validate_every == 0
 
     def _validate(self) -> None:
         """Validate, record the result, and save the best weights.
@@ -312,18 +312,18 @@ class Trainer:
         result: dict[str, float] = {}
         reason = self._end_reason()
         if self.validation is not None and reason != "max_hours":
-            previous = self.validation.last if s.validated == s.step else None
+            previous = self.validation.last if s.valid_step == s.step else None
             result = previous or self._measure() or {}
             if not result:
                 raise self._stopped()
-            if s.validated < s.step:
+            if s.valid_step < s.step:
                 self.report.log_validation(s, result, self.task.scores)
                 self._report_unsaved_best(result)
         if reason == "patience":
             metric = self.config.train.best_metric or self.task.selection_metric or "loss"
             self.report.write_line(
-                f"early stopping: {plural(s.worse, 'validation')} without a better {metric} than after step "
-                f"{s.best_step:,}; --resume {self._continue_advice()} continues"
+                f"early stopping: {plural(s.stale_validations, 'validation')} without a better {metric} than "
+                f"after step {s.best_step:,}; --resume {self._continue_advice()} continues"
             )
         self.report.log_end(s, reason, self.checkpoints.newest, self.world.size)
         return self._summarize(reason, result)
@@ -388,7 +388,7 @@ class Trainer:
         t, s = self.config.train, self.state
         options = {
             f"--set train.max_steps=N with N > {s.step:,}": s.step >= t.max_steps,
-            f"--set train.patience=0 (or more than {s.worse:,})": 0 < t.patience <= s.worse,
+            f"--set train.patience=0 (or more than {s.stale_validations:,})": 0 < t.patience <= s.stale_validations,
         }
         return " and ".join(option for option, is_needed in options.items() if is_needed)
 

@@ -71,7 +71,8 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
 
 def best_checkpoints(run: RunFolder) -> list[Path]:
     """Return the folders best-N. If `best` is older than all of them (train.keep_best was raised), it comes first."""
-    folders, best = run.best_steps(), existing_folder(run.best)
+    folders = run.best_steps()
+    best = existing_folder(run.best)
     if folders and best.is_dir() and read_state(best)["step"] not in map(step_of, folders):
         folders.insert(0, best)
     return folders

@@ -86,15 +86,14 @@ def save_checkpoint(
 
 
 def prune(run: RunFolder, keep_last: int) -> None:
-    """Remove all checkpoints except the newest `keep_last` (0 keeps all), and all `extra` checkpoints except the
-    newest.
+    """Remove all but the newest `keep_last` checkpoints (0 keeps all), and all but the newest `extra` checkpoint.
 
     A run that is interrupted between two scheduled checkpoints writes an extra one. It is removed later, so the run
     ends with the same checkpoints as an uninterrupted one. The last checkpoint of a finished run is not extra. Damaged
     checkpoints do not count toward `keep_last`. If fewer than `keep_last` are intact, nothing is removed, because a
     disk that returned an error may recover.
     """
-    states = dict(readable(run.steps()))
+    states = dict(readable_states(run.steps()))
     intact = list(states)
     for path in intact[:-1]:
         if states[path].get("extra"):
@@ -137,7 +136,7 @@ def load_newest(
 
 def is_imported(run: RunFolder) -> bool:
     """Return whether `import` has written a run: the newest readable checkpoint step-N has no optimizer state."""
-    newest = next(readable(reversed(run.steps())), None)
+    newest = next(readable_states(reversed(run.steps())), None)
     return newest is not None and OPTIMIZER not in newest[1]["files"]
 
 
@@ -156,15 +155,15 @@ def load_weights(path: str | Path, on_warning: Callable[[str], object]) -> tuple
     return folder, checkpoint
 
 
-def newest_totals(run: RunFolder) -> RunState | None:
+def newest_state(run: RunFolder) -> RunState | None:
     """Return the state of a run from its newest readable checkpoint, or None if no checkpoint is readable."""
-    for _, state in readable(reversed(run.steps())):
+    for _, state in readable_states(reversed(run.steps())):
         with suppress(ValueError):
             return RunState.read(state.get("run"), state["step"])
     return None
 
 
-def readable(paths: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
+def readable_states(paths: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield the checkpoint folders whose state.json can be read, each with its content."""
     for path in paths:
         with suppress(UserError):
@@ -175,8 +174,8 @@ def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
     """Return the configuration with which a run resumes (see `RunConfig.resumed`).
 
     Raises UserError, naming the key, if `config` differs from the run's configuration. That configuration is read from
-    the newest readable checkpoint, because config.toml may have been edited. The result names the tokenizer file of the
-    run, unless that file is missing and `config` names a copy.
+    the newest readable checkpoint, because config.toml may have been edited. The result names the tokenizer file that
+    the run was started with or, if that file is missing, the copy of it that `config` names.
     """
 
     def check(config: RunConfig, original: Mapping[str, Any], source: Path) -> RunConfig:
@@ -190,19 +189,21 @@ def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
         return config
 
     models = []
-    for path, state in readable(reversed(run.steps())):
+    for path, state in readable_states(reversed(run.steps())):
         models.append(model_config(state))
         if isinstance(original := state.get("config"), dict):
             return check(config.resumed(models[0]), original, path)
     in_file = run.load_config() if run.config_file.exists() else None
     if models:
-        config, in_file = config.resumed(models[0]), in_file and in_file.resumed(models[0])
+        config = config.resumed(models[0])
+        in_file = in_file and in_file.resumed(models[0])
     return check(config, in_file.frozen(), run.config_file) if in_file else config
 
 
 def has_tokenizer_of(run: RunFolder, config: RunConfig) -> bool:
     """Return whether `config` names a tokenizer file with the content of the run's tokenizer."""
-    task, path = TASKS[config.data.task], Path(config.data.tokenizer)
+    task = TASKS[config.data.task]
+    path = Path(config.data.tokenizer)
     if not (path.is_file() and run.tokenizer_file.is_file()):
         return False
     tokenizer = task.fit_tokenizer(task.load_tokenizer(path), config.data, task.texts(config.data)["train"])
@@ -237,7 +238,8 @@ def warn_of_old_average(
 ) -> None:
     """Warn if the checkpoint `folder` of the run `path` is an outdated average: it lacks the newest checkpoint or, for
     an average of the best checkpoints, one of them. `state` is the state.json of `folder`."""
-    averaged, run = state.get("averaged_steps"), owner_of(folder)
+    averaged = state.get("averaged_steps")
+    run = owner_of(folder)
     candidates = run.best_steps() if state.get("averaged_best") else run.steps()[-1:]
     if folder == Path(path) or not isinstance(averaged, list):
         return
@@ -269,16 +271,14 @@ def run_files(checkpoint: Path) -> tuple[Path, Path]:
 def task_of(state: Mapping[str, Any]) -> Task:
     """Return the task of a checkpoint. Early versions did not store it; their checkpoints are for translation."""
     name = state.get("task", "translation")
-    if name not in (*TASKS,):
+    if name not in [*TASKS]:  # not `in TASKS`, because a damaged state may contain a value that is not hashable
         got = f"a checkpoint of the task {name!r}"
         raise UserError(f"model: expected one of {', '.join(TASKS)}; got {got}; try {WRITER}")
     return TASKS[name]
 
 
 def load_model(
-    path: str | Path,
-    task: str = "",
-    on_warning: Callable[[str], object] = warnings.warn,
+    path: str | Path, task: str = "", on_warning: Callable[[str], object] = warnings.warn
 ) -> tuple[Any, Any, RunConfig]:
     """Load a trained model for use.
 
@@ -301,9 +301,7 @@ def load_model(
 
 
 def load_with_origin(
-    path: str | Path,
-    task: str = "",
-    on_warning: Callable[[str], object] = warnings.warn,
+    path: str | Path, task: str = "", on_warning: Callable[[str], object] = warnings.warn
 ) -> tuple[Any, Any, RunConfig, Origin]:
     """Return the results of `load_model` and the origin of the checkpoint."""
     folder, checkpoint = load_weights(path, on_warning)
@@ -317,9 +315,11 @@ def load_with_origin(
         on_warning(f"{config_file}: missing; using the defaults of [search]")
     config = RunConfig.load(config_file, complete=True) if config_file.exists() else RunConfig()
     if config_file.exists() and isinstance(original := checkpoint.state.get("config"), dict):
-        moved = {"data.tokenizer": config.data.tokenizer}  # the file may have moved; its content was compared above
+        tokenizer_path = {
+            "data.tokenizer": config.data.tokenizer
+        }  # the file may have moved; `check_tokenizer` has compared it
         resumed = config.resumed(model_config(checkpoint.state))
-        resumed.check_frozen(original | moved, folder / STATE, str(config_file))
+        resumed.check_frozen(original | tokenizer_path, folder / STATE, str(config_file))
     model = model_config(checkpoint.state).outline()  # generates no random weights
     check_shapes(model, checkpoint.model, folder / MODEL)
     check_peer(folder, checkpoint.state)
@@ -339,8 +339,7 @@ def load_with_origin(
 def check_same_run(
     path: Path, state: Mapping[str, Any], other_path: Path, other: Mapping[str, Any], prefix: str, remedy: str
 ) -> None:
-    """Raise UserError, naming a key, unless two checkpoints belong to one run: same model, tokenizer, text and
-    configuration."""
+    """Raise UserError unless two checkpoints agree in model, tokenizer, text and configuration; it names the key."""
 
     def identity(state: Mapping[str, Any]) -> dict[str, Any]:
         task, config = state.get("task", "translation"), state.get("config")
@@ -363,7 +362,7 @@ def check_peer(folder: Path, state: Mapping[str, Any]) -> None:
     """Raise UserError if the newest of the readable checkpoints next to `folder` belongs to a different run."""
     run = owner_of(folder)
     others = (path for path in reversed((run.averaged, run.best, *run.steps())) if path.name != folder.name)
-    for path, peer in readable(others):
+    for path, peer in readable_states(others):
         return check_same_run(folder, state, path, peer, "", "removing the checkpoint of the other run")
 
 

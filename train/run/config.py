@@ -28,11 +28,11 @@ from train.errors import UserError, one_line, quote
 from train.files import MISSING, open_for_reading
 from train.run.key_names import KEY_LIST, OTHER_UNITS, plain_name, suggest_key
 from train.run.keys import (
-    DECIDED,
-    NAMED,
     PRESET_DATA,
+    PRESET_TRAIN,
+    RESET_KEYS,
     SECTIONS,
-    TRAINING,
+    SELECTORS,
     VARIANTS,
     DataSection,
     ModelSection,
@@ -70,7 +70,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         for table, f, value in self.keys():
             if value is not None or f.default is not None:
-                check(table, f, value)
+                checked_value(table, f, value)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], settings: Iterable[str] = (), complete: bool = False) -> "RunConfig":
@@ -131,7 +131,8 @@ class RunConfig:
         given: dict[str, dict[str, Any]] = {table: {} for table in SECTIONS}
         for table, entries in tables.items():
             if table not in SECTIONS or not isinstance(entries, Mapping):
-                got, hint = f"the table [{table}]", "".join(difflib.get_close_matches(table, SECTIONS, n=1))
+                got = f"the table [{table}]"
+                hint = "".join(difflib.get_close_matches(table, SECTIONS, n=1))
                 attempt = f"; try [{hint}]" if hint else ""
                 if not isinstance(entries, Mapping):
                     owner, _, key = (suggest_key(table) or "").partition(".")
@@ -139,14 +140,14 @@ class RunConfig:
                     attempt = f"; try {f'{key} below a line [{owner}]' if key else KEY_LIST}"
                 raise UserError(f"{source}: {table}: expected the tables {', '.join(SECTIONS)}; got {got}{attempt}")
             for name, value in entries.items():
-                given[table][name] = check(table, find_key(table, name, source), value, source)
+                given[table][name] = checked_value(table, find_key(table, name, source), value, source)
         overrides = {(table, name): value for table, name, value in map(parse_setting, settings)}
-        from_file = [given["model"].get(name, keys_of("model")[name].default) for name in NAMED]
-        named = [overrides.get(("model", name), value) for name, value in zip(NAMED, from_file, strict=True)]
+        from_file = [given["model"].get(name, keys_of("model")[name].default) for name in SELECTORS]
+        named = [overrides.get(("model", name), value) for name, value in zip(SELECTORS, from_file, strict=True)]
         if named != from_file:
             for table, values in preset_values(*from_file).items():
                 given[table] = {n: v for n, v in given[table].items() if n not in values or v != values[n]}
-        given["model"] |= dict(zip(NAMED, named, strict=True))
+        given["model"] |= dict(zip(SELECTORS, named, strict=True))
         for (table, name), value in overrides.items():
             given[table][name] = value
         for table, values in preset_values(*named).items():
@@ -163,7 +164,7 @@ class RunConfig:
 
         `special` contains the values that depend on the tokenizer: pad_id, bos_id, eos_id, n_outputs.
         """
-        changes = {f.name: v for t, f, v in self.keys() if t == "model" and f.name not in NAMED and v is not None}
+        changes = {f.name: v for t, f, v in self.keys() if t == "model" and f.name not in SELECTORS and v is not None}
         return TransformerConfig.preset(self.model.preset, vocab_size=vocab_size, **special, **changes)
 
     def keys(self) -> Iterator[tuple[str, Field[Any], Any]]:
@@ -210,7 +211,7 @@ class RunConfig:
         return replace(self, **{table: replace(getattr(self, table), **changes) for table, changes in paths.items()})
 
     def frozen(self) -> dict[str, Any]:
-        """Return {`table.key`: value} of the keys that a resumed run must not change."""
+        """Return {`table.key`: value} for the keys that must stay the same when a run is resumed."""
         return {f"{table}.{f.name}": value for table, f, value in self.keys() if not f.metadata["may_change"]}
 
     def changes(self, other: "RunConfig") -> list[str]:
@@ -268,7 +269,7 @@ def complete_frozen(frozen: Mapping[str, Any]) -> dict[str, Any]:
     defaults = {f"{table}.{name}": default_of(table, f) for table, name, f in keys if not f.metadata["may_change"]}
     stored = {name: frozen[f"model.{name}"] for name in keys_of("model") if f"model.{name}" in frozen}
     earlier = {f"model.{name}": value for name, value in add_former_defaults(stored).items()}
-    preset, variant = (str(stored.get(name)) for name in NAMED)
+    preset, variant = (str(stored.get(name)) for name in SELECTORS)
     values = preset_values(preset, variant)["model"] if preset in PRESETS and variant in VARIANTS else {}
     open_keys = {f"model.{name}": values.get(name) for name, value in stored.items() if value is None}
     return {**defaults, **earlier, **frozen, **open_keys}
@@ -276,16 +277,17 @@ def complete_frozen(frozen: Mapping[str, Any]) -> dict[str, Any]:
 
 def preset_values(preset: str, variant: str = "paper") -> dict[str, dict[str, Any]]:
     """Return the values that the preset and the variant determine, by table: all of [model] and some other keys."""
-    model, changes = TransformerConfig.preset(preset, vocab_size=37000), VARIANTS[variant]
-    values = {name: getattr(model, name) for name in keys_of("model") if name not in NAMED}
-    defaults = {table: {name: keys_of(table)[name].default for name in names} for table, names in DECIDED.items()}
-    defaults["train"] |= TRAINING.get(preset, {})
+    model = TransformerConfig.preset(preset, vocab_size=37000)
+    changes = VARIANTS[variant]
+    values = {name: getattr(model, name) for name in keys_of("model") if name not in SELECTORS}
+    defaults = {table: {name: keys_of(table)[name].default for name in names} for table, names in RESET_KEYS.items()}
+    defaults["train"] |= PRESET_TRAIN.get(preset, {})
     defaults["data"] |= PRESET_DATA.get(preset, {})
     defaults["model"] = {n: v for n, v in values.items() if v is not None}
     return {table: keys | changes.get(table, {}) for table, keys in defaults.items()}
 
 
-def check(table: str, f: Field[Any], value: Any, source: str = "config") -> Any:
+def checked_value(table: str, f: Field[Any], value: Any, source: str = "config") -> Any:
     """Return `value` converted to the type of the key. Raises UserError if the key does not accept it."""
     choices = tuple(f.metadata["choices"])
     if value_type(f) is float and type(value) is int and abs(value) < 2**53:
@@ -301,7 +303,7 @@ def check(table: str, f: Field[Any], value: Any, source: str = "config") -> Any:
         attempt = f"{f.name} = {int(value)}"
     elif f.default is None:
         attempt = f"leaving {f.name} out ({f.metadata['unset']})"
-    elif f.name in DECIDED.get(table, ()):
+    elif f.name in RESET_KEYS.get(table, ()):
         attempt = f"leaving {f.name} out (the default of the preset)"
     else:
         attempt = f"{f.name} = {to_toml(f.default)} (the default)"
@@ -322,7 +324,7 @@ def find_key(table: str, name: str, source: str) -> Field[Any]:
     if name in names:
         return names[name]
     hint = describe_unit(name, suggest_key(name, table)) or KEY_LIST
-    raise UserError(f"{source}: {table}.{name}: expected a key of [{table}]; got an unknown key; try {hint}")
+    raise UserError(f"{source}: {table}.{name}: unknown key of [{table}]; try {hint}")
 
 
 def suggest_setting(name: str, text: str, key: str | None) -> str:
@@ -368,7 +370,7 @@ def parse_value(table: str, f: Field[Any], text: str) -> Any:
                 value = kind(text)
     if value_type(f) is str and not isinstance(value, str):
         value = text
-    return check(table, f, value, "--set")
+    return checked_value(table, f, value, "--set")
 
 
 def read_toml(text: str) -> dict[str, Any]:

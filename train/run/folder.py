@@ -34,9 +34,9 @@ from train.run.replace import CHECKPOINT, existing_folder, finish_replacements, 
 from train.tasks.protocols import TextTokenizer
 
 MORE_CHECKPOINTS = "again after more updates, or a run with a smaller train.checkpoint_every"
-LISTED = 5  # number of runs that a message lists
+MAX_LISTED_RUNS = 5  # number of runs that a message lists
 CONTENTS = {*"config.toml tokenizer.json data checkpoints log.txt metrics.jsonl metrics.csv tensorboard".split()}
-MARK = f"{HEADER} Written by a training run."  # the first line of config.toml in a run
+RUN_HEADER = f"{HEADER} Written by a training run."  # the first line of config.toml in a run
 FILES = r"(config|tokenizer|log|metrics|meta)\.(toml|jsonl?|txt|csv)|lock|((src|tgt)\.)?(tokens|offsets)|left-out"
 LEFTOVER = re.compile(rf"\.({FILES}|\.?({CHECKPOINT})(\.replaced)?(\.old)?)\.partial|(src|tgt)\.tokens\.part-[0-9]+")
 
@@ -121,13 +121,13 @@ class RunFolder:
             return False
         with open_for_reading(file) as raw:
             text = raw.read().decode("utf-8", "replace")
-        head = text[: len(MARK)].strip("\0")  # a power loss may leave null bytes
-        return text == self._stored_config() if file == self.config_file else MARK.startswith(head)
+        head = text[: len(RUN_HEADER)].strip("\0")  # a power loss may leave null bytes
+        return text == self._stored_config() if file == self.config_file else RUN_HEADER.startswith(head)
 
     def _stored_config(self) -> str | None:
         """Return config.toml as `write_config` would write its values, or None if the file is missing or invalid."""
         try:
-            return self.load_config().dump(MARK)
+            return self.load_config().dump(RUN_HEADER)
         except ReadError:
             raise
         except UserError:
@@ -148,7 +148,8 @@ class RunFolder:
 
     def already_exists_error(self, resume: bool = False) -> UserError:
         """Return the error for a path that is not a new run folder or, with `resume`, not a run."""
-        got, attempt = describe_path(self.path), "the --out of a run, or no --resume" if resume else "a new --out"
+        got = describe_path(self.path)
+        attempt = "the --out of a run, or no --resume" if resume else "a new --out"
         if self.steps():
             got, attempt = "an existing run folder", "--resume to continue that run, or a new --out"
         elif weights := self.weights():
@@ -178,7 +179,8 @@ class RunFolder:
 
         If the block raises before `commit`, everything that it created in a new folder is removed.
         """
-        self._committed, missing = False, not os.path.lexists(self.path)
+        self._committed = False
+        missing = not os.path.lexists(self.path)
         try:
             with disk_errors(str(self.path), "or another --out"):
                 make_folder(self.path)
@@ -222,7 +224,8 @@ class RunFolder:
 
     def write_config(self, config: RunConfig) -> None:
         """Write config.toml unless it already has these values. The user's comments are kept if possible."""
-        stored, text = self._stored_config(), config.dump(MARK)
+        stored = self._stored_config()
+        text = config.dump(RUN_HEADER)
         if stored is not None and stored != text:
             text = edit_config(self.config_file, stored, text)
         if stored != text:
@@ -242,14 +245,16 @@ def edit_config(file: Path, stored: str, new: str) -> str:
     `stored` and `new` are the dumps of its present and its new values. Returns `new` if the user has reformatted a
     changed line.
     """
-    changes, table = dict[tuple[str, str], str](), ""
+    changes = dict[tuple[str, str], str]()
+    table = ""
     for before, after in zip(stored.split("\n"), new.split("\n"), strict=True):
         table = before if before.startswith("[") else table
         if before != after:
             changes[table, before] = after
     with open_for_reading(file) as raw:
         text = raw.read().decode().removeprefix("\ufeff")
-    lines, table = text.split("\n"), ""
+    lines = text.split("\n")
+    table = ""
     for i, line in enumerate(lines):
         if header := re.match(r"\[\s*(\w+)\s*\]", line):
             table = f"[{header[1]}]"
@@ -258,7 +263,7 @@ def edit_config(file: Path, stored: str, new: str) -> str:
                 lines[i] = after + line[len(before) :]
     text = "\n".join(lines)
     with suppress(UserError, ValueError):
-        if RunConfig.from_dict(read_toml(text)).dump(MARK) == new:
+        if RunConfig.from_dict(read_toml(text)).dump(RUN_HEADER) == new:
             return text
     return new
 
@@ -282,7 +287,7 @@ def not_a_run_error(
     """Return the error for a path that is not a run; suggest the runs in this folder or the run that contains it."""
     runs = [str(child) for child in sorted(path.glob("*")) if child.is_dir() and RunFolder(child).steps()]
     if runs:
-        got, attempt = f"a folder with {plural(len(runs), 'run')}", " or ".join(map(quote, runs[:LISTED]))
+        got, attempt = f"a folder with {plural(len(runs), 'run')}", " or ".join(map(quote, runs[:MAX_LISTED_RUNS]))
     for parent in path.parents[:3]:
         if not runs and RunFolder(parent).steps():
             got, attempt = "a folder of a run", quote(parent)

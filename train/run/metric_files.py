@@ -22,8 +22,8 @@ from train.files import WriteError, disk_errors, is_same_file, open_for_appendin
 from train.tasks import TASKS
 
 Entry = Mapping[str, Any]
-Copy = Callable[[Entry], object]  # a function that adds an entry of metrics.jsonl
-COPIED = ("train", "valid")  # the kinds of entries that are copied
+EntryWriter = Callable[[Entry], object]  # a function that adds an entry of metrics.jsonl to a copy
+COPIED_KINDS = ("train", "valid")  # the kinds of entries that are copied
 COLUMNS = (
     "time", "kind", "step", "epoch", "tokens", "loss", "perplexity",
     *dict.fromkeys(score for task in TASKS.values() for score in task.scores),
@@ -80,7 +80,7 @@ class LineFile:
 
 
 @contextmanager
-def csv_copy(path: Path, entries: Iterable[Entry]) -> Iterator[Copy]:
+def csv_copy(path: Path, entries: Iterable[Entry]) -> Iterator[EntryWriter]:
     """Write a CSV file with one row per entry; yield a function that adds an entry."""
 
     def line(cells: Iterable[Any]) -> str:
@@ -91,14 +91,14 @@ def csv_copy(path: Path, entries: Iterable[Entry]) -> Iterator[Copy]:
     def row(entry: Entry) -> str:
         return line(entry.get(column, "") for column in COLUMNS)
 
-    rows = [row(entry) for entry in entries if entry["kind"] in COPIED]
+    rows = [row(entry) for entry in entries if entry["kind"] in COPIED_KINDS]
     write_text(path, "".join(f"{text}\n" for text in [line(COLUMNS), *rows]))
     with LineFile(path) as file:
-        yield lambda entry: file.add(row(entry)) if entry["kind"] in COPIED else None
+        yield lambda entry: file.add(row(entry)) if entry["kind"] in COPIED_KINDS else None
 
 
 @contextmanager
-def tensorboard_copy(folder: Path, entries: Iterable[Entry]) -> Iterator[Copy]:
+def tensorboard_copy(folder: Path, entries: Iterable[Entry]) -> Iterator[EntryWriter]:
     """Empty the folder and write a TensorBoard event file into it; yield a function that adds an entry.
 
     The numbers of an entry become scalars named "train/loss", "valid/bleu", ...
@@ -113,7 +113,7 @@ def tensorboard_copy(folder: Path, entries: Iterable[Entry]) -> Iterator[Copy]:
         return 0.0
 
     def add(entry: Entry) -> None:
-        if entry["kind"] in COPIED:
+        if entry["kind"] in COPIED_KINDS:
             values = [
                 Summary.Value(tag=f"{entry['kind']}/{name}", simple_value=entry[name])
                 for name in COLUMNS[3:]

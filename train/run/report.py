@@ -11,10 +11,11 @@ from typing import Any
 from train.files import disk_errors, fsync, write_text
 from train.progress import Display, Work, format_duration, format_figure
 from train.run.folder import RunFolder
-from train.run.metric_files import Copy, LineFile, csv_copy, tensorboard_copy
+from train.run.metric_files import EntryWriter, LineFile, csv_copy, tensorboard_copy
 from train.run.state import RunState
 
-DIVERGED = 5  # in units of the loss of uniform probabilities; the loss of an untrained model is below 2
+# A loss has diverged if it exceeds that of uniform probabilities by this factor; an untrained model stays below 2.
+DIVERGENCE_FACTOR = 5
 
 
 class RunReport:
@@ -37,7 +38,7 @@ class RunReport:
         self.display = Display(progress)
         self.lines: list[str] = []  # lines of a rank other than 0 during an update; rank 0 writes them
         self._steps = Work("step")
-        self._copies: list[Copy] = []
+        self._copies: list[EntryWriter] = []
         self._has_diverged = False
 
     @contextmanager
@@ -58,7 +59,7 @@ class RunReport:
             self._copies = self._open_copies(stack)
             yield
 
-    def _open_copies(self, stack: ExitStack) -> list[Copy]:
+    def _open_copies(self, stack: ExitStack) -> list[EntryWriter]:
         """Write the requested copies of metrics.jsonl; return functions that add entries until `stack` closes."""
         return [stack.enter_context(copy(path, self.run.metrics())) for path, copy in self._formats]
 
@@ -112,11 +113,12 @@ class RunReport:
 
     def trim(self, state: RunState, validates: bool) -> None:
         """Drop lines of metrics.jsonl that are invalid or newer than `state` (see `open_files`)."""
-        file, lines = self.run.metrics_file, ""
+        file = self.run.metrics_file
+        lines = ""
         if not file.exists():
             return
-        # A validation at step `validated` was the end of a finished run; its line remains if the run is continued.
-        last_validation = state.step - 1 if validates and state.validated < state.step else state.step
+        # The validation that ended a finished run (valid_step == step) is not repeated, so its line remains.
+        last_validation = state.step - 1 if validates and state.valid_step < state.step else state.step
         for line, entry in self.run.metric_lines():
             if entry["step"] <= (last_validation if entry["kind"] == "valid" else state.step):
                 lines += line + "\n"
@@ -130,7 +132,7 @@ class RunReport:
     ) -> None:
         """Report the means since the last log line."""
         s = state
-        entry = {"kind": "train", "step": s.step, "epoch": s.in_epoch, "loss": s.loss, "lr": lr}
+        entry = {"kind": "train", "step": s.step, "epoch": s.logged_epoch, "loss": s.loss, "lr": lr}
         entry |= {"gradient_norm": gradient_norm, "tokens": s.tokens, "tokens_per_second": round(s.speed, 1)}
         if loss_scale is not None:
             entry["loss_scale"] = loss_scale
@@ -139,14 +141,14 @@ class RunReport:
         self.write_metrics(entry | {"seconds": round(s.seconds, 3)})
         network = network_percentage(s.window_network, s.window_seconds) if ranks > 1 else ""
         self.write_line(
-            f"step {s.step:,}/{self.max_steps:,}  epoch {s.in_epoch}  loss {s.loss:.4f}  lr {lr:.3g}  "
+            f"step {s.step:,}/{self.max_steps:,}  epoch {s.logged_epoch}  loss {s.loss:.4f}  lr {lr:.3g}  "
             f"{s.speed:,.0f} tokens/s{network}  {self._steps.time_left()}",
             shown=2,
         )
 
     def warn_of_divergence(self, loss: float, uniform_loss: float, remedies: str) -> None:
         """Warn once of a loss that is many times that of uniform probabilities; `remedies` says what to try."""
-        if self._has_diverged or loss <= DIVERGED * uniform_loss:
+        if self._has_diverged or loss <= DIVERGENCE_FACTOR * uniform_loss:
             return
         self._has_diverged = True
         self.write_line(
@@ -158,7 +160,7 @@ class RunReport:
     def log_validation(self, state: RunState, result: Mapping[str, float], names: Mapping[str, str]) -> None:
         """Report a validation; `names` maps the keys of its scores to the names in the log."""
         s = state
-        self.write_metrics({"kind": "valid", "step": s.step, "epoch": s.in_epoch, "tokens": s.tokens, **result})
+        self.write_metrics({"kind": "valid", "step": s.step, "epoch": s.logged_epoch, "tokens": s.tokens, **result})
         scores = "".join(f"  {name} {result[key]:.2f}" for key, name in names.items() if key in result)
         self.write_line(
             f"validation after step {s.step:,}: loss {result['loss']:.4f}  "

@@ -55,25 +55,51 @@ def test_padding_begins_the_target_and_forbidden_tokens_are_never_chosen(tmp_pat
     np.testing.assert_array_equal(model(src, np.array([[1]])).data, start)  # <s> is read as padding
 
 
-def test_the_commands_work_on_an_imported_run(tmp_path, capsys):
-    write_folder(tmp_path / "hf")
-    run, source = tmp_path / "run", tmp_path / "text"
-    source.write_text("a dog runs\n\ntwo cats\n")
-    assert main(["import", str(tmp_path / "hf"), "--out", str(run)]) == 0
-    assert main(["translate", "--model", str(run), "--input", str(source), "--output", str(tmp_path / "out")]) == 0
-    assert len((tmp_path / "out").read_text().split("\n")) == 4
-    assert main(["info", str(run)]) == 0 and "checkpoints  steps 0" in capsys.readouterr().out
-    assert main(["score", "--pairs", str(source), str(tmp_path / "out"), "--model", str(run)]) == 0
-    options = f"--train-src {source} --train-tgt {source} --set train.max_steps=1 --set data.max_length=40"
-    arguments = ["train", run / "config.toml", "--init", run, "--out", tmp_path / "tuned", *options.split()]
-    assert main([str(argument) for argument in arguments]) == 0
-    assert "starting from 34 of 34 parameters" in capsys.readouterr().err
-    for arguments, said in (
-        (["draw", run, "curves", "--out", tmp_path / "a.svg"], "got an imported run, which has no training history;"),
-        (["train", "--resume", "--out", run], "got an imported run, which has no optimizer state; try --init"),
-        (["import", run, "--out", tmp_path / "new"], f"got a run folder; try using it directly, with --model {run} or"),
-    ):
-        assert main([*map(str, arguments)]) == 2 and said in capsys.readouterr().err
+@pytest.fixture(scope="module")
+def imported_run(tmp_path_factory):
+    """A folder with an imported model `hf`, its run `run`, a source text `source` and its translation `target`."""
+    folder = tmp_path_factory.mktemp("imported")
+    write_folder(folder / "hf")
+    import_folder(folder / "hf", folder / "run", pytest.fail)
+    (folder / "source").write_text("a dog runs\n\ntwo cats\n")
+    (folder / "target").write_text("two dogs\n\na cat\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "command, output",
+    [
+        ("import {folder}/hf --out {new}", "imported {folder}/hf as the run {new}"),
+        ("translate --model {folder}/run --input {folder}/source --output {new}", "translated 3 lines"),
+        ("info {folder}/run", "checkpoints  steps 0"),
+        ("score --pairs {folder}/source {folder}/target --model {folder}/run", "3 pairs"),
+        (
+            "train {folder}/run/config.toml --init {folder}/run --out {new} --train-src {folder}/source --train-tgt"
+            " {folder}/target --set train.max_steps=1 --set data.max_length=40",
+            "starting from 34 of 34 parameters",
+        ),
+    ],
+    ids=lambda text: text.split()[0],
+)
+def test_a_command_works_on_an_imported_run(imported_run, tmp_path, command, output, capsys):
+    names = {"folder": imported_run, "new": tmp_path / "new"}
+    assert main(command.format(**names).split()) == 0
+    assert output.format(**names) in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    "command, message",
+    [
+        ("draw {folder}/run curves --out {new}.svg", "got an imported run, which has no training history;"),
+        ("train --resume --out {folder}/run", "got an imported run, which has no optimizer state; try --init"),
+        ("import {folder}/run --out {new}", "got a run folder; try using it directly, with --model {folder}/run or"),
+    ],
+    ids=lambda text: text.split()[0],
+)
+def test_a_command_that_needs_a_training_run_rejects_an_imported_run(imported_run, tmp_path, command, message, capsys):
+    names = {"folder": imported_run, "new": tmp_path / "new"}
+    assert main(command.format(**names).split()) == 2
+    assert message.format(**names) in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -237,12 +263,12 @@ BAD = {
     ),
     "dropout": (lambda f: change(f, dropout="0.1"), "dropout: expected a number; got '0.1'"),
     "no list": (
-        lambda f: write_json(f / "generation_config.json", {"suppress_tokens": 3}),
-        "bad_words_ids: expected single tokens",
+        lambda f: write_json(f / "generation_config.json", {"suppress_tokens": "</s>"}),
+        "suppress_tokens: expected single token ids; got '</s>'; try removing this setting",
     ),
     "sequences": (
         lambda f: write_json(f / "generation_config.json", {"bad_words_ids": [[3, 4]]}),
-        "bad_words_ids: expected single tokens",
+        "bad_words_ids: expected single token ids; got [[3, 4]]; try removing this setting",
     ),
 }
 

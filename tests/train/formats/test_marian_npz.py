@@ -47,7 +47,7 @@ def test_the_parameters_are_those_of_the_model_in_hugging_faces_format(tmp_path,
     folder, arrays = write_model(tmp_path, shared, tied)
     assert run_import(folder, tmp_path) == 0
     model, tokenizer, config = load_model(tmp_path / "run")
-    arrays["final_logits_bias"][0, -1] = marian_npz.NEVER
+    arrays["final_logits_bias"][0, -1] = marian_npz.PADDING_BIAS
     expected = marian.from_marian(arrays, model.config, "model")
     state = model.state_dict()
     assert expected.keys() == state.keys()

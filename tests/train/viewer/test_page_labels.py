@@ -182,8 +182,10 @@ def test_no_serious_accessibility_violation_and_no_sideways_scrolling(tab, pages
             turn_to(tab, name)
             for scheme in ("light", "dark"):
                 tab.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-                found = tab.evaluate("axe.run().then(r => r.violations.map(v => [v.impact, v.id, v.nodes[0].html]))")
-                assert [one for one in found if one[0] in ("serious", "critical")] == [], (name, scheme)
+                violations = tab.evaluate(
+                    "axe.run().then(r => r.violations.map(v => [v.impact, v.id, v.nodes[0].html]))"
+                )
+                assert [one for one in violations if one[0] in ("serious", "critical")] == [], (name, scheme)
             for width in (320, 390, 768):
                 tab.set_viewport_size({"width": width, "height": 844})
                 until(tab, f"document.documentElement.scrollWidth <= {width}")
