@@ -21,7 +21,7 @@ from train.tasks import TASKS
 from train.text.batches import Batch
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are emulated by g++; none found")
-SHAPE = {"vocab_size": 20, "d_model": 16, "d_ff": 32, "n_heads": 2, "n_layers": 1}
+MODEL = {"vocab_size": 20, "d_model": 16, "d_ff": 32, "n_heads": 2, "n_layers": 1}
 
 
 class Journal:
@@ -45,10 +45,12 @@ def batches(number, seed=0):
 
 
 def updated(
-    graphs, micro, precision="bf16", accumulate=1, shape=None, model=Transformer, task="translation", **changes
+    graphs, micro, precision="bf16", accumulate=1, model_changes=None, model=Transformer, task="translation", **changes
 ):
     """Return the weights after updates, the losses and norms, the log lines and the Update."""
-    made = model(TransformerConfig(**SHAPE | (shape or {})), seed=3, dtype=npx.precision_named(precision).weight_dtype)
+    made = model(
+        TransformerConfig(**MODEL | (model_changes or {})), seed=3, dtype=npx.precision_named(precision).weight_dtype
+    )
     settings = config(Path(), batch_tokens=20, precision=precision, graphs=True, **changes).train
     journal, figures = Journal(), []
     update = Update(TASKS[task], made, settings, journal)
@@ -65,19 +67,19 @@ EVERY_DROPOUT = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout":
 
 
 @pytest.mark.parametrize(
-    ("precision", "accumulate", "shape"),
+    ("precision", "accumulate", "model_changes"),
     [
         ("bf16", 1, EVERY_DROPOUT),
         pytest.param("fp16", 2, {"norm": "pre", "positions": "learned"}, marks=pytest.mark.slow),
         pytest.param("float32", 3, EVERY_DROPOUT, marks=pytest.mark.slow),
     ],
 )
-def test_a_step_with_graphs_equals_the_step_without_bit_for_bit(precision, accumulate, shape):
+def test_a_step_with_graphs_equals_the_step_without_bit_for_bit(precision, accumulate, model_changes):
     micro = batches(4)
     with device(cuda=True):
-        expected = updated(False, micro, precision, accumulate, shape)
+        expected = updated(False, micro, precision, accumulate, model_changes)
         assert STATE.launches == 0
-        result = updated(True, micro, precision, accumulate, shape)
+        result = updated(True, micro, precision, accumulate, model_changes)
     assert STATE.launches == len(micro) - 2  # the first batch of each of two shapes is not captured
     assert result[0].tobytes() == expected[0].tobytes()
     assert result[1] == expected[1] and result[2] == []
@@ -85,11 +87,17 @@ def test_a_step_with_graphs_equals_the_step_without_bit_for_bit(precision, accum
 
 @pytest.mark.slow
 def test_regularization_and_frozen_parameters_are_exact_with_graphs_too():
-    shape = EVERY_DROPOUT | {"word_dropout": 0.3, "tying": "none", "target_space": True, "decoder_start": "zeros"}
-    micro, how = batches(4), {"shape": shape, "rdrop": 2.0, "ema_decay": 0.5, "freeze": "source_embedding.*,encoder.*"}
+    micro = batches(4)
+    model_changes = {"word_dropout": 0.3, "tying": "none", "target_space": True, "decoder_start": "zeros"}
+    options = {
+        "model_changes": EVERY_DROPOUT | model_changes,
+        "rdrop": 2.0,
+        "ema_decay": 0.5,
+        "freeze": "source_embedding.*,encoder.*",
+    }
     with device(cuda=True):
-        expected = updated(False, micro, **how)
-        result = updated(True, micro, **how)
+        expected = updated(False, micro, **options)
+        result = updated(True, micro, **options)
         without = updated(False, micro[:1], **how | {"rdrop": 0.0})
     assert STATE.launches == len(micro) - 2 and result[2] == []
     assert result[0].tobytes() == expected[0].tobytes() and result[1] == expected[1]
@@ -99,10 +107,10 @@ def test_regularization_and_frozen_parameters_are_exact_with_graphs_too():
 def test_a_language_model_step_with_graphs_is_exact_too():
     rng = np.random.default_rng(1)
     micro = [TextBatch(rng.integers(4, 20, (3, 8)).astype(np.int32)) for _ in range(4)]
-    how = {"model": LanguageModel, "task": "language", "shape": EVERY_DROPOUT | {"architecture": "decoder"}}
+    options = {"model": LanguageModel, "task": "language", "model_changes": EVERY_DROPOUT | {"architecture": "decoder"}}
     with device(cuda=True):
-        expected = updated(False, micro, **how)
-        result = updated(True, micro, **how)
+        expected = updated(False, micro, **options)
+        result = updated(True, micro, **options)
     assert STATE.launches == 3 and result[0].tobytes() == expected[0].tobytes() and result[1] == expected[1]
 
 
@@ -140,12 +148,12 @@ def test_a_failed_capture_warns_once_and_runs_kernel_by_kernel(change, said, mon
     """The host waits for the loss, or uploads from memory that is reused before the graph runs."""
     micro = batches(4)
     with device(cuda=True):
-        expected = updated(False, micro, shape={"dropout": 0.0})
+        expected = updated(False, micro, model_changes={"dropout": 0.0})
         real = Transformer.loss_from_inputs
         monkeypatch.setattr(
             Transformer, "loss_from_inputs", lambda self, *inputs, **how: change(real(self, *inputs, **how))
         )
-        result = updated(True, micro, shape={"dropout": 0.0})
+        result = updated(True, micro, model_changes={"dropout": 0.0})
         assert STATE.pinned is strict_graphs.pinned
     assert STATE.launches == 0 and result[0].tobytes() == expected[0].tobytes()
     (line,) = result[2]
@@ -181,7 +189,7 @@ def test_without_capture_it_computes_the_gradient_of_the_loss(precision):
     results = []
     with device(cuda=True):
         for graphs in (True, False):
-            made = Transformer(TransformerConfig(**SHAPE | {"dropout": 0.0}), seed=3)
+            made = Transformer(TransformerConfig(**MODEL | {"dropout": 0.0}), seed=3)
             settings = config(Path(), batch_tokens=20, precision=precision, graphs=graphs).train
             update = Update(TASKS["translation"], made, settings, Journal())
             loss, norm = update.gradient(batches(3), 1)

@@ -116,9 +116,9 @@ def train(
                 check_resumable(run, tokenizer, texts)
             if world.rank == 0 and not has_own:
                 tokenizer.save(run.tokenizer_file)
-            shape = config.transformer_config(tokenizer.vocab_size, **tokenizer_fields(tokenizer, config))
-            check_memory(shape, t, precision)
-            model = shape.build(t.seed, precision.weight_dtype)
+            model_config = config.transformer_config(tokenizer.vocab_size, **tokenizer_fields(tokenizer, config))
+            check_memory(model_config, t, precision)
+            model = model_config.build(t.seed, precision.weight_dtype)
             warnings: list[str] = []
             if t.init and not (resume and run.steps()):  # before the text is encoded, which can take much longer
                 display.write(initialize(model, t.init, t.init_only, tokenizer, warnings.append))
@@ -306,24 +306,25 @@ def check_model(config: RunConfig, task: Task) -> None:
     """Raise UserError for a model that cannot be built, does not fit the task, or is too short for data.max_length."""
     separate = {"src_vocab_size": config.data.vocab_size} if task.has_separate_vocabularies(config.data) else {}
     try:
-        shape = config.transformer_config(config.data.vocab_size, **separate)
+        model_config = config.transformer_config(config.data.vocab_size, **separate)
     except ValueError as error:
         raise UserError(f"model.{error}") from None
     architectures = [name for name, model in ARCHITECTURES.items() if model.examples == task.examples]
-    if shape.architecture not in architectures:
+    if model_config.architecture not in architectures:
         raise UserError(
             f"model.architecture: expected {' or '.join(architectures)} for the task {task.name}; "
-            f"got {shape.architecture}; try {architectures[0]}"
+            f"got {model_config.architecture}; try {architectures[0]}"
         )
     for name in ("token_types", "embedding_norm", "pooler", "output_transform"):
-        if getattr(shape, name) and shape.architecture != "encoder":
+        if getattr(model_config, name) and model_config.architecture != "encoder":
             raise UserError(
-                f"model.{name} applies only to the architecture encoder, not to {shape.architecture}; omit {name}"
+                f"model.{name} applies only to the architecture encoder, not to {model_config.architecture}; "
+                f"omit {name}"
             )
-    check_regularization(config, task, shape)
-    if config.train.recompute and shape.n_experts:
+    check_regularization(config, task, model_config)
+    if config.train.recompute and model_config.n_experts:
         raise UserError("train.recompute: expected false for a model with experts; got true; try recompute = false")
-    outline = shape.outline()
+    outline = model_config.outline()
     names = [name for name, _ in outline.named_parameters()]
     select("train.init_only", config.train.init_only, names)
     select_frozen(config.train.freeze, names)
@@ -337,10 +338,11 @@ def check_model(config: RunConfig, task: Task) -> None:
         )
 
 
-def check_regularization(config: RunConfig, task: Task, shape: TransformerConfig) -> None:
+def check_regularization(config: RunConfig, task: Task, model_config: TransformerConfig) -> None:
     """Raise UserError for R-Drop without dropout, and for BPE dropout without pairs or a BPE tokenizer."""
     t = config.train
-    rates = shape.dropout, shape.attention_dropout, shape.activation_dropout, shape.word_dropout, shape.stochastic_depth
+    c = model_config
+    rates = (c.dropout, c.attention_dropout, c.activation_dropout, c.word_dropout, c.stochastic_depth)
     if t.rdrop and not any(rates):
         raise UserError(
             "train.rdrop: expected a model with dropout, so that the two passes differ; got a model in which every "
