@@ -84,7 +84,9 @@ def reject_links(*folders: Path) -> None:
     for path in folders:
         if path.is_symlink():
             attempt = f"moving the folder back, or a link to the complete folder {path.parent} instead"
-            raise UserError(f"{path}: expected a folder of this program; got a link; try {attempt}")
+            raise UserError(
+                f"{path}: expected a folder that npx-transformer created; got a symbolic link; try {attempt}"
+            )
 
 
 # ---- schemas and seals

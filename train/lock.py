@@ -69,7 +69,9 @@ def lock_folder(folder: Path, program: str) -> Iterator[FolderLock]:
         earlier = os.pread(descriptor, 12, 0).strip(b"\0")  # a power loss may leave null bytes
         if not b'{"program": '.startswith(earlier):
             os.close(descriptor)
-            raise UserError(f"{lock}: expected a lock of this program; got another file; try moving this file")
+            raise UserError(
+                f"{lock}: expected a lock file that npx-transformer created; got another file; try moving it away"
+            )
         _held[key] = holder, descriptor
         try:
             text = {"program": program, "pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%c")}

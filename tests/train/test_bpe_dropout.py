@@ -13,7 +13,7 @@ from tests.helpers.trainings import crash_after, outcome, tables
 from train import RunConfig, train
 from train.errors import UserError
 from train.tasks import TASKS
-from train.text.batches import ORDER, Batches, Stream
+from train.text.batches import ORDER_VERSION, Batches, Stream
 from train.text.bpe_dropout import WORD, Merges, SegmentedBatches, Segmenter
 from train.text.corpus import Corpus
 from train.text.tokenizer import SPECIALS, Tokenizer
@@ -118,7 +118,7 @@ def test_no_segmentation_is_longer_than_a_batch(tokenizer):
     corpus = corpus_of(tokenizer, TEXT)
     limit = int(max(corpus.src_lengths.max(), corpus.tgt_lengths.max()))
     values = {"data": {"max_length": 4 * limit}, "train": {"bpe_dropout": 0.9, "batch_tokens": limit}}
-    batches = TASKS["translation"].training_batches(corpus, RunConfig.from_dict(values), tokenizer, ORDER)
+    batches = TASKS["translation"].training_batches(corpus, RunConfig.from_dict(values), tokenizer, ORDER_VERSION)
     assert all(batches.batch(batches.epoch(epoch)[0]).src.size <= limit for epoch in range(3))
 
 

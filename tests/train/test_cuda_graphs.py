@@ -98,7 +98,7 @@ def test_regularization_and_frozen_parameters_are_exact_with_graphs_too():
     with device(cuda=True):
         expected = updated(False, micro, **options)
         result = updated(True, micro, **options)
-        without = updated(False, micro[:1], **how | {"rdrop": 0.0})
+        without = updated(False, micro[:1], **options | {"rdrop": 0.0})
     assert STATE.launches == len(micro) - 2 and result[2] == []
     assert result[0].tobytes() == expected[0].tobytes() and result[1] == expected[1]
     assert without[1][0] != result[1][0]

@@ -144,7 +144,7 @@ def test_a_lock_of_another_program_is_not_touched(text, tmp_path, content):
     if content == '{"program"':  # a full disk may truncate the text of a lock
         assert run(text, tmp_path, max_steps=1).step == 1
         return
-    with pytest.raises(UserError, match="lock: expected a lock of this program; got another file"):
+    with pytest.raises(UserError, match="lock: expected a lock file that npx-transformer created; got another file"):
         run(text, tmp_path)
     assert (tmp_path / "lock").read_text() == content and os.listdir(tmp_path) == ["lock"]
 

@@ -24,7 +24,7 @@ def test_a_task_declares_its_keys_files_and_models(name):
     declared = TASKS[name]
     keys = {f.name: f for f in fields(declared.keys)}
     assert declared.name == name and declared.keys.__doc__ and declared.tokenizers
-    assert any(kind.examples == declared.examples for kind in ARCHITECTURES.values())
+    assert any(kind.examples == declared.data_kind for kind in ARCHITECTURES.values())
     assert {"train", "valid"} == declared.files.keys()
     assert {n for names in declared.files.values() for n in names} <= keys.keys()
     assert all(len(f.metadata["help"]) > 15 and option(n) in f.metadata["help"] for n, f in keys.items())
@@ -102,13 +102,13 @@ class Copying(Task):
     files = {"train": ("copied",), "valid": ("valid_copied",)}
     scores = {"lines": "lines"}
 
-    def prepare(self, files, tokenizer, out_dir, max_length, progress):
+    def prepare(self, files, tokenizer, out_dir, max_length, on_progress):
         return CopyCorpus(tokenizer.encode(line) for chunk in read_lines(*files) for line in chunk)
 
     def training_batches(self, corpus, config, tokenizer, order):
         return CopyBatches(corpus)
 
-    def in_order(self, corpus, batch_tokens):
+    def validation_batches(self, corpus, batch_tokens):
         batches = CopyBatches(corpus)
         return ((indices, batches.batch(indices)) for indices in batches.epoch(0))
 

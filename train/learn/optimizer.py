@@ -1,8 +1,8 @@
 """Adam over one flat buffer, the learning-rate schedule, loss scaling, and clipping by the global norm.
 
-All parameters of a model are views of one flat array, and so are its gradients (models.FlatParameters). An update
-therefore calls the kernel `npx.adam` once per contiguous part of the gradient. The kernel also unscales and clips the
-gradient. The norm is a sum of dot products.
+All parameters of a model are views of one flat array (models.FlatParameters). Gradients are separate arrays, unless
+`FlatParameters.grad` has been read: then they share one array too. An update calls the kernel `npx.adam` once for each
+contiguous part of the gradients. The kernel also unscales and clips them, so that no separate pass is needed.
 """
 
 import math
@@ -54,7 +54,7 @@ class NoamSchedule:
 
 
 class Adam:
-    """Adam (Kingma and Ba, 2015; section 5.3) with decoupled weight decay.
+    """Adam (Kingma and Ba, 2015; section 5.3) with decoupled weight decay (AdamW; Loshchilov and Hutter, 2019).
 
         m = beta1 m + (1 - beta1) g        mhat = m / (1 - beta1^step)
         v = beta2 v + (1 - beta2) g^2      vhat = v / (1 - beta2^step)
@@ -100,14 +100,15 @@ class Adam:
         self.steps = 0
 
     def zero_grad(self) -> None:
-        """Set all gradients to zero, before the first backward of an update."""
+        """Reset all gradients (to None, or to zero if they share one array) before the first backward of an update."""
         self.flat.zero_grad()
 
     def step(self, lr: float, scale: float = 1.0) -> None:
         """Update the weights once, with the learning rate `lr` and the current gradients times `scale`.
 
         A gradient that is NaN or infinite makes its weight and moments NaN permanently. Gradients are not checked here,
-        because that would take an extra pass over them; check `squared_norm` first, as `Trainer` does.
+        because that would take an extra pass over them; check that their norm, the square root of
+        `train.learn.optimizer.squared_norm(adam.flat)`, is finite first, as the training loop does.
 
         Raises ValueError if `lr` is negative or not finite.
         """

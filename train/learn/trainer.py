@@ -20,7 +20,7 @@ from train.learn.parallel.sync import UpdateSync
 from train.learn.schedule import Schedule
 from train.learn.signals import Signals
 from train.learn.update import Update
-from train.learn.validation import Validation
+from train.learn.validation import Validation, patience_warning
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.run.replace import existing_folder
@@ -137,9 +137,11 @@ class Trainer:
         """Perform one update. Return False if it was skipped because of a non-finite loss or gradient."""
         self.sync.begin()
         s, step, scale = self.state, self.state.step + 1, self.update.scale
-        places, tokens, share = self._plan()
-        batches = [self.stream.batch(places[index]) for index in share.indices]
-        s.in_epoch, (s.epoch, s.index) = places[-1][0] + 1, self.stream.after(places[-1])
+        positions, tokens, share = self._plan()
+        batches = [self.stream.batch(positions[index]) for index in share.indices]
+        last = positions[-1]
+        s.in_epoch = last[0] + 1
+        s.epoch, s.index = self.stream.after(last)
         self.world.step = step
         limit = self.config.train.rank_timeout + SLOWEST_UPDATES * self.longest_update
         self.world.timeout = limit if self.longest_update else None
@@ -159,7 +161,7 @@ class Trainer:
             self.report.log_overflow(step, scale.value, scale.skipped)
         else:
             quantity, value = ("gradient norm", norm) if math.isfinite(loss) else ("loss", loss)
-            self._skip(step, quantity, value, *self._locate_nonfinite(batches, places, share))
+            self._skip(step, quantity, value, *self._locate_nonfinite(batches, positions, share))
         return finite
 
     def _plan(self) -> tuple[list[Position], int, WorkShare]:
@@ -169,13 +171,13 @@ class Trainer:
 
     def _prepare_batches(self) -> None:
         """Build this rank's batches of the next update while the device computes the gradient of this one."""
-        places, _, share = self._plan()
-        self.stream.prepare([places[index] for index in share.indices])
+        positions, _, share = self._plan()
+        self.stream.prepare([positions[index] for index in share.indices])
 
-    def _locate_nonfinite(self, batches: list[Batch], places: list[Position], share: WorkShare) -> tuple[str, str]:
+    def _locate_nonfinite(self, batches: list[Batch], positions: list[Position], share: WorkShare) -> tuple[str, str]:
         """Return the examples of the non-finite micro-batches and, with debug, the first non-finite operation."""
         indices, operation = self.update.locate_nonfinite(batches, self.state.step + 1, bool(self.debug), share)
-        keys = [self.stream.examples(places[index]) for index in indices]
+        keys = [self.stream.examples(positions[index]) for index in indices]
         return "; ".join(self.task.describe_examples(self.corpora["train"], key) for key in keys), operation
 
     def _skip(self, step: int, quantity: str, value: float, examples: str, operation: str) -> None:
@@ -252,7 +254,8 @@ class Trainer:
             return
         is_ranked = t.keep_best > 1 and s.rank(value, metric == "loss", t.keep_best)
         if is_best or is_ranked:
-            if self.checkpoints.newest is None:  # so that best weights without a checkpoint mean that one was lost
+            # Write a checkpoint first: a folder with best weights but no checkpoint is then known to be damaged.
+            if self.checkpoints.newest is None:
                 self.checkpoints.save(before, required=False)
             targets = {folder.best: is_best, folder.best_step(s.step): is_ranked}
             self.checkpoints.save_best(s, *(path for path, is_wanted in targets.items() if is_wanted))
@@ -291,12 +294,8 @@ class Trainer:
             )
         if warning := self.schedule.warning():
             self.report.write_line(warning, always=True)
-        earliest = (t.patience + 1) * t.validate_every  # the first validation is the best so far
-        if t.patience and earliest >= t.max_steps:
-            self.report.write_line(
-                f"warning: train.patience = {t.patience:,} cannot stop this training of {plural(t.max_steps, 'step')}, "
-                f"because it needs validations up to step {earliest:,}; try a smaller train.validate_every"
-            )
+        if warning := patience_warning(t):
+            self.report.write_line(warning)
 
     def _end_reason(self) -> str:
         """Return why training stops: "max_steps", "patience", "max_hours", or "" if it does not."""

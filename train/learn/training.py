@@ -124,7 +124,8 @@ def train(
                 display.write(initialize(model, t.init, t.init_only, tokenizer, warnings.append))
             corpora = prepare_corpora(run, config, texts, tokenizer, display)
             with display.work("comparing the training and validation texts"):
-                warnings += check_sides(texts) + check_held_out(texts) if world.rank == 0 and not resume else []
+                if world.rank == 0 and not resume:
+                    warnings += equal_sides_warnings(texts) + shared_lines_warnings(texts)
         deadline = start + 3600 * max_hours if max_hours else None
         trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress, deadline, debug)
         trainer.checkpoints.warnings += warnings
@@ -244,7 +245,7 @@ def check_shared_arrays(folder: Path, tokenizer: TextTokenizer, paths: Iterable[
         )
 
 
-def check_sides(texts: Texts) -> list[str]:
+def equal_sides_warnings(texts: Texts) -> list[str]:
     """Return a warning for each text whose two sides are equal."""
     return [
         f"warning: the two sides of the {part} text are equal ({', '.join(files)}); try the file of each language"
@@ -253,7 +254,7 @@ def check_sides(texts: Texts) -> list[str]:
     ]
 
 
-def check_held_out(texts: Texts) -> list[str]:
+def shared_lines_warnings(texts: Texts) -> list[str]:
     """Return a warning if sources of the validation text also occur in the training text."""
     if "valid" not in texts or len(texts["valid"]) < 2:  # not a text of pairs
         return []
@@ -309,7 +310,7 @@ def check_model(config: RunConfig, task: Task) -> None:
         model_config = config.transformer_config(config.data.vocab_size, **separate)
     except ValueError as error:
         raise UserError(f"model.{error}") from None
-    architectures = [name for name, model in ARCHITECTURES.items() if model.examples == task.examples]
+    architectures = [name for name, model in ARCHITECTURES.items() if model.examples == task.data_kind]
     if model_config.architecture not in architectures:
         raise UserError(
             f"model.architecture: expected {' or '.join(architectures)} for the task {task.name}; "
@@ -348,7 +349,7 @@ def check_regularization(config: RunConfig, task: Task, model_config: Transforme
             "train.rdrop: expected a model with dropout, so that the two passes differ; got a model in which every "
             "dropout rate is 0; try --set model.dropout=0.1"
         )
-    if t.bpe_dropout and task.examples != "pairs":
+    if t.bpe_dropout and task.data_kind != "pairs":
         raise UserError(f"train.bpe_dropout: expected a task on pairs; got {task.name}; try --set train.bpe_dropout=0")
     kind = config.data.tokenizer
     if t.bpe_dropout and kind != "bpe" and kind in task.tokenizers:

@@ -112,10 +112,14 @@ class Update:
             self.while_waiting()
             *losses, square = npx.to_host(results).tolist()
         ranks = self.world.gather(([*zip(share.indices, losses, strict=True)], square))
-        n = share.n_micro_batches  # halves of micro-batch i are i and i + n
-        indexed = sorted((loss for losses, _ in ranks for loss in losses), key=lambda item: item[0] % n)
-        self.losses = [sum(loss for index, loss in indexed if index % n == i) for i in range(n)]
-        return sum(loss for _, loss in indexed), math.sqrt(sum(square for _, square in ranks)) / self.scale.value
+        # (micro-batch, loss) from all ranks, in a fixed order: the rounding of the sum does not depend on the ranks.
+        indexed = sorted(
+            ((share.original_index(index), loss) for losses, _ in ranks for index, loss in losses),
+            key=lambda item: item[0],
+        )
+        self.losses = [sum(loss for index, loss in indexed if index == i) for i in range(share.n_micro_batches)]
+        norm = math.sqrt(sum(square for _, square in ranks)) / self.scale.value
+        return sum(loss for _, loss in indexed), norm
 
     def _dropout_keys(self, step: int, index: int, batch: Batch) -> AbstractContextManager[None]:
         """Return a context in which micro-batch `index` gets the dropout masks that it has in a single process."""

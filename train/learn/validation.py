@@ -18,6 +18,7 @@ from train.learn.signals import Signals
 from train.progress import Display
 from train.run.checkpoint import load_model
 from train.run.config import RunConfig
+from train.run.keys import TrainSection
 from train.tasks import TASKS, Task
 from train.tasks.protocols import Batch, Corpus, TextTokenizer, TrainableModel
 
@@ -54,7 +55,7 @@ class Validation:
             # The corpus of a user-defined task may not have this attribute.
             n_targets = getattr(self.corpus, "n_target_tokens", None)
             with no_grad(), self.display.work("validation", "tokens", n_targets) as work:
-                batches = enumerate(self.task.in_order(self.corpus, self.config.train.batch_tokens))
+                batches = enumerate(self.task.validation_batches(self.corpus, self.config.train.batch_tokens))
                 for index, (examples, batch) in islice(batches, world.rank, None, world.size):
                     if signals.stop_requested:
                         return None
@@ -107,6 +108,18 @@ class Validation:
                 self.model.train()
         _, examples, operation = min(npx.distributed.world().gather((index, examples, operation)))
         return examples, operation
+
+
+def patience_warning(settings: TrainSection) -> str:
+    """Return a warning if the training is too short to be stopped by train.patience, or ""."""
+    t = settings
+    earliest = (t.patience + 1) * t.validate_every  # the first validation is the best so far
+    if not t.patience or earliest < t.max_steps:
+        return ""
+    return (
+        f"warning: train.patience = {t.patience:,} cannot stop this training of {plural(t.max_steps, 'step')}, "
+        f"because it needs validations up to step {earliest:,}; try a smaller train.validate_every"
+    )
 
 
 def merge_records(parts: list[Any]) -> Any:

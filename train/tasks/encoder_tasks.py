@@ -46,7 +46,7 @@ OnBytes = Callable[[bytes], object]
 class EncoderTask(Task[T, C, LabeledBatch], Generic[T, C]):
     """Base class of tasks that predict labels of a text or of its tokens."""
 
-    examples = "labels"
+    data_kind = "labels"
     tokenizers = (*KINDS, KIND)
 
     def learn_text_tokenizer(self, data: Any, lines: Iterable[list[str]]) -> AffixTokenizer:
@@ -106,12 +106,12 @@ class MaskedLanguageModeling(EncoderTask[AffixTokenizer, MaskedText]):
         return MaskedText(prepare_pairs({"text": files[0]}, encode, tokenizer, *args), tokenizer.word_starts())
 
     def training_batches(
-        self, corpus: MaskedText, config: Configuration, tokenizer: AffixTokenizer, order: int
+        self, corpus: MaskedText, config: Configuration, tokenizer: AffixTokenizer, order_version: int
     ) -> MaskedBatches:
         t = config.train
-        return MaskedBatches(corpus, t.batch_tokens, t.seed, t.mask_rate, order)
+        return MaskedBatches(corpus, t.batch_tokens, t.seed, t.mask_rate, order_version)
 
-    def in_order(self, corpus: MaskedText, batch_tokens: int) -> Iterator[tuple[npx.Array, LabeledBatch]]:
+    def validation_batches(self, corpus: MaskedText, batch_tokens: int) -> Iterator[tuple[npx.Array, LabeledBatch]]:
         batches = MaskedBatches(corpus, max(int(corpus.pairs.src_lengths.max()), batch_tokens), seed=0)
         for indices in batches.batches.by_length():
             yield indices, batches.batch(EpochExamples(0, indices))
@@ -191,11 +191,11 @@ class LabeledTask(EncoderTask[PairTokenizer, LabeledText]):
         return LabeledText(prepare_pairs(sources, encode, tokenizer, *args), self.one_label_per_text)
 
     def training_batches(
-        self, corpus: LabeledText, config: Configuration, tokenizer: PairTokenizer, order: int
+        self, corpus: LabeledText, config: Configuration, tokenizer: PairTokenizer, order_version: int
     ) -> LabeledBatches:
-        return LabeledBatches(corpus, config.train.batch_tokens, config.train.seed, order)
+        return LabeledBatches(corpus, config.train.batch_tokens, config.train.seed, order_version)
 
-    def in_order(self, corpus: LabeledText, batch_tokens: int) -> Iterator[tuple[npx.Array, LabeledBatch]]:
+    def validation_batches(self, corpus: LabeledText, batch_tokens: int) -> Iterator[tuple[npx.Array, LabeledBatch]]:
         batches = LabeledBatches(corpus, max(int(corpus.pairs.src_lengths.max()), batch_tokens))
         return ((indices, batches.batch(indices)) for indices in batches.by_length())
 

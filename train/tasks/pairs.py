@@ -39,14 +39,14 @@ class Line(NamedTuple):
 class PairTask(Task[T, Corpus, Batch], Generic[T]):
     """Predict the second sequence of a pair from the first."""
 
-    examples = "pairs"
+    data_kind = "pairs"
     sides = ("source", "target")
 
-    def training_batches(self, corpus: Corpus, config: Configuration, tokenizer: T, order: int) -> BatchSource:
+    def training_batches(self, corpus: Corpus, config: Configuration, tokenizer: T, order_version: int) -> BatchSource:
         t = config.train
 
         def make_batches(corpus: Corpus) -> Batches:
-            return Batches(corpus, t.batch_tokens, t.seed, order)
+            return Batches(corpus, t.batch_tokens, t.seed, order_version)
 
         if not t.bpe_dropout:
             return make_batches(corpus)
@@ -58,7 +58,7 @@ class PairTask(Task[T, Corpus, Batch], Generic[T]):
         """Return the tokenizers of the source and of the target, with None for a side that is not text."""
         raise NotImplementedError
 
-    def in_order(self, corpus: Corpus, batch_tokens: int) -> Iterator[tuple[npx.Array, Batch]]:
+    def validation_batches(self, corpus: Corpus, batch_tokens: int) -> Iterator[tuple[npx.Array, Batch]]:
         longest_side = int(max(corpus.src_lengths.max(), corpus.tgt_lengths.max()))
         batches = Batches(corpus, max(longest_side, batch_tokens))
         return ((indices, batches.batch(indices)) for indices in batches.by_length())

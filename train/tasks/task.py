@@ -47,7 +47,8 @@ class Task(Generic[T, C, B]):
     # A dataclass with the task's own keys of [data] (see models/fields.py). `train` gets an option for each of them.
     keys: ClassVar[type]
     files: ClassVar[Mapping[str, tuple[str, ...]]]  # maps "train" and "valid" to the keys that name their files
-    examples: ClassVar[str]  # "pairs", "text" or "labels"; the task trains the architectures with the same value
+    # "pairs", "text" or "labels"; the task works with every architecture of the same `data_kind`
+    data_kind: ClassVar[str]
     # The kinds of tokenizer that the task can train; any other value of data.tokenizer is a path.
     tokenizers: ClassVar[tuple[str, ...]] = KINDS
     sides: ClassVar[tuple[str, ...]] = ("text",)  # sides of an example; train.batch_tokens limits each side
@@ -99,23 +100,24 @@ class Task(Generic[T, C, B]):
         tokenizer: T,
         folder: Path,
         max_length: int,
-        progress: Callable[[int], object] = lambda examples: None,
+        on_progress: Callable[[int], object] = lambda n_read: None,
         /,
     ) -> C:
         """Tokenize the text and store its arrays in `folder`.
 
-        Examples longer than `max_length` tokens are left out. `progress` is called with the number of examples read.
+        Examples longer than `max_length` tokens are left out. `on_progress` receives the number of
+        examples read so far.
         """
         raise NotImplementedError
 
-    def training_batches(self, corpus: C, config: Configuration, tokenizer: T, order: int) -> BatchSource:
+    def training_batches(self, corpus: C, config: Configuration, tokenizer: T, order_version: int) -> BatchSource:
         """Return the shuffled batches that a run trains on, each with at most `train.batch_tokens` tokens per side.
 
-        `order` is the version of the batch order that the run started with.
+        `order_version` is the version of the batch order that the run started with.
         """
         raise NotImplementedError
 
-    def in_order(self, corpus: C, batch_tokens: int) -> Iterable[tuple[npx.Array, B]]:
+    def validation_batches(self, corpus: C, batch_tokens: int) -> Iterable[tuple[npx.Array, B]]:
         """Yield (examples, batch) with each example once, in a fixed order, for validation."""
         raise NotImplementedError
 

@@ -69,7 +69,7 @@ class Merges:
         positions = np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)
         return self._symbols[np.repeat(self._spelling_starts[tokens], lengths) + positions]
 
-    def segment(self, words: NDArray[np.int64], threshold: int, bits: "np.random.Philox") -> list[IntArray]:
+    def segment(self, words: NDArray[np.int64], threshold: int, philox: "np.random.Philox") -> list[IntArray]:
         """Segment n words of L symbols each, shape (n, L), with dropout; return the tokens of each word.
 
         Args:
@@ -80,7 +80,7 @@ class Merges:
         ranks = self.ranks(words[:, :-1], words[:, 1:])
         while len(rows):  # each iteration makes one merge in every remaining word, so all have the same length
             n = ranks.size
-            skipped = bits.random_raw(-(-n // 4)).view(np.uint16)[:n].reshape(ranks.shape) < threshold
+            skipped = philox.random_raw(-(-n // 4)).view(np.uint16)[:n].reshape(ranks.shape) < threshold
             candidates = np.where(skipped, NO_MERGE, ranks)
             at = candidates.argmin(axis=1) if ranks.shape[1] else np.zeros(len(rows), np.int64)
             best = candidates[np.arange(len(rows)), at] if ranks.shape[1] else np.full(len(rows), NO_MERGE)
@@ -163,7 +163,7 @@ class Segmenter:
         plain_lengths = np.diff(offsets)
         if merges is None:
             return plain, plain_lengths
-        bits = np.random.Philox(np.random.SeedSequence([self.seed, epoch, 1 + side, number]))
+        philox = np.random.Philox(np.random.SeedSequence([self.seed, epoch, 1 + side, number]))
         first = np.flatnonzero(self._starts[side][number])  # the first token of each word
         symbols = merges.spell(plain)
         symbol_ends = np.concatenate([[0], np.cumsum(merges.spelling_lengths[plain])])
@@ -173,7 +173,7 @@ class Segmenter:
         for length in np.unique(word_lengths):
             same = np.flatnonzero(word_lengths == length)
             matrix = symbols[word_begins[same][:, None] + np.arange(length)]
-            for word, ids in zip(same, merges.segment(matrix, self.threshold, bits), strict=True):
+            for word, ids in zip(same, merges.segment(matrix, self.threshold, philox), strict=True):
                 words[word] = ids
         counts = np.array([len(ids) for ids in words])
         sentence_of = np.searchsorted(offsets, first, side="right") - 1  # the sentence of each word

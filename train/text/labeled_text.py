@@ -18,7 +18,7 @@ from tokenizers import Regex, decoders, pre_tokenizers
 
 from train.errors import UserError, nearest, plural
 from train.text.affixes import split_words
-from train.text.batches import ORDER, Batches
+from train.text.batches import ORDER_VERSION, Batches
 from train.text.corpus import Corpus, IntArray
 from train.text.lines import count_lines, numbered_lines, read_parallel
 from train.text.tokenizer import DEFAULT_IDS, SPECIALS, Tokenizer, tokenizer_spec
@@ -327,8 +327,8 @@ def describe_texts(pairs: Corpus, n_labels: int = 0) -> str:
 class LabeledBatches(Batches):
     """Batches of texts of similar length with their labels, like `Batches` of pairs."""
 
-    def __init__(self, text: LabeledText, batch_tokens: int, seed: int = 1, order: int = ORDER) -> None:
-        super().__init__(text.pairs, batch_tokens, seed, order)
+    def __init__(self, text: LabeledText, batch_tokens: int, seed: int = 1, order_version: int = ORDER_VERSION) -> None:
+        super().__init__(text.pairs, batch_tokens, seed, order_version)
         self.text = text
 
     def sizes(self, indices: IntArray) -> tuple[int, int]:

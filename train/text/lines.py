@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, TypeVar
 
-from train.errors import UserError
+from train.errors import TO_UTF8, UserError
 from train.files import open_for_reading
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ def chunks_of(items: Iterable[T], max_items: int, size_of: Callable[[T], int]) -
 def limited_lines(file: IO[bytes], name: object) -> Iterator[bytes]:
     """Yield the lines of a file, with their line feeds; raise UserError for a line of more than MAX_LINE_BYTES bytes.
 
-    The end of such a line is not read, so a small compressed file that contains a huge line does not fill the memory.
+    Reading stops at the limit, so a small compressed file with one huge line cannot exhaust the memory.
     """
     for number in count(1):
         line = file.readline(MAX_LINE_BYTES + 1)
@@ -61,7 +61,7 @@ def decode_line(raw: bytes, name: object, number: int) -> str:
         if number == 1 and raw.startswith(GZIP):
             raise gzip_error(name) from None
         got = f"byte {raw[error.start]:#04x} at column {error.start + 1}"
-        raise UserError(f"{name}, line {number}: expected UTF-8 text; got {got}; try `iconv -t UTF-8`") from None
+        raise UserError(f"{name}, line {number}: expected UTF-8 text; got {got}; try {TO_UTF8}") from None
     return text.removeprefix("\ufeff") if number == 1 else text
 
 
@@ -139,8 +139,8 @@ def decoded_chunks(
                 column = len(before) - before.rfind(b"\n") + error.start
                 raise UserError(
                     f"{path}, line {number}: expected UTF-8 text; got "
-                    f"0x{error.object[error.start]:02x} as byte {column} of the line; try converting the file "
-                    "(iconv -t UTF-8) or removing the line on both sides"
+                    f"0x{error.object[error.start]:02x} as byte {column} of the line; try {TO_UTF8}, "
+                    "or removing the line on both sides"
                 ) from None
             if is_first:
                 lines[0] = lines[0].removeprefix("\ufeff")

@@ -203,10 +203,10 @@ class WindowBatches:
 
     def epoch(self, epoch: int) -> list[IntArray]:
         """Return the batches of epoch 0, 1, ... as arrays of window starts."""
-        bits = np.random.Philox(np.random.SeedSequence([self.seed, epoch]))
+        philox = np.random.Philox(np.random.SeedSequence([self.seed, epoch]))
         predictions = len(self.text.tokens) - 1
-        offset = int(bits.random_raw()) % min(self.length, predictions - self.length + 1)
-        starts = offset + self.length * shuffled((predictions - offset) // self.length, bits).astype(np.int64)
+        offset = int(philox.random_raw()) % min(self.length, predictions - self.length + 1)
+        starts = offset + self.length * shuffled((predictions - offset) // self.length, philox).astype(np.int64)
         return [starts[i : i + self.batch_size] for i in range(0, len(starts), self.batch_size)]
 
     def sizes(self, starts: IntArray) -> tuple[int, int]:
@@ -217,7 +217,7 @@ class WindowBatches:
         """Build the batch of the windows that start at these positions (B,)."""
         return Windows(self.text.tokens[starts[:, None] + np.arange(self.length + 1)].astype(np.int32))
 
-    def in_order(self) -> Iterator[tuple[IntArray, Windows]]:
+    def validation_batches(self) -> Iterator[tuple[IntArray, Windows]]:
         """Yield each prediction of the text once: full windows from the start, then a shorter one for the rest."""
         predictions = len(self.text.tokens) - 1
         starts = np.arange(0, predictions - self.length + 1, self.length)

@@ -22,9 +22,16 @@ class WorkShare(NamedTuple):
     n_targets: int  # target tokens of the complete update
 
     def split(self, parts: Sequence[int]) -> "WorkShare":
-        """Return the share with each micro-batch i split into parts i, i + n_micro_batches, ...; `parts` are counts."""
+        """Return the share with each of its micro-batches split into parts; `parts` holds the number of parts of each.
+
+        The parts of micro-batch i have the indices i, i + n_micro_batches, i + 2 n_micro_batches, ...
+        """
         pairs = zip(self.indices, parts, strict=True)
         return self._replace(indices=[i + part * self.n_micro_batches for i, n in pairs for part in range(n)])
+
+    def original_index(self, index: int) -> int:
+        """Return the index of the micro-batch that a part belongs to (see `split`)."""
+        return index % self.n_micro_batches
 
 
 def balance(tokens: Sequence[int], ranks: int) -> list[list[int]]:

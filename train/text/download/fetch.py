@@ -201,7 +201,7 @@ def download(archive: Archive, part: Path, url: str, work: Work) -> None:
         raise ConnectionError("the connection was closed early")
 
 
-def verify(archive: Archive, file: Path, attempt: str = "deleting the file for a new download") -> dict[str, Any]:
+def verify(archive: Archive, file: Path, attempt: str = "deleting it and running the command again") -> dict[str, Any]:
     """Return the manifest entry of a file; raise UserError if its hash is wrong."""
     sha256, size = digest(file), file.stat().st_size
     actual, expected = sha256, archive.sha256 or sha256

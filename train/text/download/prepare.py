@@ -289,7 +289,10 @@ def write_pairs(
                 outputs[file].write(raw)
         for part, count in n_lines.items():
             if not count:
-                raise UserError(f"{part}: expected at least one pair; got 0 after cleaning; try other files or rules")
+                names = ", ".join(file.name for file in files[part])
+                raise UserError(
+                    f"{part} ({names}): expected at least one pair of lines with text; got 0; try other files"
+                )
     return {
         part: {
             "lines": n_lines[part],
