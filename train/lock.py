@@ -60,11 +60,13 @@ def lock_folder(folder: Path, program: str) -> Iterator[FolderLock]:
     folder_descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         status = os.fstat(folder_descriptor)
-        key, holder = (status.st_dev, status.st_ino), (os.getpid(), threading.get_ident())
+        key = (status.st_dev, status.st_ino)
+        holder = (os.getpid(), threading.get_ident())
         if key in _held and _held[key][0] == holder:
             yield FolderLock(folder, folder_descriptor, _held[key][1])
             return
-        lock, deadline = folder / "lock", time.monotonic() + LOCK_WAIT_SECONDS
+        lock = folder / "lock"
+        deadline = time.monotonic() + LOCK_WAIT_SECONDS
         descriptor = open_locked(lock, partial(_wait, lock, deadline))
         earlier = os.pread(descriptor, 12, 0).strip(b"\0")  # a power loss may leave null bytes
         if not b'{"program": '.startswith(earlier):

@@ -14,7 +14,7 @@ from train import RunConfig, train
 from train.errors import UserError
 from train.tasks import TASKS
 from train.text.batches import ORDER_VERSION, Batches, Stream
-from train.text.bpe_dropout import WORD, Merges, SegmentedBatches, Segmenter
+from train.text.bpe_dropout import RANDOM_RANGE, Merges, SegmentedBatches, Segmenter
 from train.text.corpus import Corpus
 from train.text.tokenizer import SPECIALS, Tokenizer
 
@@ -46,7 +46,8 @@ def test_segmentations_are_distributed_as_those_of_the_tokenizers_library(tokeni
     merges = Merges(tokenizer)
     symbols = merges.spell(np.array(tokenizer.encode(word)))
     ours = Counter(
-        tuple(ids.tolist()) for ids in merges.segment(np.tile(symbols, (n, 1)), round(rate * WORD), np.random.Philox(1))
+        tuple(ids.tolist())
+        for ids in merges.segment(np.tile(symbols, (n, 1)), round(rate * RANDOM_RANGE), np.random.Philox(1))
     )
     assert len(ours) > 5
     for ids in ours | theirs:

@@ -55,7 +55,7 @@ def updated(
     journal, figures = Journal(), []
     update = Update(TASKS[task], made, settings, journal)
     if update.graphs:
-        update.graphs.possible = graphs
+        update.graphs.can_capture = graphs
     for step in range(0, len(micro), accumulate):
         loss, norm = update.gradient(micro[step : step + accumulate], step + 1)
         figures.append((loss, norm))

@@ -70,7 +70,7 @@ def test_a_training_reads_the_texts_of_a_folder_once_for_their_hashes(own, tmp_p
 
     monkeypatch.setattr(hashlib, "file_digest", record)
     for settled, count in ((0, 1), (10**18, 3)):
-        monkeypatch.setattr(files, "SETTLED", settled)
+        monkeypatch.setattr(files, "SETTLING_NANOSECONDS", settled)
         monkeypatch.setattr(files, "_digests", {})
         names.clear()
         assert train(own, tmp_path / f"run-{count}", "--quiet") == 0

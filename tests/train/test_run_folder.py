@@ -223,7 +223,7 @@ def test_a_failed_checkpoint_is_retried(text, uninterrupted, tmp_path, monkeypat
         return sealed_json(content)
 
     monkeypatch.setattr(storage, "sealed_json", full)
-    monkeypatch.setattr(checkpointer, "RETRY", -1)
+    monkeypatch.setattr(checkpointer, "RETRY_SECONDS", -1)
     run(text, tmp_path / "run")
     assert tries == [3, 6, 7, 8, 9, 12]
     log = (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")

@@ -164,13 +164,16 @@ class LossScale:
         """Record a completed update."""
         self.updates_since_change += 1
         if self.dynamic and self.updates_since_change == self.PATIENCE:
-            self.value, self.updates_since_change = self.value * 2, 0
+            self.value *= 2
+            self.updates_since_change = 0
 
     def reduce_after_overflow(self) -> bool:
         """Halve the factor after an overflow. If it is already at most 1, leave it unchanged and return False."""
         if self.value <= 1:
             return False
-        self.value, self.updates_since_change, self.skipped = self.value / 2, 0, self.skipped + 1
+        self.value /= 2
+        self.updates_since_change = 0
+        self.skipped += 1
         return True
 
     def state_dict(self) -> dict[str, Any]:
@@ -179,7 +182,8 @@ class LossScale:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `state_dict`."""
-        self.value, self.skipped = float(state["value"]), int(state["skipped"])
+        self.value = float(state["value"])
+        self.skipped = int(state["skipped"])
         self.updates_since_change = int(state["good"])
 
 

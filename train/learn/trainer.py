@@ -72,7 +72,9 @@ class Trainer:
         deadline: float | None = None,
         debug: str = "",
     ) -> None:
-        folder, task, t, valid = RunFolder(run_dir), TASKS[config.data.task], config.train, corpora.get("valid")
+        folder = RunFolder(run_dir)
+        task = TASKS[config.data.task]
+        t = config.train
         if not resume and (folder.steps() or folder.weights()):
             raise folder.already_exists_error()
         self.model, self.config, self.corpora, self.task = model, config, corpora, task
@@ -84,9 +86,9 @@ class Trainer:
         self.sync = UpdateSync(self.world, self.signals, self.report)
         self.schedule = Schedule(t, model.config.d_model)
         self.update = Update(task, model, t, self.report, self._prepare_batches)
-        self.validation = (
-            None if valid is None else Validation(task, model, tokenizer, valid, config, self.report.display)
-        )
+        self.validation: Validation | None = None
+        if (valid := corpora.get("valid")) is not None:
+            self.validation = Validation(task, model, tokenizer, valid, config, self.report.display)
         self.checkpoints = Checkpointer(folder, config, tokenizer, corpora, self.update, self.report)
         self.state = self.checkpoints.restore() if resume else RunState()
         self.stream = Stream(task.training_batches(corpora["train"], config, tokenizer, self.state.batch_order))
@@ -108,8 +110,9 @@ class Trainer:
         with self.world.rank_zero_first():
             result = self._recorded_result() if self.world.rank == 0 else None
         result = self.world.broadcast(result)
-        is_complete, folder = result is not None, self.checkpoints.folder.path
-        with disk_errors(str(folder), THEN_RESUME), self.checkpoints.open_folder(self.state, is_complete):
+        is_complete = result is not None
+        folder = str(self.checkpoints.folder.path)
+        with disk_errors(folder, THEN_RESUME), self.checkpoints.open_folder(self.state, is_complete):
             if result is not None:
                 return self._confirm_end(result)
             validates = self._is_validation_due() or bool(self.checkpoints.final_reason(self.state))
@@ -136,7 +139,8 @@ class Trainer:
     def _update(self) -> bool:
         """Perform one update. Return False if it was skipped because of a non-finite loss or gradient."""
         self.sync.begin()
-        s, step, scale = self.state, self.state.step + 1, self.update.scale
+        s = self.state
+        step = s.step + 1
         positions, tokens, share = self._plan()
         batches = [self.stream.batch(positions[index]) for index in share.indices]
         last = positions[-1]
@@ -147,22 +151,23 @@ class Trainer:
         self.world.timeout = limit if self.longest_update else None
         loss, norm = self.update.gradient(batches, step, share)
         self.world.timeout = None
-        finite = math.isfinite(loss) and math.isfinite(norm)
-        if finite:
-            self.lr, self.norm = self.schedule(step), norm
+        is_finite = math.isfinite(loss) and math.isfinite(norm)
+        if is_finite:
+            self.lr = self.schedule(step)
+            self.norm = norm
             self.update.apply(self.lr, norm)
         seconds, network = self.sync.end()
         s.add_time(seconds, network)
         self.longest_update = max(self.longest_update, seconds)
-        if finite:
+        if is_finite:
             s.add_update(loss, share.n_targets, tokens)
             self.report.advance(s)
-        elif scale.reduce_after_overflow():
-            self.report.log_overflow(step, scale.value, scale.skipped)
+        elif self.update.scale.reduce_after_overflow():
+            self.report.log_overflow(step, self.update.scale.value, self.update.scale.skipped)
         else:
             quantity, value = ("gradient norm", norm) if math.isfinite(loss) else ("loss", loss)
             self._skip(step, quantity, value, *self._locate_nonfinite(batches, positions, share))
-        return finite
+        return is_finite
 
     def _plan(self) -> tuple[list[Position], int, WorkShare]:
         """Plan the next update: the positions of its micro-batches, the number of tokens, and this rank's share."""
@@ -248,7 +253,8 @@ class Trainer:
         """Record a validation for early stopping, and save the weights if it is one of the best."""
         s, t, folder = self.state, self.config.train, self.checkpoints.folder
         metric = t.best_metric or self.task.selection_metric
-        value, before = result.get(metric), copy(s)
+        value = result.get(metric)
+        before = copy(s)
         is_best = s.add_validation(result["loss"], value if metric != "loss" else None)
         if value is None:  # there is no metric, or this validation has not measured it
             return
@@ -273,12 +279,14 @@ class Trainer:
     # ---- start and end
 
     def _log_start(self) -> None:
-        s, t, ranks, tokenizer = self.state, self.config.train, self.world.size, self.checkpoints.tokenizer
+        s, t = self.state, self.config.train
+        ranks = self.world.size
         n_frozen = self.model.n_parameters() - self.update.flat.size
         frozen = f" ({n_frozen:,} of them frozen)" if n_frozen else ""
         initial = f", weights of {t.init}" if t.init and not s.step else ""
-        sources, targets = tokenizer.src_vocab_size, tokenizer.vocab_size
-        sizes = f"{sources:,} + {targets:,}" if sources else f"{targets:,}"
+        tokenizer = self.checkpoints.tokenizer
+        n_sources = tokenizer.src_vocab_size
+        sizes = f"{n_sources:,} + {tokenizer.vocab_size:,}" if n_sources else f"{tokenizer.vocab_size:,}"
         batches = plural(len(self.stream.epoch(s.epoch)), "batch", "batches")
         setup = (
             f"{self.model.n_parameters():,} parameters{frozen}, {sizes} subwords, "
@@ -322,7 +330,7 @@ class Trainer:
             metric = self.config.train.best_metric or self.task.selection_metric or "loss"
             self.report.write_line(
                 f"early stopping: {plural(s.worse, 'validation')} without a better {metric} than after step "
-                f"{s.best_step:,}; --resume {self._continue_advice()} continues"
+                f"{s.best_step:,}; --resume {self.checkpoints.continue_advice(s)} continues"
             )
         self.report.log_end(s, reason, self.checkpoints.newest, self.world.size)
         return self._summarize(reason, result)
@@ -364,7 +372,8 @@ class Trainer:
 
     def _confirm_end(self, result: Mapping[str, float]) -> Summary:
         """Report that a resumed run has nothing left to do, and return its summary."""
-        s, t, reason = self.state, self.config.train, self.checkpoints.final_reason(self.state)
+        s, t = self.state, self.config.train
+        reason = self.checkpoints.final_reason(s)
         self.report.trim(s, validates=False)
         self.report.write_missing_copies()
         for text in self.checkpoints.warnings:
@@ -375,21 +384,12 @@ class Trainer:
         elif s.step < t.max_steps:
             end += f" of {t.max_steps:,}"
         folder = self.checkpoints.folder
-        end += f"; {self._continue_advice()} continues"
+        end += f"; {self.checkpoints.continue_advice(s)} continues"
         if changed := self.config.changes(folder.load_config()):
             end += f"; {', '.join(changed)} in config.toml {'stay' if changed[1:] else 'stays'} unchanged"
             end += " (the next --resume uses config.toml)"
         self.report.show(f"{folder.path}: nothing left to do, because {end}", always=True)
         return self._summarize(reason, result)
-
-    def _continue_advice(self) -> str:
-        """Return the options that continue a run that has ended."""
-        t, s = self.config.train, self.state
-        options = {
-            f"--set train.max_steps=N with N > {s.step:,}": s.step >= t.max_steps,
-            f"--set train.patience=0 (or more than {s.worse:,})": 0 < t.patience <= s.worse,
-        }
-        return " and ".join(option for option, is_needed in options.items() if is_needed)
 
     def _summarize(self, reason: str, result: Mapping[str, float]) -> Summary:
         """Return the summary of a run that ends for `reason` with the validation `result`."""

@@ -70,8 +70,11 @@ def train(
         UserError: The configuration, a file or the folder is invalid. A folder is invalid if it has checkpoints and
             `resume` is False, if it has no run and `resume` is True, or if another program holds its lock.
     """
-    start, world = time.monotonic(), join_ranks("train")
-    run, t, task = RunFolder(run_dir), config.train, TASKS[config.data.task]
+    start = time.monotonic()
+    world = join_ranks("train")
+    run = RunFolder(run_dir)
+    t = config.train
+    task = TASKS[config.data.task]
     world.start_heartbeat(t.rank_timeout)
     with world.rank_zero_first():
         if world.rank == 0:
@@ -176,7 +179,8 @@ def prepare_tokenizer(
     if existing is not None:
         existing = task.fit_tokenizer(existing, data, texts["train"])
         check_vocabularies(existing, config, task)
-        size, default = data.vocab_size, preset_values(config.model.preset)["data"]["vocab_size"]
+        size = data.vocab_size
+        default = preset_values(config.model.preset)["data"]["vocab_size"]
         if size not in (default, n_subwords := existing.src_vocab_size or existing.vocab_size):
             display.write(f"data.vocab_size = {size:,} has no effect: {data.tokenizer} has {n_subwords:,} subwords")
     if reuse and (npx.distributed.world().rank or run.tokenizer_file.exists()):

@@ -53,7 +53,8 @@ class Update:
     ) -> None:
         self.task, self.model, self.settings, self.report = task, model, settings, report
         self.while_waiting = while_waiting
-        t, precision = settings, npx.precision_named(settings.precision)
+        t = settings
+        precision = npx.precision_named(settings.precision)
         if t.recompute:
             model.enable_gradient_checkpointing()
         freeze(cast(Module, model), t.freeze)
@@ -84,20 +85,22 @@ class Update:
             UserError: The halves do not fit in memory either, or this rank's gradient has already been sent to the
                 other ranks.
         """
-        share, halved = share or full_share(batches), False
+        share = share or full_share(batches)
+        is_halved = False
         while True:
             try:
                 return self._gradient(batches, share, step)
             except MemoryError:
                 message = self.describe_out_of_memory(batches, step)  # read before the traceback releases the graph
             halves = [half for batch in batches for half in batch.halves()]
-            if halved or len(halves) == len(batches) or self.gradients.has_sent:
+            if is_halved or len(halves) == len(batches) or self.gradients.has_sent:
                 raise UserError(message)
             npx.free_memory()
             self.report.write_metrics({"kind": "halved", "step": step, "micro_batches": len(halves)})
             self.report.write_line(f"{message}; repeating this update with {len(halves)} halves")
             share = share.split([len(batch.halves()) for batch in batches])
-            batches, halved = halves, True
+            batches = halves
+            is_halved = True
 
     def _gradient(self, batches: Sequence[Batch], share: WorkShare, step: int) -> tuple[float, float]:
         self.adam.zero_grad()
@@ -110,15 +113,15 @@ class Update:
                     losses.append(self._loss(batch, share.n_targets, ready))
             results = npx.stack([*losses, self.gradients.squared_norm()])
             self.while_waiting()
-            *losses, square = npx.to_host(results).tolist()
-        ranks = self.world.gather(([*zip(share.indices, losses, strict=True)], square))
+            *losses, squared_norm = npx.to_host(results).tolist()
+        ranks = self.world.gather(([*zip(share.indices, losses, strict=True)], squared_norm))
         # (micro-batch, loss) from all ranks, in a fixed order: the rounding of the sum does not depend on the ranks.
         indexed = sorted(
             ((share.original_index(index), loss) for losses, _ in ranks for index, loss in losses),
             key=lambda item: item[0],
         )
         self.losses = [sum(loss for index, loss in indexed if index == i) for i in range(share.n_micro_batches)]
-        norm = math.sqrt(sum(square for _, square in ranks)) / self.scale.value
+        norm = math.sqrt(sum(squared_norm for _, squared_norm in ranks)) / self.scale.value
         return sum(loss for _, loss in indexed), norm
 
     def _dropout_keys(self, step: int, index: int, batch: Batch) -> AbstractContextManager[None]:
@@ -238,7 +241,8 @@ class Update:
 
     def describe_out_of_memory(self, batches: Sequence[Batch], step: int) -> str:
         """Return a line that describes what did not fit, the memory contents, and settings that need less memory."""
-        t, use = self.settings, npx.memory_use()
+        t = self.settings
+        gpu_memory = npx.memory_use()
         largest = max(batches, key=lambda batch: batch.shape).describe()
         flat, adam = self.flat, self.adam
         arrays = flat.data, flat.low_precision, adam.m, adam.v
@@ -246,7 +250,9 @@ class Update:
         parameters = (sum(a.nbytes for a in arrays if a is not None) + gradients) / 2**20
         saved = "; ".join(map(str, saved_arrays()[:3])) or "nothing yet"
         recompute = "" if t.recompute else ", or train.recompute = true, which is slower but gives identical results"
-        gpu = f", {use.used / GIB:.1f} of the GPU's {use.total / GIB:.1f} GiB in arrays" if use else ""
+        gpu = ""
+        if gpu_memory:
+            gpu = f", {gpu_memory.used / GIB:.1f} of the GPU's {gpu_memory.total / GIB:.1f} GiB in arrays"
         return (
             f"step {step:,}: out of memory with train.batch_tokens = {t.batch_tokens}; "
             f"try train.batch_tokens = {max(1, t.batch_tokens // 2)} with train.accumulate = {2 * t.accumulate}"

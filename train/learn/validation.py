@@ -35,7 +35,11 @@ class Validation:
         config: RunConfig,
         display: Display | None = None,
     ) -> None:
-        self.task, self.model, self.tokenizer, self.corpus, self.config = task, model, tokenizer, corpus, config
+        self.task = task
+        self.model = model
+        self.tokenizer = tokenizer
+        self.corpus = corpus
+        self.config = config
         self.display = display or Display(enabled=False)
         self.last: dict[str, float] | None = None
         self.failure: tuple[int, Any, Batch] | None = None  # index, examples and batch of a loss that is not finite
@@ -77,7 +81,8 @@ class Validation:
                 evaluation.records = merge_records([records for _, records in ranks])
         total, targets = 0.0, 0
         for loss, n_target_tokens in losses.values():
-            total, targets = total + loss, targets + n_target_tokens
+            total += loss
+            targets += n_target_tokens
         if not math.isfinite(total):
             return {"loss": total}
         result = {"loss": total / targets, "perplexity": math.exp(min(total / targets, 700.0))}
@@ -145,7 +150,8 @@ def perplexity(
     """
     files = (str(source), str(references))
     result, corpus, tokenizer = measure_files(run, "translation", files, progress, on_warning)
-    n_targets, pairs = int(corpus.tgt_lengths.sum()), corpus.meta["pairs"]
+    n_targets = int(corpus.tgt_lengths.sum())
+    pairs = corpus.meta["pairs"]
     left_out = f"|left out:{pairs['read'] - pairs['kept']}" if pairs["read"] > pairs["kept"] else ""
     return {
         "name": "perplexity", "score": result.get("perplexity", math.inf),
@@ -167,7 +173,8 @@ def text_loss(
     if n_unknown := int((corpus.tokens == tokenizer.special.unk_id).sum()):
         unknown = f"{plural(n_unknown, 'character')} outside the vocabulary"
         on_warning(f"{text}: {unknown}; bits per character are not comparable with those of other vocabularies")
-    loss, n_tokens = result["loss"], corpus.n_target_tokens
+    loss = result["loss"]
+    n_tokens = corpus.n_target_tokens
     n_characters = corpus.meta["characters"] - len(tokenizer.decode(corpus.tokens[:1]) or "?")  # "?": unknown
     return {
         "loss": loss, "perplexity": result.get("perplexity", math.inf),

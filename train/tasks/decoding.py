@@ -174,7 +174,8 @@ def score_pairs(
 
     Raises UserError for a target that is longer than the model's limit.
     """
-    limit, first = model.max_length, 1
+    limit = model.max_length
+    first = 1
     max_length = min(filter(None, (limit, max_length)))
     for source_lines, target_lines in pairs:
         sources = encode_lines(tokenizer, source_lines, first, max_length, on_warning)
@@ -218,9 +219,9 @@ def to_json(t: ScoredTranslation, tokenizer: TranslationTokenizer, scores: bool,
     """Return a translation and the requested fields as a JSON object."""
     h = t.hypothesis
     fields: dict[str, Any] = {"text": t.text, "score": round(h.score, 6)}
-    end = [tokenizer.eos_id] if len(h.token_log_probabilities) > len(h.tokens) else []
+    eos = [tokenizer.eos_id] if len(h.token_log_probabilities) > len(h.tokens) else []
     if scores or alignments:
-        fields["tokens"] = tokenizer.target.subwords([*h.tokens, *end])
+        fields["tokens"] = tokenizer.target.subwords([*h.tokens, *eos])
     if scores:
         fields["log_probability"] = round(h.log_probability, 6)
         fields["token_log_probabilities"] = [round(value, 6) for value in h.token_log_probabilities]

@@ -14,7 +14,7 @@ from train.metrics.classification import IntArray, LabelScores
 from train.tasks.language import LanguageKeys
 from train.tasks.protocols import Configuration
 from train.tasks.task import T, Task, file_key, list_lines, task
-from train.text.affixes import KIND, AffixTokenizer, affix_spec, split_words
+from train.text.affixes import AFFIXES, AffixTokenizer, affix_spec, split_words
 from train.text.bpe_dropout import EpochExamples
 from train.text.corpus import prepare_pairs
 from train.text.labeled_text import (
@@ -47,11 +47,11 @@ class EncoderTask(Task[T, C, LabeledBatch], Generic[T, C]):
     """Base class of tasks that predict labels of a text or of its tokens."""
 
     data_kind = "labels"
-    tokenizers = (*KINDS, KIND)
+    tokenizers = (*KINDS, AFFIXES)
 
     def learn_text_tokenizer(self, data: Any, lines: Iterable[list[str]]) -> AffixTokenizer:
         """Train a tokenizer of the kind `data.tokenizer` on chunks of lines of text."""
-        if data.tokenizer == KIND:
+        if data.tokenizer == AFFIXES:
             sentences = (split_words(line) for chunk in lines for line in chunk)
             return AffixTokenizer(affix_spec(sentences, SPECIALS, data.vocab_size))
         return AffixTokenizer(AffixTokenizer.train_spec(lines, data.tokenizer, data.vocab_size, data.pretokenizer))
@@ -311,7 +311,8 @@ class Tagging(LabeledTask):
     def encode(
         self, tokenizer: PairTokenizer, label_ids: LabelIds
     ) -> Callable[[list[LabeledExample]], tuple[list[list[int]], ...]]:
-        encode_words, no_label = WordEncoder(tokenizer.source), tokenizer.pad_id
+        encode_words = WordEncoder(tokenizer.source)
+        no_label = tokenizer.pad_id
 
         def encode_chunk(examples: list[LabeledExample]) -> tuple[list[list[int]], ...]:
             tags = [label_ids(example) for example in examples]

@@ -140,7 +140,9 @@ def search_lines(
         return results
 
     def search_windows() -> Iterator[tuple[Line, list[Any]]]:
-        remaining, first, n_characters = iter(lines), 1, CHARACTERS_PER_TOKEN * batch_tokens
+        remaining = iter(lines)
+        first = 1
+        n_characters = CHARACTERS_PER_TOKEN * batch_tokens
         while texts := world.broadcast(read_window(remaining, window, n_characters) if world.rank == 0 else None):
             encoded = encode_lines(tokenizer, texts, first, max_length, on_warning, trained_length)
             batch = [Line(first + i, text, ids) for i, (text, ids) in enumerate(zip(texts, encoded, strict=True))]

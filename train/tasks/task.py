@@ -79,8 +79,8 @@ class Task(Generic[T, C, B]):
 
     def learn_tokenizer(self, data: Any, files: Sequence[str]) -> T:
         """Train a tokenizer of the kind `data.tokenizer` on the training text; by default a `Tokenizer`."""
-        files_are_parallel = len(files) > 1
-        return cast(T, Tokenizer.train(files, data.tokenizer, data.vocab_size, data.pretokenizer, files_are_parallel))
+        is_parallel = len(files) > 1
+        return cast(T, Tokenizer.train(files, data.tokenizer, data.vocab_size, data.pretokenizer, is_parallel))
 
     def fit_tokenizer(self, tokenizer: T, data: Any, files: Sequence[str]) -> T:
         """Adapt the existing tokenizer that a new run's configuration names to the training text."""
@@ -160,7 +160,8 @@ def list_lines(corpus: Any, examples: Any) -> str:
 
 def missing_texts_error(files: Mapping[str, str], prepared: str) -> UserError:
     """Return the error for missing text `files`, a dict of paths by key; `prepared` is data.prepared."""
-    base, (first, *others) = describe_base(next(iter(files.values()))), files
+    first, *others = files  # keys
+    base = describe_base(files[first])
     attempt = f"{option(first)} with another path{base}"
     if others:
         base = base.replace("this path is", "these paths are")

@@ -98,7 +98,7 @@ class Batches:
         else:
             n_pools = 2 if int(n_batches) in TWO_POOL_BATCHES else 1
         self._pool_size = -(-len(corpus) // n_pools)  # pairs
-        self._shifts = n_batches >= 2  # a text that fits in one batch is not divided
+        self._varies_first_batch = n_batches >= 2  # a text that fits in one batch is not divided
 
     def epoch(self, epoch: int) -> list[IntArray]:
         """Return the batches of epoch 0, 1, ... as arrays of pair indices; each pair is in exactly one batch."""
@@ -110,7 +110,7 @@ class Batches:
             if self.order_version == 1:
                 batches += self._cut(*self._by_source(pool))
             else:
-                first_tokens = 1 + int(philox.random_raw()) % self.batch_tokens if self._shifts else 0
+                first_tokens = 1 + int(philox.random_raw()) % self.batch_tokens if self._varies_first_batch else 0
                 batches += self._cut(*self._by_difference(pool), first_tokens)
         return [batches[i] for i in shuffled(len(batches), philox)]
 
@@ -142,13 +142,15 @@ class Batches:
         Args:
             first_tokens: maximum number of tokens of the first batch, unless it has one pair; 0 means `batch_tokens`.
         """
-        start, budget = 0, first_tokens or self.batch_tokens
+        start = 0
+        budget = first_tokens or self.batch_tokens
         while start < len(pool):  # the largest n with n * (length of the longest sentence) <= budget
             window = lengths[start : start + self.batch_tokens // int(lengths[start])]
             tokens = window * np.arange(1, len(window) + 1)
             end = start + max(1, int(np.searchsorted(tokens, budget, side="right")))
             yield pool[start:end]
-            start, budget = end, self.batch_tokens
+            start = end
+            budget = self.batch_tokens
 
     def sizes(self, indices: IntArray) -> tuple[int, int]:
         """Return `n_target_tokens` and `n_tokens` of the batch of these pairs without building it."""

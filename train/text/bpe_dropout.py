@@ -23,7 +23,7 @@ from train.text.prepared import token_dtype
 from train.text.tokenizer import Tokenizer
 
 CHUNK = 8192  # number of sentences segmented together
-WORD = 1 << 16  # a merge is skipped if its random 16-bit number is below p * WORD
+RANDOM_RANGE = 1 << 16  # random numbers have 16 bits; a merge is skipped if its number is below p * RANDOM_RANGE
 NO_MERGE = np.iinfo(np.int64).max  # rank of a pair of symbols that is not merged
 
 
@@ -41,7 +41,8 @@ class Merges:
             )
         vocabulary: dict[str, int] = model["vocab"]
         pairs = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in model["merges"]]
-        self.tokenizer, self.n_ids = tokenizer, tokenizer.vocab_size
+        self.tokenizer = tokenizer
+        self.n_ids = tokenizer.vocab_size
         keys = np.array([vocabulary[a] * self.n_ids + vocabulary[b] for a, b in pairs], np.int64)
         self._rank_of = np.argsort(keys)  # ranks of the sorted keys
         self._keys = keys[self._rank_of]
@@ -73,7 +74,7 @@ class Merges:
         """Segment n words of L symbols each, shape (n, L), with dropout; return the tokens of each word.
 
         Args:
-            threshold: the probability of skipping a merge, in units of 1 / WORD.
+            threshold: the probability of skipping a merge, in units of 1 / RANDOM_RANGE.
         """
         results: list[Any] = [None] * len(words)
         rows = np.arange(len(words))
@@ -82,19 +83,22 @@ class Merges:
             n = ranks.size
             skipped = philox.random_raw(-(-n // 4)).view(np.uint16)[:n].reshape(ranks.shape) < threshold
             candidates = np.where(skipped, NO_MERGE, ranks)
-            at = candidates.argmin(axis=1) if ranks.shape[1] else np.zeros(len(rows), np.int64)
-            best = candidates[np.arange(len(rows)), at] if ranks.shape[1] else np.full(len(rows), NO_MERGE)
-            done = best == NO_MERGE
-            for row, tokens in zip(rows[done], words[done], strict=True):
+            # The best merge of each word: its rank, and the position of its left symbol.
+            position = candidates.argmin(axis=1) if ranks.shape[1] else np.zeros(len(rows), np.int64)
+            best = candidates[np.arange(len(rows)), position] if ranks.shape[1] else np.full(len(rows), NO_MERGE)
+            is_finished = best == NO_MERGE
+            for row, tokens in zip(rows[is_finished], words[is_finished], strict=True):
                 results[row] = tokens
-            rows, words, ranks, at, best = rows[~done], words[~done], ranks[~done], at[~done], best[~done]
+            rows, words, ranks, position, best = (x[~is_finished] for x in (rows, words, ranks, position, best))
             if not len(rows):
                 break
-            words[np.arange(len(rows)), at] = self.merged[best]
-            words, ranks = remove_columns(words, at + 1), remove_columns(ranks, at)
-            for place in (at - 1, at):  # ranks of the pairs that contain the new token
-                valid = (place >= 0) & (place < ranks.shape[1])
-                i, j = np.flatnonzero(valid), place[valid]
+            words[np.arange(len(rows)), position] = self.merged[best]
+            words = remove_columns(words, position + 1)
+            ranks = remove_columns(ranks, position)
+            for left in (position - 1, position):  # ranks of the two pairs that contain the new token
+                exists = (left >= 0) & (left < ranks.shape[1])
+                i = np.flatnonzero(exists)
+                j = left[exists]
                 ranks[i, j] = self.ranks(words[i, j], words[i, j + 1])
         return results
 
@@ -131,7 +135,7 @@ class Segmenter:
         self, corpus: Corpus, tokenizers: Sequence[Tokenizer | None], rate: float, seed: int, max_length: int
     ) -> None:
         self.corpus, self.seed, self.max_length = corpus, seed, max_length
-        self.threshold = round(rate * WORD)
+        self.threshold = round(rate * RANDOM_RANGE)
         self.merges = [None if tokenizer is None else Merges(tokenizer) for tokenizer in tokenizers]
         self._starts = [
             []

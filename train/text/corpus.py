@@ -115,7 +115,8 @@ def _write(
     files[4].write(np.full(1, -1, np.int64).tobytes())  # an empty file could not be memory-mapped
     for encoded in chunks:
         lengths = np.array([[len(ids) for ids in side] for side in encoded])  # (2, pairs), without the end token
-        empty, too_long = (lengths == 0).any(0), (lengths >= max_length).any(0)
+        empty = (lengths == 0).any(0)
+        too_long = (lengths >= max_length).any(0)
         keep = ~(empty | too_long)
         files[4].write((pairs["read"] + np.flatnonzero(~keep)).tobytes())
         pairs["read"] += len(keep)
@@ -156,7 +157,8 @@ class Corpus:
             skipped: ascending indices, from 0, of the pairs of the text that are not in the corpus.
         """
         self._skipped = np.zeros(0, np.int64) if skipped is None else skipped
-        self.special, self.meta = special, meta or {}
+        self.special = special
+        self.meta = meta or {}
         self._tokens, self._offsets = tuple(tokens), tuple(offsets)
         self.src_lengths, self.tgt_lengths = map(_lengths, offsets)
 

@@ -13,7 +13,8 @@ from train.text.labeled_text import LabeledBatch, PreparedText, describe_texts
 from train.text.tokenizer import SPECIALS
 
 MASK_RATE = 0.15
-MASKED, REPLACED = 0.8, 0.1  # fractions of the predicted tokens that are masked or replaced; the rest is unchanged
+# Of the predicted tokens, these fractions are masked or replaced; the rest is unchanged.
+MASKED_FRACTION, REPLACED_FRACTION = 0.8, 0.1
 
 
 class MaskedText(PreparedText):
@@ -75,7 +76,8 @@ class MaskedBatches:
 
     def batch(self, examples: EpochExamples) -> LabeledBatch:
         """Build a batch."""
-        special, pairs = self.text.pairs.special, self.text.pairs
+        pairs = self.text.pairs
+        special = pairs.special
         ids = pairs.padded(0, examples.indices)
         labels = np.full_like(ids, special.pad_id)
         n_masked = self.text.n_masked(examples.indices, self.rate)
@@ -88,6 +90,8 @@ class MaskedBatches:
             n_special = len(SPECIALS)
             random_ids = n_special + philox.random_raw(int(n)) % np.uint64(len(self.text.word_starts) - n_special)
             labels[row, positions] = ids[row, positions]
-            replaced = np.where(chance < MASKED + REPLACED, random_ids.astype(np.int32), ids[row, positions])
-            ids[row, positions] = np.where(chance < MASKED, special.unk_id, replaced)
+            replaced = np.where(
+                chance < MASKED_FRACTION + REPLACED_FRACTION, random_ids.astype(np.int32), ids[row, positions]
+            )
+            ids[row, positions] = np.where(chance < MASKED_FRACTION, special.unk_id, replaced)
         return LabeledBatch(ids, labels, special.pad_id)

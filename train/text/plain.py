@@ -31,7 +31,8 @@ from train.text.tokenizer import (
 )
 
 KINDS = ("characters", "bpe")
-FORMAT, TOKENS = 2, "text.tokens"  # version and name of the prepared file
+FORMAT = 2  # version of the prepared file
+TOKENS = "text.tokens"  # its name
 # Matches words with the preceding space, digits, symbols, line feeds, other whitespace; no subword spans two matches.
 WORDS = r" ?[\p{L}\p{M}]{1,100}| ?\p{N}{1,100}| ?[^\s\p{L}\p{M}\p{N}]{1,100}|\n|[^\S\n]{1,100}|[\s\S]"
 
@@ -124,12 +125,14 @@ class PlainText:
             dtype = token_dtype(tokenizer.vocab_size)
 
             def write_files(files: Sequence[BinaryIO]) -> dict[str, Any]:
-                sha256, n_tokens, n_lines, n_characters = hashlib.sha256(), 0, 0, 0
+                sha256 = hashlib.sha256()
+                n_tokens = n_lines = n_characters = 0
                 # A pipe is read once. `Task.texts` rejects it for training, which reads the text several times.
                 for lines in read_plain(path, on_bytes=sha256.update, allow_pipe=True):
                     ids = np.fromiter(chain.from_iterable(tokenizer.encode_batch(lines)), dtype)
                     files[0].write(ids.tobytes())
-                    n_tokens, n_lines = n_tokens + len(ids), n_lines + sum(line.endswith("\n") for line in lines)
+                    n_tokens += len(ids)
+                    n_lines += sum(line.endswith("\n") for line in lines)
                     n_characters += sum(map(len, lines))
                     on_progress(n_lines)
                 return identity | {

@@ -308,7 +308,8 @@ def _train_merges(spec: dict[str, Any], settings: dict[str, Any], lines: Iterabl
     The native trainer runs for minutes, ignores Ctrl-C, and is killed when memory runs out. A separate process protects
     the caller from these effects and releases the memory (1.6 KB per distinct word) at the end.
     """
-    program, pipe = [sys.executable, "-I", str(Path(__file__).with_name("bpe_process.py"))], subprocess.PIPE
+    program = [sys.executable, "-I", str(Path(__file__).with_name("bpe_process.py"))]
+    pipe = subprocess.PIPE
     with subprocess.Popen(
         program, stdin=pipe, stdout=pipe, stderr=pipe, encoding="utf-8", start_new_session=True
     ) as process:

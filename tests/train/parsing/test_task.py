@@ -22,7 +22,7 @@ from train.tasks.parsing.pictures import attention_over_words, draw_tree
 from train.tasks.parsing.task import GreedyF1, parse_stream, read_clean_trees
 from train.tasks.parsing.tokenizer import KINDS, TreeTokenizer
 from train.tasks.parsing.trees import Leaf, Tree, read_trees, write_tree
-from train.text.affixes import shape
+from train.text.affixes import word_shape
 from train.viewer.sentences import Sentences
 
 NOUNS, VERBS = ["cat", "dog", "mat"], ["sat", "ran"]
@@ -80,7 +80,7 @@ def test_tree_symbols_have_the_first_ids_and_trees_round_trip(folder, tmp_path, 
     tokenizer.save(tmp_path / "t.json")
     loaded = TreeTokenizer.load(tmp_path / "t.json")
     assert loaded.digest == tokenizer.digest == TreeTokenizer.from_trees(trees, kind, 400, tags).digest
-    assert loaded.encode_batch(["the cat"]) == tokenizer.encode_batch(["the cat"]) and loaded.tags == tags
+    assert loaded.encode_batch(["the cat"]) == tokenizer.encode_batch(["the cat"]) and loaded.with_tags == tags
     first = min(t for tree in trees for t in linearize(tree, tags))
     assert loaded.symbols([0, 1, 2, 3, tokenizer.vocab_size - 1, 4]) == ["", "", "", "", "", first]
 
@@ -89,7 +89,7 @@ def test_affixes_encode_a_word_as_two_tokens(folder):
     tokenizer = TreeTokenizer.from_trees(list(read_clean_trees(folder / "train.mrg")), "affixes", 400, False)
     cat, hat, new = tokenizer.encode_batch(["cat", "hat", "Qqq"])
     assert len(cat) == len(hat) == len(new) == 2 and cat != hat and new[1] == 3
-    assert [shape(w) for w in ("Hat", "mid-1990s", "IBM", "$1,234")] == ["?Aaa", "?aa-00a", "?AA", "?$0,00"]
+    assert [word_shape(w) for w in ("Hat", "mid-1990s", "IBM", "$1,234")] == ["?Aaa", "?aa-00a", "?AA", "?$0,00"]
     with pytest.raises(UserError, match="vocab_size: expected at least"):
         TreeTokenizer.from_trees(list(read_clean_trees(folder / "train.mrg")), "affixes", 100, False)
 
@@ -307,7 +307,10 @@ def test_attention_is_summed_over_the_subwords_of_a_word(folder, kind):
     model = build(TransformerConfig(tokenizer.vocab_size, **shape), 3)
     tree = next(read_clean_trees(folder / "train.mrg"))
     tokens, attention = attention_over_words(model, tokenizer, tree)
-    assert tokens == [*linearize(tree, tags=True), "end"] and attention.shape == (len(tokens), len(tree.words()) + 1)
+    assert tokens == [*linearize(tree, with_tags=True), "end"] and attention.shape == (
+        len(tokens),
+        len(tree.words()) + 1,
+    )
     np.testing.assert_allclose(attention.sum(axis=1), 1, rtol=1e-6)
 
 

@@ -40,7 +40,8 @@ def balance(tokens: Sequence[int], ranks: int) -> list[list[int]]:
     Assigns the micro-batches in descending order of size, each to the rank with the fewest tokens (then the fewest
     micro-batches) so far. The largest load is at most 4/3 of the optimum (Graham, 1969).
     """
-    loads, shares = [0] * ranks, [list[int]() for _ in range(ranks)]
+    loads = [0] * ranks
+    shares = [list[int]() for _ in range(ranks)]
     for index in sorted(range(len(tokens)), key=lambda i: (-tokens[i], i)):
         rank = min(range(ranks), key=lambda r: (loads[r], len(shares[r]), r))
         loads[rank] += tokens[index]
@@ -60,7 +61,8 @@ def plan_update(stream: Stream, start: Position, count: int, world: World) -> tu
 
 def split_positions(stream: Stream, positions: list[Position], ranks: int) -> list[Position]:
     """Split micro-batches into the fewest parts that give every rank one, but at most one part per example."""
-    sizes, parts = [len(stream.examples(position)) for position in positions], 1
+    sizes = [len(stream.examples(position)) for position in positions]
+    parts = 1
     while sum(min(parts, size) for size in sizes) < ranks and parts < max(sizes):
         parts += 1
     if parts == 1:

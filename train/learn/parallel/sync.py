@@ -20,7 +20,8 @@ class UpdateSync:
 
     def begin(self) -> None:
         """Start the measurement of an update."""
-        self.start, self.waited = time.perf_counter(), self.world.wait_seconds
+        self.start = time.perf_counter()
+        self.waited = self.world.wait_seconds
         self.report.lines = []
 
     def end(self) -> tuple[float, float]:

@@ -28,7 +28,8 @@ def attention_over_words(model: Any, tokenizer: TreeTokenizer, tree: Tree) -> tu
 
     W is smaller than the number of words if the model truncates the sentence.
     """
-    words, config = tree.words(), model.config
+    words = tree.words()
+    config = model.config
     subwords = tokenizer.encode_batch(words)
     sizes = [len(ids) for ids in subwords if ids]
     src = [*(i for ids in subwords for i in ids), config.eos_id]
@@ -42,7 +43,7 @@ def attention_over_words(model: Any, tokenizer: TreeTokenizer, tree: Tree) -> tu
     maps = model.attention_maps(np.array([src[:longest]]), np.array([tgt[:longest]]))
     weights = maps[-1][0].mean(axis=0)  # (T, S)
     starts = np.concatenate([[0], np.cumsum(sizes)])
-    tokens = [*linearize(tree, tokenizer.tags), "end"]
+    tokens = [*linearize(tree, tokenizer.with_tags), "end"]
     return tokens[: len(weights)], np.add.reduceat(weights, starts[starts < weights.shape[1]], axis=1)
 
 
@@ -72,7 +73,9 @@ def draw_tree(tree: Tree, tokens: Sequence[str], attention: Any) -> str:
 def _tree_elements(tree: Tree, centers: Any) -> tuple[list[str], int]:
     """Return the SVG labels and lines of a tree, and its depth. A constituent is centered over its children."""
     children: list[list[tuple[float, int]]] = [[]]  # positions of the children of each open constituent
-    levels, elements, n_used = _levels(tree), list[str](), 0
+    levels = _levels(tree)
+    elements = list[str]()
+    n_used = 0
     depth = max(levels)
     next_level = iter(levels)
     open_levels = list[int]()
@@ -100,7 +103,8 @@ def _tree_elements(tree: Tree, centers: Any) -> tuple[list[str], int]:
 def _levels(tree: Tree) -> list[int]:
     """Return the level of each constituent, from 0 at the root, in the order of opening, and the level of the
     leaves."""
-    levels, depth = [], 0
+    levels = []
+    depth = 0
     for part in walk(tree):
         if isinstance(part, Tree):
             levels.append(depth)
