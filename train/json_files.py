@@ -17,7 +17,7 @@ from train.errors import ReadError, UserError, one_line
 from train.files import PathLike, describe_path, open_for_reading, write_text
 
 SEAL = "sha256_of_this"
-# Maps a key to a Range or a type, in a tuple with None if null is allowed, or to a nested Schema.
+# Maps each key to the Range or type of its value, to (Range or type, None) if null is allowed, or to a nested Schema.
 Schema = Mapping[str, Any]
 
 # ---- reading

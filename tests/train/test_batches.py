@@ -30,7 +30,10 @@ LINE = st.text(st.characters(exclude_characters="\n\r\ufeff", codec="utf-8"), ma
 class LetterTokenizer:
     """A fake tokenizer: one id per letter, spaces dropped."""
 
-    digest, vocab_size, src_vocab_size, special = "letters", 65_536, None, DEFAULT_IDS
+    digest = "letters"
+    vocab_size = 65_536
+    src_vocab_size = None
+    special = DEFAULT_IDS
 
     def encode_batch(self, texts):
         return [[4 + ord(c) % 60_000 for c in text if c != " "] for text in texts]
@@ -261,7 +264,7 @@ def test_unwritable_folders_and_invalid_lengths_raise_user_errors(tmp_path):
     for length in (1, MAX_LENGTH + 1):
         with pytest.raises(UserError, match=f"max_length: expected 2 to {MAX_LENGTH} .* got {length}; try"):
             prepare(src, tgt, LetterTokenizer(), tmp_path / "out", length)
-    with pytest.raises(UserError, match="pair 0: expected at most 65535 tokens"):
+    with pytest.raises(UserError, match="pair 0 \\(from 0\\): expected at most 65,535 tokens"):
         Corpus.from_pairs([([5] * MAX_LENGTH, [5])])
 
 
@@ -391,7 +394,8 @@ def test_padding_is_small():
 def test_padding_is_at_most_that_of_the_other_schemes(batch_tokens):
     corpus = corpus_of(realistic_lengths(6_000))
     row = measure(corpus, batch_tokens, epochs=2)
-    present, others = row.pop(f"version {batching.ORDER_VERSION}"), row.values()
+    present = row.pop(f"version {batching.ORDER_VERSION}")
+    others = row.values()
     assert present["padding"] <= min(other["padding"] for other in others)
     assert present["batches"] <= min(other["batches"] for other in others) + 1
     assert present["repeats"] <= row["fairseq"]["repeats"]
@@ -427,9 +431,11 @@ def test_a_stream_builds_each_batch_of_each_epoch_once(ahead, monkeypatch):
     corpus = Corpus.from_pairs([(tuple(range(4, 5 + i % 7)), (4, 5 + i)) for i in range(30)])
     batches = Batches(corpus, 20, seed=3)
     expected = [indices.tolist() for epoch in range(3) for indices in batches.epoch(epoch)]
-    built, batch = [], Batches.batch
+    built = []
+    batch = Batches.batch
     monkeypatch.setattr(Batches, "batch", lambda self, i: (built.append(i.tolist()), batch(self, i))[1])
-    stream, position = Stream(batches), (0, 0)
+    stream = Stream(batches)
+    position = (0, 0)
     for number, indices in enumerate(expected):
         assert np.array_equal(stream.batch(position).tgt, batch(batches, np.array(indices)).tgt)
         position = stream.after(position)

@@ -101,9 +101,11 @@ def test_a_sentence_that_would_become_too_long_is_segmented_as_usual(tokenizer):
 def test_each_epoch_has_batches_of_its_own_segmentation(tokenizer):
     corpus = corpus_of(tokenizer, TEXT)
     batches = SegmentedBatches(segmenter_of(tokenizer, corpus, 0.5), lambda c: Batches(c, 60, 1))
-    stream, position = Stream(batches), (0, 0)
+    stream = Stream(batches)
+    position = (0, 0)
     while position[0] < 3:
-        batch, sizes = stream.batch(position), stream.sizes(position)
+        batch = stream.batch(position)
+        sizes = stream.sizes(position)
         assert sizes == (batch.n_target_tokens, batch.n_tokens)
         assert batch.src.size <= 60 and len(stream.examples(position)) == len(batch.src)
         for i, row in zip(stream.examples(position).indices, batch.src, strict=True):

@@ -44,7 +44,8 @@ def test_arrays_round_trip_bit_for_bit(data, tmp_path_factory):
 @settings(max_examples=15, deadline=None)
 @given(steps=st.lists(st.integers(1, 200), min_size=1, max_size=6, unique=True), keep=st.integers(0, 4))
 def test_pruning_keeps_the_newest_by_step_number(steps, keep, tmp_path_factory):
-    run, steps = tmp_path_factory.mktemp("run"), sorted(steps)
+    run = tmp_path_factory.mktemp("run")
+    steps = sorted(steps)
     for step in steps:
         save(run, step, keep_last=keep)
     assert names(run) == [f"step-{step}" for step in steps[-keep:]]
@@ -67,7 +68,9 @@ def test_the_same_content_gives_the_same_bytes_and_nothing_is_pickled(tmp_path):
 @pytest.mark.parametrize("nth", range(5))
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_at_any_moment_leaves_the_last_good_checkpoint(tmp_path, monkeypatch, nth, number):
-    good, calls, fsync = save(tmp_path, 1), [], os.fsync
+    good = save(tmp_path, 1)
+    calls = []
+    fsync = os.fsync
 
     def failing(descriptor):
         calls.append(descriptor)
@@ -330,7 +333,8 @@ def test_a_checkpoint_replaces_one_of_the_same_step(tmp_path):
 @pytest.mark.parametrize("name", ["step-5", "averaged"])
 def test_a_kill_while_a_checkpoint_is_replaced_leaves_a_complete_one(run, monkeypatch, name, before):
     """After SIGKILL before any call that renames or removes a folder, the old or the new weights are complete."""
-    folder, calls = RunFolder(run), []
+    folder = RunFolder(run)
+    calls = []
     shutil.copytree(folder.step(10), target := folder.checkpoints / name)
     state = {key: storage.read_state(folder.step(10))[key] for key in storage.IDENTITY} | {"step": 5}
     new = {key: value + 1 for key, value in weights_of(folder.step(10)).items()}

@@ -34,7 +34,8 @@ class Journal:
 
 def batches(number, seed=0):
     """Return `number` batches of different sentences; every second one has another shape."""
-    rng, result = np.random.default_rng(seed), []
+    rng = np.random.default_rng(seed)
+    result = []
     for i in range(number):
         rows, *lengths = (2, 3, 7) if i % 2 else (3, 5, 4)
         src, tgt = (rng.integers(4, 20, (rows, length)).astype(np.int32) for length in lengths)
@@ -52,7 +53,8 @@ def updated(
         TransformerConfig(**MODEL | (model_changes or {})), seed=3, dtype=npx.precision_named(precision).weight_dtype
     )
     settings = config(Path(), batch_tokens=20, precision=precision, graphs=True, **changes).train
-    journal, figures = Journal(), []
+    journal = Journal()
+    figures = []
     update = Update(TASKS[task], made, settings, journal)
     if update.graphs:
         update.graphs.can_capture = graphs
@@ -116,13 +118,15 @@ def test_a_language_model_step_with_graphs_is_exact_too():
 
 class TextBatch:
     def __init__(self, ids):
-        self.ids, self.n_target_tokens = ids, int((ids[:, 1:] != 0).sum())
+        self.ids = ids
+        self.n_target_tokens = int((ids[:, 1:] != 0).sum())
 
 
 @pytest.mark.slow
 def test_replaced_arrays_live_as_long_as_the_graphs_that_read_them():
     """The position table grows with the longest sentence, while the first graph still reads the smaller one."""
-    short, rng = batches(1) * 2, np.random.default_rng(2)
+    short = batches(1) * 2
+    rng = np.random.default_rng(2)
     long = Batch(rng.integers(4, 20, (2, 80)).astype(np.int32), rng.integers(4, 20, (2, 5)).astype(np.int32), 0)
     micro = [*short, long, *short]
     with device(cuda=True):
@@ -166,7 +170,8 @@ def test_the_memory_of_graphs_counts_towards_the_pool_limit():
         others = cupy.get_default_memory_pool()
         others.set_limit(size=5 << 30)
         graphs.pool.cache_clear()
-        malloc, alive = graphs.pool(cupy).allocator, []
+        malloc = graphs.pool(cupy).allocator
+        alive = []
         others.free_all_blocks()  # 3 GiB are in use
         for size in (1 << 30, 1 << 29):
             alive.append(weakref.ref(malloc(size).mem))
@@ -226,7 +231,8 @@ def test_the_fake_rejects_what_a_gpu_computes_incorrectly():
 
 def test_a_graph_repeats_the_captured_calls():
     with device(cuda=True):
-        total, factor = npx.zeros(3), npx.arange(3.0).astype("float32")
+        total = npx.zeros(3)
+        factor = npx.arange(3.0).astype("float32")
 
         def function(x, n):
             nonlocal total

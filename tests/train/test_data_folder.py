@@ -62,7 +62,8 @@ def test_a_data_folder_is_no_run(own, uninterrupted, tmp_path, capfd):
 
 def test_a_training_reads_the_texts_of_a_folder_once_for_their_hashes(own, tmp_path, monkeypatch, capfd):
     """A text that has just changed is read again."""
-    names, file_digest = [], hashlib.file_digest
+    names = []
+    file_digest = hashlib.file_digest
 
     def record(file, *arguments):
         names.append(os.path.basename(os.readlink(f"/proc/self/fd/{file.fileno()}")))

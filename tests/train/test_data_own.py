@@ -154,7 +154,8 @@ def test_a_refused_command_leaves_nothing(text, tmp_path, exists, options):
 
 def test_a_refused_command_removes_only_what_it_wrote(text, tmp_path, monkeypatch):
     """Another program writes into the folder while the tokenizer is trained."""
-    out, train = tmp_path / "out", preparing.train_tokenizer
+    out = tmp_path / "out"
+    train = preparing.train_tokenizer
 
     def write_and_train(*arguments):
         (out / "mydir").mkdir()
@@ -220,7 +221,8 @@ def test_copied_downloads_do_not_mark_a_folder(text, tmp_path, capfd):
 
 @pytest.mark.parametrize("name", ["manifest.json", "begun.json", "texts.json", "prepared/train/meta.json"])
 def test_an_unreadable_file_does_not_count_as_damaged(text, tmp_path, monkeypatch, capfd, name):
-    out, open_ = tmp_path / "out", os.open
+    out = tmp_path / "out"
+    open_ = os.open
     assert prepare(text, out) == 0
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
 

@@ -210,7 +210,8 @@ def test_a_failed_rank_ends_the_run_with_one_line_and_the_run_can_resume(text, t
 @given(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 1), st.booleans()), min_size=1, max_size=4))
 def test_an_update_takes_the_time_of_the_slowest_rank_and_the_least_wait_is_the_networks(others):
     """`others` has, for each rank, the seconds of an update, the fraction spent waiting, and whether a signal came."""
-    world, signals = npx.distributed.World(), Signals(single_process=False)
+    world = npx.distributed.World()
+    signals = Signals(single_process=False)
     reports = [(seconds, seconds * fraction, signal, []) for seconds, fraction, signal in others]
     world.gather = lambda report: [report, *reports]
     sync = UpdateSync(world, signals, SilentReport(RunFolder(""), 1))
@@ -279,7 +280,8 @@ class RecordingWorld(npx.distributed.World):
     size = 2
 
     def __init__(self, flat):
-        self.flat, self.sums = flat, []
+        self.flat = flat
+        self.sums = []
 
     def all_reduce(self, flat, wire_dtype=None):
         self.sums.append(flat.copy())
@@ -316,7 +318,10 @@ class ThreadWorld(npx.distributed.World):
     """A rank that runs as a thread of this process."""
 
     def __init__(self, rank, table, barrier):
-        self.rank, self.size, self.table, self.barrier = rank, len(table), table, barrier
+        self.rank = rank
+        self.size = len(table)
+        self.table = table
+        self.barrier = barrier
 
     def gather(self, value):
         self.table[self.rank] = value
@@ -342,7 +347,9 @@ class ThreadWorld(npx.distributed.World):
 
 def run_ranks(size, work):
     """Run `work(world)` on each rank and return the results; `npx.distributed.world()` is the rank's world."""
-    table, barrier, thread = [None] * size, threading.Barrier(size), threading.local()
+    table = [None] * size
+    barrier = threading.Barrier(size)
+    thread = threading.local()
 
     def run_rank(rank):
         thread.world = ThreadWorld(rank, table, barrier) if size > 1 else npx.distributed.World()

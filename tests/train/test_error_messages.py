@@ -309,7 +309,9 @@ def test_a_picture_of_the_validation_text_needs_one(copy, tmp_path, capfd):
 
 @pytest.mark.parametrize("command", ["data", "data valid", "score", "train"])
 def test_unequal_texts_are_named_before_any_output(command, uninterrupted, text, tmp_path, capfd):
-    src, tgt, out = text / "train.en", text / "valid.de", tmp_path / "out"
+    src = text / "train.en"
+    tgt = text / "valid.de"
+    out = tmp_path / "out"
     arguments = {
         "data": ["data", "own", f"--train-src={src}", f"--train-tgt={tgt}", f"--out={out}", "--quiet"],
         "data valid": [

@@ -225,7 +225,8 @@ def test_score_reads_a_text_from_a_pipe(trained_run, folder, capfd):
 
 
 def test_invalid_texts_and_options_of_score(trained_run, folder, tmp_path, capfd):
-    model, valid = ["--model", str(trained_run)], str(folder / "valid.txt")
+    model = ["--model", str(trained_run)]
+    valid = str(folder / "valid.txt")
     contents = {"empty": b"", "short": b"to be or not", "latin": b"to be\n\xfc\n", "gz": gzip.compress(b"to be")}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)

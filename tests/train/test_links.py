@@ -90,7 +90,10 @@ def test_a_backup_of_hard_links_stays_unaltered_and_can_continue(copied, text):
 
 
 def test_a_backup_of_hard_links_during_the_training_stays_unaltered(text, tmp_path, monkeypatch):
-    out, backup, after, before = tmp_path / "run", tmp_path / "backup", Trainer._after_update, {}
+    out = tmp_path / "run"
+    backup = tmp_path / "backup"
+    after = Trainer._after_update
+    before = {}
 
     def copy(self):
         if self.state.step == 5:
@@ -129,7 +132,8 @@ def test_a_link_in_place_of_a_folder_of_the_run_is_rejected(copied, text, name):
 
 
 def test_a_link_that_appears_during_the_training_ends_it(text, tmp_path, monkeypatch):
-    out, after = tmp_path / "run", Trainer._after_update
+    out = tmp_path / "run"
+    after = Trainer._after_update
 
     def swap(self):
         if self.state.step == 5:

@@ -254,7 +254,9 @@ def entered(model, side, src, tgt):
 
 
 def test_the_target_space_is_one_learned_vector_added_to_each_source_embedding():
-    model, src, tgt = shaped("model.target_space=true").eval(), np.array([[5, 6, 2]]), np.array([[1, 7]])
+    model = shaped("model.target_space=true").eval()
+    src = np.array([[5, 6, 2]])
+    tgt = np.array([[1, 7]])
     inputs = []
     for values in (model.target_space.weight.data, np.zeros(8)):
         model.target_space.weight.assign(values)
@@ -269,7 +271,8 @@ def test_the_target_space_is_one_learned_vector_added_to_each_source_embedding()
 
 def test_the_decoder_starts_with_a_zero_vector():
     """The first input is only the encoding of position 0, in training, in search and in a packed batch."""
-    model, src = shaped("model.decoder_start=zeros").eval(), np.array([[5, 6, 2], [5, 2, 0]])
+    model = shaped("model.decoder_start=zeros").eval()
+    src = np.array([[5, 6, 2], [5, 2, 0]])
     tgt = np.array([[1, 7], [1, 8]])
     x, usual = entered(model, "decoder", src, tgt), entered(shaped().eval(), "decoder", src, tgt)
     first = model.target_positions.table_rows(0, x, x.dtype)[0]

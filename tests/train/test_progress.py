@@ -136,7 +136,8 @@ def test_the_time_left_is_counted_down_until_the_next_item_is_completed(monkeypa
 
 def test_pictures_and_measurements_say_what_they_do_meanwhile(uninterrupted, tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
-    names, work = [], Display.work
+    names = []
+    work = Display.work
 
     def record(self, name, *arguments):
         names.append(name)

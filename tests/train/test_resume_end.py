@@ -36,7 +36,8 @@ def test_a_run_with_no_step_left_stays_unchanged(uninterrupted, tmp_path, capfd,
 def test_a_finished_run_keeps_its_checkpoints_and_says_that_no_key_changes(
     text, tmp_path, monkeypatch, capfd, setting, ends_early
 ):
-    out, name = tmp_path / "run", setting.partition("=")[0]
+    out = tmp_path / "run"
+    name = setting.partition("=")[0]
     losses = [5, 4, 3, *range(4, 13)] if ends_early else range(12, 0, -1)
     scripted(monkeypatch, [*map(float, losses)])
     options = {"validate_every": 1, "checkpoint_every": 1, "keep_best": 4, "best_metric": "loss"}
@@ -113,7 +114,8 @@ def test_continuing_after_early_stopping_equals_not_stopping(text, tmp_path, mon
 @pytest.mark.parametrize(("changes", "last"), [({"max_steps": 5}, 5), ({"patience": 1, "validate_every": 2}, 4)])
 def test_the_checkpoint_of_a_finished_run_counts_for_keep_last(text, tmp_path, monkeypatch, changes, last):
     """A continued run removes it once keep_last newer checkpoints exist, not when it writes the next one."""
-    out, names = tmp_path / "run", []
+    out = tmp_path / "run"
+    names = []
     scripted(monkeypatch, [3.0, 4.0, *range(2, -9, -1)])
     assert run(text, out, **changes).step == last
     for max_steps in (7, 10, 12):

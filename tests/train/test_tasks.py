@@ -98,7 +98,9 @@ class CopyBatches:
 class Copying(Task):
     """A task with one side, as a user would add it."""
 
-    name, keys, examples = "copying", CopyKeys, "pairs"
+    name = "copying"
+    keys = CopyKeys
+    data_kind = "pairs"
     files = {"train": ("copied",), "valid": ("valid_copied",)}
     scores = {"lines": "lines"}
 
@@ -171,7 +173,8 @@ def test_an_architecture_that_does_not_fit_the_task_is_rejected(tmp_path, monkey
 def test_the_text_is_read_only_for_tokenizer_arrays_and_shared_sources(tmp_path, monkeypatch):
     write_pairs(tmp_path, "train", 40, seed=1)
     write_pairs(tmp_path, "valid", 5, seed=2)
-    opened, real = [], os.open
+    opened = []
+    real = os.open
 
     def watched(path, *how, **named):
         opened.append(os.path.basename(path))

@@ -114,7 +114,8 @@ def test_recompute_can_be_toggled_between_resumes_without_changing_a_bit(text, t
 def test_ctrl_c_writes_a_checkpoint_and_resumes_to_the_same_bits(
     text, uninterrupted, tmp_path, monkeypatch, capfd, number, step
 ):
-    update, before = Trainer._update, signal.getsignal(number)
+    update = Trainer._update
+    before = signal.getsignal(number)
 
     def interrupted(self):
         if self.state.step + 1 == step:
@@ -214,7 +215,8 @@ def test_micro_batches_are_one_batch_of_their_union(text, cuts, smoothing, seed)
 
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_the_schedule_advances_once_per_update(text, tmp_path, monkeypatch, accumulate):
-    rates, step = [], Adam.step
+    rates = []
+    step = Adam.step
     monkeypatch.setattr(Adam, "step", lambda self, lr, scale: (rates.append(lr), step(self, lr, scale))[1])
     run(text, tmp_path / "run", accumulate=accumulate, lr_scale=0.5)
     schedule = NoamSchedule(8, 6, 0.5)
@@ -229,7 +231,8 @@ def test_float64_stays_float64(text, tmp_path):
 
 
 def test_every_pair_is_trained_on_once_per_epoch(text, tmp_path, monkeypatch):
-    seen, batch = [], Batches.batch
+    seen = []
+    batch = Batches.batch
 
     def watched(self, indices):
         if self.seed == 7:  # the batches of the training run, not of the validation
@@ -343,7 +346,8 @@ def test_metrics_and_log_record_the_run(text, uninterrupted):
 
 
 def test_the_logged_loss_is_the_mean_over_the_target_tokens_since_the_last_line(text, tmp_path, monkeypatch):
-    gradient, updates = Update.gradient, []
+    gradient = Update.gradient
+    updates = []
 
     def watched(self, micro, step, share):
         result = gradient(self, micro, step, share)

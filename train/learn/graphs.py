@@ -38,7 +38,7 @@ class Graphs:
     def __init__(self, model: Any, settings: TrainSection, warn: Callable[[str], object]) -> None:
         self.model, self.settings, self.warn = model, settings, warn
         self.loss_options = settings.loss_options(1)
-        self.graphs: dict[Any, tuple[Graph, int, Any] | None] = {}  # by shapes; None for a shape seen once
+        self.graphs: dict[Any, tuple[Graph, int, Any] | None] = {}  # by input shapes; None: seen once
         self.can_capture = True
         trained = next(p for p in model.parameters() if p.requires_grad)
         self.flat_gradient = trained.buffer().grad  # graphs accumulate into this address

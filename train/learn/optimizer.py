@@ -188,7 +188,7 @@ class LossScale:
 
 
 def squared_norm(flat: FlatParameters) -> npx.Array:
-    """Return the sum of g^2 over all gradients, a scalar on the device; it is inf or NaN if a g is, or on overflow."""
+    """Return the sum of g^2 over all gradients, a scalar on the device. Not finite if a g is not, or on overflow."""
     return npx.sum(npx.stack([sum_of_squares(g) for _, g in flat.gradient_chunks()]))
 
 

@@ -182,8 +182,9 @@ class Trainer:
     def _locate_nonfinite(self, batches: list[Batch], positions: list[Position], share: WorkShare) -> tuple[str, str]:
         """Return the examples of the non-finite micro-batches and, with debug, the first non-finite operation."""
         indices, operation = self.update.locate_nonfinite(batches, self.state.step + 1, bool(self.debug), share)
-        keys = [self.stream.examples(positions[index]) for index in indices]
-        return "; ".join(self.task.describe_examples(self.corpora["train"], key) for key in keys), operation
+        examples = (self.stream.examples(positions[index]) for index in indices)
+        places = [self.task.describe_examples(self.corpora["train"], batch) for batch in examples]
+        return "; ".join(places), operation
 
     def _skip(self, step: int, quantity: str, value: float, examples: str, operation: str) -> None:
         """Record a skipped update. Raises UserError after more than train.max_skipped of them in a row."""

@@ -174,7 +174,10 @@ class Update:
         }
 
     def load_weights(self, state: Mapping[str, npx.Array], trained: npx.Array | None = None) -> None:
-        """Restore the result of `weights` and, if there is a moving average, `trained` = `optimizer_state["weights"]`.
+        """Restore the result of `weights`.
+
+        If there is a moving average, that result is the average; `trained` then restores the weights themselves, which
+        `optimizer_state` returns as "weights".
 
         Raises ValueError for the weights of a different model; nothing is changed in that case.
         """

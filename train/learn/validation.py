@@ -104,8 +104,8 @@ class Validation:
         """
         index, examples, operation = math.inf, "", ""
         if self.failure is not None:
-            index, keys, batch = self.failure
-            examples = self.task.describe_examples(self.corpus, keys)
+            index, failed_examples, batch = self.failure
+            examples = self.task.describe_examples(self.corpus, failed_examples)
             if debug:
                 self.model.eval()
                 with no_grad():

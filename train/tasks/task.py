@@ -128,7 +128,7 @@ class Task(Generic[T, C, B]):
     def describe_examples(self, corpus: C, examples: Any) -> str:
         """Describe, for a message, where the examples of a batch are in the text.
 
-        `examples` is the key of the batch, as `BatchSource.epoch` returns it.
+        `examples` has the type that `BatchSource.epoch` returns.
         """
         return plural(len(examples), "example")
 
@@ -151,7 +151,7 @@ def task(cls: type[Task[T, C, B]]) -> type[Task[T, C, B]]:
 
 
 def list_lines(corpus: Any, examples: Any) -> str:
-    """Return the line numbers of examples of a corpus of pairs as text; `examples` is the key of a batch."""
+    """Return the line numbers of the examples of a batch, from a corpus of pairs, as text."""
     numbers = corpus.line_numbers(getattr(examples, "indices", examples))
     n_more = len(numbers) - MAX_LISTED
     listed = ", ".join(map(str, numbers[:MAX_LISTED])) + (f" and {n_more} more" if n_more > 0 else "")

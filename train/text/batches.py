@@ -101,7 +101,7 @@ class Batches:
         self._varies_first_batch = n_batches >= 2  # a text that fits in one batch is not divided
 
     def epoch(self, epoch: int) -> list[IntArray]:
-        """Return the batches of epoch 0, 1, ... as arrays of pair indices; each pair is in exactly one batch."""
+        """Return the batches of an epoch (from 0) as arrays of pair indices; each pair is in exactly one batch."""
         philox = np.random.Philox(np.random.SeedSequence([self.seed, epoch]))
         order = shuffled(len(self.corpus), philox)
         batches: list[IntArray] = []

@@ -28,7 +28,10 @@ NO_MERGE = np.iinfo(np.int64).max  # rank of a pair of symbols that is not merge
 
 
 class Merges:
-    """The merges of a byte-pair tokenizer as arrays. Raises UserError for any other kind of tokenizer."""
+    """The merges of a byte-pair tokenizer as arrays. Raises UserError for any other kind of tokenizer.
+
+    The rank of a merge is its index in the tokenizer's list, in the order in which the merges were learned.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         model = tokenizer.spec["model"]
@@ -56,7 +59,7 @@ class Merges:
         self._symbols = np.array([i for s in symbols for i in s], np.int64)
 
     def ranks(self, left: IntArray, right: IntArray) -> NDArray[np.int64]:
-        """Return the ranks of the merges of pairs of symbols, NO_MERGE for pairs without one."""
+        """Return the rank of the merge of each pair of symbols, or NO_MERGE if the pair is not merged."""
         if not len(self._keys):
             return np.full(left.shape, NO_MERGE)
         keys = left * self.n_ids + right
@@ -214,7 +217,7 @@ class SegmentedBatches:
         self._batches = lru_cache(maxsize=2)(lambda epoch: make_batches(segmenter.epoch(epoch)))
 
     def epoch(self, epoch: int) -> list[EpochExamples]:
-        """Return the pairs of each batch of epoch 0, 1, ..."""
+        """Return the pairs of each batch of an epoch (from 0)."""
         return [EpochExamples(epoch, indices) for indices in self._batches(epoch).epoch(epoch)]
 
     def sizes(self, examples: EpochExamples) -> tuple[int, int]:

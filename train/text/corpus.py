@@ -251,13 +251,17 @@ class Corpus:
 
 
 def _lengths(offsets: IntArray, block: int = 1 << 20) -> NDArray[np.uint16]:
-    """Return the lengths (pairs,) with EOS, computed block by block so that the int64 offsets stay on disk."""
+    """Return the lengths (pairs,) with EOS, computed block by block so that the int64 offsets stay on disk.
+
+    Raises UserError for a sentence that is too long. Only pairs in memory can be: `prepare` leaves long pairs out.
+    """
     lengths = np.empty(len(offsets) - 1, np.uint16)
     for i in range(0, len(lengths), block):
         exact = np.diff(offsets[i : i + block + 1]) + 1
         if exact.max() > MAX_LENGTH:
             raise UserError(
-                f"pair {i + int(exact.argmax())}: expected at most {MAX_LENGTH} tokens per side; got {exact.max()}; "
+                f"pair {i + int(exact.argmax())} (from 0): expected at most {MAX_LENGTH:,} tokens per side; "
+                f"got {exact.max():,}; "
                 "try splitting the pair"
             )
         lengths[i : i + block] = exact

@@ -66,7 +66,7 @@ class MaskedBatches:
         self.text, self.seed, self.rate = text, seed, rate
 
     def epoch(self, epoch: int) -> list[EpochExamples]:
-        """Return the texts of each batch of epoch 0, 1, ..."""
+        """Return the texts of each batch of an epoch (from 0)."""
         return [EpochExamples(epoch, indices) for indices in self.batches.epoch(epoch)]
 
     def sizes(self, examples: EpochExamples) -> tuple[int, int]:

@@ -205,7 +205,7 @@ class WindowBatches:
         self.batch_size = batch_tokens // length  # in windows
 
     def epoch(self, epoch: int) -> list[IntArray]:
-        """Return the batches of epoch 0, 1, ... as arrays of window starts."""
+        """Return the batches of an epoch (from 0) as arrays of window starts."""
         philox = np.random.Philox(np.random.SeedSequence([self.seed, epoch]))
         predictions = len(self.text.tokens) - 1
         offset = int(philox.random_raw()) % min(self.length, predictions - self.length + 1)

@@ -181,7 +181,8 @@ def test_parse_gold_reports_f1(run, folder, tmp_path, capsys):
     out = tmp_path / "out"
     gold = ["--gold", str(folder / "valid.mrg"), "--n-best", "2"]
     assert main(["parse", "--model", str(run), *gold, "--output", str(out)]) == 0
-    err, out = capsys.readouterr().err, out.read_text(encoding="utf-8")
+    err = capsys.readouterr().err
+    out = out.read_text(encoding="utf-8")
     assert len(out.splitlines()) == 2 * len(TREES[::4]) and out.startswith("0 ||| (TOP (S ")
     assert "all words:      5 sentences  F1 100.00" in err and "repaired 0 of 5 outputs" in err
 
@@ -195,7 +196,8 @@ def test_constrained_search_yields_trees_with_the_models_probability(folder, tag
     finished = 0
     for seed in range(5):
         model = build(TransformerConfig(tokenizer.vocab_size, **shape), seed)
-        constrained, src = ConstrainedParser(model, tokenizer, sentences), pad_sources(ids, model.config)
+        constrained = ConstrainedParser(model, tokenizer, sentences)
+        src = pad_sources(ids, model.config)
         results = beam_search(constrained, src, beam=4, n_best=4, max_extra=40, alpha=0.0)
         for words, source, hypotheses in zip(sentences, ids, results, strict=True):
             for h in (h for h in hypotheses if h.finished):
@@ -240,7 +242,8 @@ def test_invalid_options_are_reported_on_one_line(run, folder, tmp_path, capfd):
     traces = tmp_path / "traces.mrg"
     traces.write_text("((S (-NONE- *)))\n")
     new = ["train", "base", "--set", "data.task=parsing", "--out", str(tmp_path / "new")]
-    model, good = ["parse", "--model", str(run)], str(folder / "train.mrg")
+    model = ["parse", "--model", str(run)]
+    good = str(folder / "train.mrg")
     for options, message in (
         ([*new, "--train-trees", str(bad)], "bad.mrg, line 1: expected the tree that begins here to be closed"),
         ([*new, "--train-trees", str(traces)], "expected at least one tree with a word"),
@@ -275,7 +278,8 @@ def test_clean_trees_are_read_from_a_file(folder):
 
 
 def test_runs_of_older_versions_take_a_lexicon_from_trees(folder, tmp_path, capsys):
-    gold, many = list(read_clean_trees(folder / "valid.mrg")), tmp_path / "many.mrg"
+    gold = list(read_clean_trees(folder / "valid.mrg"))
+    many = tmp_path / "many.mrg"
     many.write_text("".join(tree + "\n" for tree in TREES * 20), encoding="utf-8")  # each word has one tag, 100 times
     spec = TreeTokenizer.from_trees(list(read_clean_trees(folder / "train.mrg")), "affixes", 200, True)._spec
     del spec["model"]["tags"]

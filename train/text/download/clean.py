@@ -111,7 +111,7 @@ class HashSet:
         self.size = 0
 
     def add(self, hashes: list[bytes]) -> NDArray[Any]:
-        """Add hashes; return a bool array that is True for new hashes (of equal ones, only for the first)."""
+        """Add hashes; return a bool array that is True for each new hash (only for the first of equal ones)."""
         values = np.frombuffer(b"".join(hashes), np.uint64) | np.uint64(1)
         distinct, first = np.unique(values, return_index=True)
         while 2 * (self.size + len(distinct)) > len(self.table):

@@ -156,7 +156,7 @@ def remove_after_user_error(out: Path, dataset: Dataset, missing: list[Path]) ->
 def check_same_inputs(out: Path, settings: Settings, sources: list[dict[str, Any]]) -> None:
     """Raise UserError if `out` is complete and has different sources or settings, because runs may train on it.
 
-    The user's texts may have moved or changed, and a validation text may have been added.
+    Accepts a text of the user that has moved or has changed, but not both, and an added validation text.
     """
     file = out / "manifest.json"
     if not os.path.lexists(file):
