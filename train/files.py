@@ -174,13 +174,16 @@ def text_digest(path: PathLike) -> str:
     just changed is not cached.
     """
     with open_for_reading(path) as file:
-        before = identity(os.fstat(file.fileno()))
-        if before not in _digests:
+        version = identity(os.fstat(file.fileno()))
+        if version not in _digests:
             sha256 = hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
-            if time.time_ns() - max(before[-2:]) < SETTLING_NANOSECONDS or identity(os.fstat(file.fileno())) != before:
+            if (
+                time.time_ns() - max(version[-2:]) < SETTLING_NANOSECONDS
+                or identity(os.fstat(file.fileno())) != version
+            ):
                 return sha256
-            _digests[before] = sha256
-    return _digests[before]
+            _digests[version] = sha256
+    return _digests[version]
 
 
 # ---- writing

@@ -68,8 +68,8 @@ def lock_folder(folder: Path, program: str) -> Iterator[FolderLock]:
         lock = folder / "lock"
         deadline = time.monotonic() + LOCK_WAIT_SECONDS
         descriptor = open_locked(lock, partial(_wait, lock, deadline))
-        earlier = os.pread(descriptor, 12, 0).strip(b"\0")  # a power loss may leave null bytes
-        if not b'{"program": '.startswith(earlier):
+        content = os.pread(descriptor, 12, 0).strip(b"\0")  # a power loss may leave null bytes
+        if not b'{"program": '.startswith(content):
             os.close(descriptor)
             raise UserError(
                 f"{lock}: expected a lock file that npx-transformer created; got another file; try moving it away"
@@ -95,8 +95,8 @@ def lock_folder(folder: Path, program: str) -> Iterator[FolderLock]:
 
 def _wait(lock: Path, deadline: float) -> None:
     """Wait 20 ms if a lock's holder has died and `deadline` has not passed; else raise UserError, naming the holder."""
-    holder, dead = _describe_holder(lock)
-    if not dead or time.monotonic() > deadline:
+    holder, is_dead = _describe_holder(lock)
+    if not is_dead or time.monotonic() > deadline:
         raise UserError(f"{lock.parent} is in use by {holder}; try again when it has finished, or use another folder")
     time.sleep(0.02)
 

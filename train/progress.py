@@ -89,10 +89,10 @@ class Work:
     def describe(self) -> str:
         """Return the current state as one line."""
         count = f"{self.done:,}" if self.total is None else f"{min(self.done, self.total):,}/{self.total:,}"
-        what = f"{self.name} {count} {self.unit}".rstrip() if self.unit or self.total is not None else self.name
+        work = f"{self.name} {count} {self.unit}".rstrip() if self.unit or self.total is not None else self.name
         speed = self.details or (f"{format_rate(self.rate)}/s" if self.done > self.n_before else "")
         left = "" if self.done == self.total else self.time_left()
-        return "  ".join(filter(None, (what, speed, left or format_duration(self.seconds))))
+        return "  ".join(filter(None, (work, speed, left or format_duration(self.seconds))))
 
     def result(self) -> str:
         """Return the final number of items and the speed: "3,000 sentences in 273.1 s, 11 per second"."""

@@ -438,7 +438,7 @@ def test_a_stream_builds_each_batch_of_each_epoch_once(ahead, monkeypatch):
     position = (0, 0)
     for number, indices in enumerate(expected):
         assert np.array_equal(stream.batch(position).tgt, batch(batches, np.array(indices)).tgt)
-        position = stream.after(position)
+        position = stream.next_position(position)
         if ahead and number % ahead == 0:
             stream.prepare(stream.positions(position, ahead))
     assert position == (3, 0) and built[: len(expected)] == expected

@@ -114,7 +114,7 @@ def test_each_epoch_has_batches_of_its_own_segmentation(tokenizer):
         if len(batch.src) > 1:  # a batch that is split for several ranks
             parts = [stream.batch((*position, part, 2)).src for part in range(2)]
             assert [len(part) for part in parts] == [len(batch.src) // 2, -(-len(batch.src) // 2)]
-        position = stream.after(position)
+        position = stream.next_position(position)
 
 
 def test_no_segmentation_is_longer_than_a_batch(tokenizer):

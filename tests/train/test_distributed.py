@@ -249,7 +249,7 @@ def test_micro_batches_are_split_until_every_rank_has_a_part(sizes, ranks):
     parts = split_positions(stream, places, ranks)
     assert [example for part in parts for example in stream.examples(part)] == list(range(sum(sizes)))
     assert all(len(stream.examples(part)) for part in parts) and len(parts) >= min(ranks, sum(sizes))
-    assert [stream.after(part) for part in parts[-1:]] == [stream.after(places[-1])]
+    assert [stream.next_position(part) for part in parts[-1:]] == [stream.next_position(places[-1])]
     if ranks <= len(sizes):
         assert parts == places
 

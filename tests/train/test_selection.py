@@ -37,8 +37,8 @@ def scripted(monkeypatch, results):
 
     def measure(self, signals):
         loss, bleu = next(remaining)
-        self.last = {"loss": loss, "perplexity": np.exp(loss), "bleu": bleu, "seconds": 0.0}
-        return self.last
+        self.last_result = {"loss": loss, "perplexity": np.exp(loss), "bleu": bleu, "seconds": 0.0}
+        return self.last_result
 
     monkeypatch.setattr(Validation, "measure", measure)
 

@@ -287,8 +287,8 @@ def scripted(monkeypatch, losses):
     values = iter(losses)
 
     def measure(self, signals):
-        self.last = {"loss": next(values), "perplexity": 1.0, "seconds": 0.0}
-        return self.last
+        self.last_result = {"loss": next(values), "perplexity": 1.0, "seconds": 0.0}
+        return self.last_result
 
     monkeypatch.setattr(Validation, "measure", measure)
 

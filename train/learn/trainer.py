@@ -143,9 +143,9 @@ class Trainer:
         step = s.step + 1
         positions, tokens, share = self._plan()
         batches = [self.stream.batch(positions[index]) for index in share.indices]
-        last = positions[-1]
-        s.in_epoch = last[0] + 1
-        s.epoch, s.index = self.stream.after(last)
+        last_position = positions[-1]
+        s.in_epoch = last_position[0] + 1
+        s.epoch, s.index = self.stream.next_position(last_position)
         self.world.step = step
         limit = self.config.train.rank_timeout + SLOWEST_UPDATES * self.longest_update
         self.world.timeout = limit if self.longest_update else None
@@ -255,7 +255,7 @@ class Trainer:
         s, t, folder = self.state, self.config.train, self.checkpoints.folder
         metric = t.best_metric or self.task.selection_metric
         value = result.get(metric)
-        before = copy(s)
+        previous_state = copy(s)
         is_best = s.add_validation(result["loss"], value if metric != "loss" else None)
         if value is None:  # there is no metric, or this validation has not measured it
             return
@@ -263,7 +263,7 @@ class Trainer:
         if is_best or is_ranked:
             # Write a checkpoint first: a folder with best weights but no checkpoint is then known to be damaged.
             if self.checkpoints.newest is None:
-                self.checkpoints.save(before, required=False)
+                self.checkpoints.save(previous_state, required=False)
             targets = {folder.best: is_best, folder.best_step(s.step): is_ranked}
             self.checkpoints.save_best(s, *(path for path, is_wanted in targets.items() if is_wanted))
 
@@ -320,7 +320,7 @@ class Trainer:
         result: dict[str, float] = {}
         reason = self._end_reason()
         if self.validation is not None and reason != "max_hours":
-            previous = self.validation.last if s.validated == s.step else None
+            previous = self.validation.last_result if s.validated == s.step else None
             result = previous or self._measure() or {}
             if not result:
                 raise self._stopped()

@@ -24,7 +24,7 @@ from train.tasks.protocols import Batch, Corpus, TextTokenizer, TrainableModel
 
 
 class Validation:
-    """Measures a model on a corpus. `last` is the last result in this process."""
+    """Measures a model on a corpus. `last_result` is the last result in this process."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Validation:
         self.corpus = corpus
         self.config = config
         self.display = display or Display(enabled=False)
-        self.last: dict[str, float] | None = None
+        self.last_result: dict[str, float] | None = None
         self.failure: tuple[int, Any, Batch] | None = None  # index, examples and batch of a loss that is not finite
 
     def measure(self, signals: Signals) -> dict[str, float] | None:
@@ -89,7 +89,7 @@ class Validation:
         if evaluation is not None:
             result |= evaluation.result()
         result["seconds"] = round(time.perf_counter() - start, 3)
-        self.last = result
+        self.last_result = result
         return result
 
     def loss(self, batch: Batch) -> float:

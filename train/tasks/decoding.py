@@ -175,14 +175,14 @@ def score_pairs(
     Raises UserError for a target that is longer than the model's limit.
     """
     limit = model.max_length
-    first = 1
+    first_number = 1
     max_length = min(filter(None, (limit, max_length)))
     for source_lines, target_lines in pairs:
-        sources = encode_lines(tokenizer, source_lines, first, max_length, on_warning)
+        sources = encode_lines(tokenizer, source_lines, first_number, max_length, on_warning)
         targets = tokenizer.target.encode_batch(target_lines)
         lengths = [max(len(src), len(tgt)) + 1 for src, tgt in zip(sources, targets, strict=True)]
         if limit and max(lengths) > limit:
-            number = first + int(np.argmax(lengths))
+            number = first_number + int(np.argmax(lengths))
             raise UserError(
                 f"line {number}: expected at most {limit - 1} target tokens; got {max(lengths) - 1}; try splitting the "
                 "pair"
@@ -198,7 +198,7 @@ def score_pairs(
             total = float(sum(terms))
             hypothesis = Hypothesis(list(targets[i]), total, total, True, terms)
             yield ScoredTranslation(_replace_line_ends(text), hypothesis, sources[i])
-        first += len(source_lines)
+        first_number += len(source_lines)
 
 
 # ---- output

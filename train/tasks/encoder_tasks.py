@@ -214,8 +214,8 @@ class LabelEvaluation:
 
     def add(self, model: Encoder, examples: npx.Array, batch: LabeledBatch) -> None:
         gold, logits = model.label_logits(batch.ids, batch.labels)
-        first = len(SPECIALS)  # no text has the label <unk>
-        self.records.append((gold - first, logits[:, first:].argmax(axis=1)))
+        first_label = len(SPECIALS)  # no text has the label <unk>
+        self.records.append((gold - first_label, logits[:, first_label:].argmax(axis=1)))
 
     def scores(self) -> LabelScores:
         """Return the scores of all records."""

@@ -141,13 +141,14 @@ def search_lines(
 
     def search_windows() -> Iterator[tuple[Line, list[Any]]]:
         remaining = iter(lines)
-        first = 1
+        first_number = 1
         n_characters = CHARACTERS_PER_TOKEN * batch_tokens
         while texts := world.broadcast(read_window(remaining, window, n_characters) if world.rank == 0 else None):
-            encoded = encode_lines(tokenizer, texts, first, max_length, on_warning, trained_length)
-            batch = [Line(first + i, text, ids) for i, (text, ids) in enumerate(zip(texts, encoded, strict=True))]
+            encoded = encode_lines(tokenizer, texts, first_number, max_length, on_warning, trained_length)
+            numbers = range(first_number, first_number + len(texts))
+            batch = [Line(*fields) for fields in zip(numbers, texts, encoded, strict=True)]
             yield from zip(batch, search_window(batch), strict=True)
-            first += len(texts)
+            first_number += len(texts)
 
     return search_windows()
 
@@ -173,17 +174,18 @@ def read_window(lines: Iterator[str | None], max_lines: int, max_characters: int
 def encode_lines(
     tokenizer: TextTokenizer,
     lines: Sequence[str],
-    first: int,
+    first_number: int,
     max_length: int,
     on_warning: Callable[[str], object],
     trained_length: int | None = None,
 ) -> list[list[int]]:
-    """Return the token ids of each line, without EOS, truncated to max_length - 1; `first` is the first line number.
+    """Return the token ids of each line, without EOS, truncated to max_length - 1.
 
-    `on_warning` is called for a line that is truncated, or longer than `trained_length`, the limit in training.
+    `first_number` is the number of the first line. `on_warning` is called for a line that is truncated, or longer than
+    `trained_length`, the limit in training.
     """
     sources = tokenizer.encode_batch(lines)
-    for number, ids in enumerate(sources, first):
+    for number, ids in enumerate(sources, first_number):
         if len(ids) >= max_length:
             on_warning(
                 f"line {number}: expected at most {max_length - 1} tokens; got {len(ids)}; "

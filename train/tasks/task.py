@@ -160,7 +160,7 @@ def list_lines(corpus: Any, examples: Any) -> str:
 
 def missing_texts_error(files: Mapping[str, str], prepared: str) -> UserError:
     """Return the error for missing text `files`, a dict of paths by key; `prepared` is data.prepared."""
-    first, *others = files  # keys
+    first, *others = files
     base = describe_base(files[first])
     attempt = f"{option(first)} with another path{base}"
     if others:

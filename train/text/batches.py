@@ -176,7 +176,7 @@ class Stream:
         self._build, self._sizes = batches.batch, batches.sizes
         self._ready: dict[Position, Any] = {}
 
-    def after(self, position: Position) -> tuple[int, int]:
+    def next_position(self, position: Position) -> tuple[int, int]:
         """Return the next position."""
         epoch, index = position[:2]
         return (epoch, index + 1) if index + 1 < len(self.epoch(epoch)) else (epoch + 1, 0)
@@ -185,7 +185,7 @@ class Stream:
         """Return `count` successive positions."""
         positions = [first]
         while len(positions) < count:
-            positions.append(self.after(positions[-1]))
+            positions.append(self.next_position(positions[-1]))
         return positions[:count]
 
     def sizes(self, position: Position) -> tuple[int, int]:

@@ -166,14 +166,14 @@ class Segmenter:
 
     def _segment(self, side: int, merges: Merges | None, number: int, epoch: int) -> tuple[IntArray, IntArray]:
         """Return the tokens of chunk `number` of a side in this epoch, and the number of tokens of each sentence."""
-        plain, offsets = self.corpus.flat(side, number * CHUNK, (number + 1) * CHUNK)
+        plain_tokens, offsets = self.corpus.flat(side, number * CHUNK, (number + 1) * CHUNK)
         plain_lengths = np.diff(offsets)
         if merges is None:
-            return plain, plain_lengths
+            return plain_tokens, plain_lengths
         philox = np.random.Philox(np.random.SeedSequence([self.seed, epoch, 1 + side, number]))
         first = np.flatnonzero(self._starts[side][number])  # the first token of each word
-        symbols = merges.spell(plain)
-        symbol_ends = np.concatenate([[0], np.cumsum(merges.spelling_lengths[plain])])
+        symbols = merges.spell(plain_tokens)
+        symbol_ends = np.concatenate([[0], np.cumsum(merges.spelling_lengths[plain_tokens])])
         word_begins = symbol_ends[first]
         word_lengths = np.diff(np.append(word_begins, len(symbols)))
         words: list[Any] = [None] * len(first)
@@ -186,11 +186,11 @@ class Segmenter:
         sentence_of = np.searchsorted(offsets, first, side="right") - 1  # the sentence of each word
         lengths = np.bincount(sentence_of, counts, len(plain_lengths)).astype(np.int64)
         is_long = lengths >= self.max_length
-        flat = np.concatenate(words) if words else plain
+        flat = np.concatenate(words) if words else plain_tokens
         if is_long.any():
             ends = np.cumsum(lengths)
             flat = np.concatenate([
-                plain[offsets[i] : offsets[i + 1]] if is_long[i] else flat[ends[i] - lengths[i] : ends[i]]
+                plain_tokens[offsets[i] : offsets[i + 1]] if is_long[i] else flat[ends[i] - lengths[i] : ends[i]]
                 for i in range(len(lengths))
             ])  # fmt: skip
         return flat.astype(token_dtype(merges.n_ids)), np.where(is_long, plain_lengths, lengths)

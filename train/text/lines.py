@@ -135,9 +135,9 @@ def decoded_chunks(
             except UnicodeDecodeError as error:
                 if is_first and block.startswith(GZIP):
                     raise gzip_error(path) from None
-                before = b"".join(raw[: raw.index(error.object)])
-                number += before.count(b"\n")
-                column = len(before) - before.rfind(b"\n") + error.start
+                preceding = b"".join(raw[: raw.index(error.object)])
+                number += preceding.count(b"\n")
+                column = len(preceding) - preceding.rfind(b"\n") + error.start
                 raise UserError(
                     f"{path}, line {number}: expected UTF-8 text; got "
                     f"0x{error.object[error.start]:02x} as byte {column} of the line; try {TO_UTF8}, "

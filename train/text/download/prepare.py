@@ -173,8 +173,8 @@ def check_same_inputs(out: Path, settings: Settings, sources: list[dict[str, Any
     stored = requested | {"hold_out": 0} | stored  # earlier versions did not record every setting
     differing = [name for name in requested if requested[name] != stored[name]]
     changes = [OPTIONS.get(name, f"--{name.replace('_', '-')}") for name in differing]
-    earlier = [source for source in manifest["sources"] if isinstance(source, dict)]
-    for source, given in zip(earlier, sources + [{}] * len(earlier), strict=False):
+    stored_sources = [source for source in manifest["sources"] if isinstance(source, dict)]
+    for source, given in zip(stored_sources, sources + [{}] * len(stored_sources), strict=False):
         if all(source.get(key) != given.get(key) for key in ("file", "sha256")):
             changes.append(f"text ({source.get('file')})")
             break

@@ -45,8 +45,8 @@ def sgml_segments(lines: Iterator[str]) -> Iterator[str]:
 
 def untagged_lines(lines: Iterator[str]) -> Iterator[str]:
     """Yield the sentences of IWSLT's training text, including titles and descriptions but no other tagged lines."""
-    plain = (TEXT_TAG.sub("", line).strip() for line in lines)
-    return (line for line in plain if not line.startswith("<"))
+    untagged = (TEXT_TAG.sub("", line).strip() for line in lines)
+    return (line for line in untagged if not line.startswith("<"))
 
 
 LINE_FILTERS: dict[str, Callable[[Iterator[str]], Iterator[str]]] = {
