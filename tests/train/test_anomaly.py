@@ -35,7 +35,7 @@ def plant(monkeypatch, make, training=True):
     """Make feed-forward layers add make(0) in batches longer than LONG; return the list of those inputs."""
     forward = FeedForward.forward
     loss_from_inputs = Transformer.loss_from_inputs
-    inputs_there = []
+    planted_inputs = []
     longest = {}
 
     def measured(self, *inputs, packing, **options):
@@ -47,12 +47,12 @@ def plant(monkeypatch, make, training=True):
     def planted(self, x):
         if self.training is not training or (training and longest[len(x.data)] <= LONG):
             return forward(self, x)
-        inputs_there.append(x.data.tobytes())
+        planted_inputs.append(x.data.tobytes())
         return forward(self, x) + make(x - x)
 
     monkeypatch.setattr(Transformer, "loss_from_inputs", measured)
     monkeypatch.setattr(FeedForward, "forward", planted)
-    return inputs_there
+    return planted_inputs
 
 
 def zero_by_zero(zero):
@@ -125,10 +125,10 @@ def test_a_norm_that_overflows_without_an_operation_is_reported(text, tmp_path, 
 def test_nonfinite_halves_are_reported_with_the_lines_of_their_micro_batch(text, tmp_path, monkeypatch):
     inputs = plant(monkeypatch, zero_by_zero)
     gradient = update.Update._gradient
-    left = [1]
+    failures_left = [1]
 
     def once(self, micro, targets, step):
-        if step == 2 and left and left.pop():
+        if step == 2 and failures_left and failures_left.pop():
             raise MemoryError
         return gradient(self, micro, targets, step)
 
@@ -141,23 +141,23 @@ def test_nonfinite_halves_are_reported_with_the_lines_of_their_micro_batch(text,
 def test_concurrent_updates_do_not_change_warning_filters():
     """Filters belong to the process. The first thread to start is the first to end and would restore the wrong ones."""
     before = list(warnings.filters)
-    begun = threading.Event()
-    ended = threading.Event()
+    first_began = threading.Event()
+    first_ended = threading.Event()
     large = np.full(4, 1e30)
 
     def first():
         with anomaly.ignore_nonfinite_warnings():
-            begun.set()
+            first_began.set()
             second_began.wait(60)
-        ended.set()
+        first_ended.set()
 
     second_began = threading.Event()
     thread = threading.Thread(target=first)
     thread.start()
-    begun.wait(60)
+    first_began.wait(60)
     with anomaly.ignore_nonfinite_warnings():
         second_began.set()
-        ended.wait(60)
+        first_ended.wait(60)
         with npx.small_blocks(1, threads=2):  # in row workers too
             assert np.isinf(npx.elementwise(lambda x: x**20, large)).all()
     thread.join()

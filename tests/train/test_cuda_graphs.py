@@ -141,27 +141,27 @@ def waited_for(loss):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (waited_for, "got 'cudaErrorStreamCapture"),
         # a list as an index is uploaded within CuPy
         (lambda loss: loss[None][[0]][0], "got an upload from the host'; continuing without"),
     ],
 )
-def test_a_failed_capture_warns_once_and_runs_kernel_by_kernel(change, said, monkeypatch):
+def test_a_failed_capture_warns_once_and_runs_kernel_by_kernel(change, message, monkeypatch):
     """The host waits for the loss, or uploads from memory that is reused before the graph runs."""
     micro = batches(4)
     with device(cuda=True):
         expected = updated(False, micro, model_changes={"dropout": 0.0})
         real = Transformer.loss_from_inputs
         monkeypatch.setattr(
-            Transformer, "loss_from_inputs", lambda self, *inputs, **how: change(real(self, *inputs, **how))
+            Transformer, "loss_from_inputs", lambda self, *inputs, **options: change(real(self, *inputs, **options))
         )
         result = updated(True, micro, model_changes={"dropout": 0.0})
         assert STATE.pinned is strict_graphs.pinned
     assert STATE.launches == 0 and result[0].tobytes() == expected[0].tobytes()
     (line,) = result[2]
-    assert line.startswith("train.graphs: expected kernels that a CUDA graph can capture; got '") and said in line
+    assert line.startswith("train.graphs: expected kernels that a CUDA graph can capture; got '") and message in line
 
 
 def test_the_memory_of_graphs_counts_towards_the_pool_limit():

@@ -133,13 +133,13 @@ def test_translations_begin_with_their_prefixes(loaded, uninterrupted, source, t
 def test_a_line_longer_than_those_in_training_is_reported(loaded, uninterrupted, tmp_path, capfd):
     model, tokenizer = loaded
     file = tmp_path / "input"
-    said = []
+    messages = []
     lines = [" ".join(["one two three"] * 40), "one"]
     file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     n = len(tokenizer.encode(lines[0]))
     assert n > 255
-    list(decode_stream(model, tokenizer, lines, beam=1, trained_length=n + 1, on_warning=said.append))
-    assert not said
+    list(decode_stream(model, tokenizer, lines, beam=1, trained_length=n + 1, on_warning=messages.append))
+    assert not messages
     warning = (
         f"line 1: the model was trained on at most 255 tokens, and this line has {n}, so its output may be incomplete"
     )

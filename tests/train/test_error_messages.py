@@ -39,7 +39,7 @@ def copy(uninterrupted, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["translate", "--model", "RUN", "--beam", "x"], "--beam: expected a whole number from 1 to 512; got x; try"),
         (["train", "tiny", "--set", "train.peak_lr=0,001", "--out", "D"], "try peak_lr = 0.001\n"),
@@ -208,7 +208,7 @@ def copy(uninterrupted, tmp_path):
     ],
 )
 def test_a_usage_error_names_its_option_and_writes_nothing(
-    arguments, said, uninterrupted, text, tmp_path, monkeypatch, capfd
+    arguments, message, uninterrupted, text, tmp_path, monkeypatch, capfd
 ):
     monkeypatch.chdir(tmp_path)
     sides = [f"--train-{side}={text / f'train.{end}'}" for side, end in (("src", "en"), ("tgt", "de"))]
@@ -222,25 +222,25 @@ def test_a_usage_error_names_its_option_and_writes_nothing(
             at = arguments.index(name)
             arguments = [*arguments[:at], *values, *arguments[at + 1 :]]
         arguments = [str(word).replace(f"<{name}>", str(values[0])) for word in arguments]
-        said = said.replace(f"<{name}>", str(values[0]))
+        message = message.replace(f"<{name}>", str(values[0]))
     capfd.readouterr()
     assert main([*map(str, arguments)]) == 2
-    assert said in capfd.readouterr().err.splitlines(keepends=True)[-1]
+    assert message in capfd.readouterr().err.splitlines(keepends=True)[-1]
     assert not any(tmp_path.iterdir())
 
 
 def test_a_large_text_is_not_a_configuration(tmp_path, capfd):
     for name, attempt in (("a b", "--train-src '{}' of `train` if it is a text"), ("my.toml", "a shorter file")):
         (file := tmp_path / name).write_text("A dog runs .\n" * 6000)
-        said = f"{file}: expected a configuration file; got a text of more than 65,536 bytes; try "
+        message = f"{file}: expected a configuration file; got a text of more than 65,536 bytes; try "
         for arguments in (["train", file, "--out", tmp_path / "new"], ["info", file]):
-            assert error_line(capfd, *arguments).endswith(f"{said}{attempt.format(file)}\n")
+            assert error_line(capfd, *arguments).endswith(f"{message}{attempt.format(file)}\n")
 
 
 def test_a_folder_of_runs_is_answered_with_their_names(uninterrupted, tmp_path, capfd):
     for name in "ba":
         shutil.copytree(uninterrupted, tmp_path / name)
-    said = f"got a folder with 2 runs; try {tmp_path}/a or {tmp_path}/b\n"
+    message = f"got a folder with 2 runs; try {tmp_path}/a or {tmp_path}/b\n"
     for arguments in (
         ["translate", "--model", tmp_path],
         ["average", tmp_path],
@@ -249,15 +249,15 @@ def test_a_folder_of_runs_is_answered_with_their_names(uninterrupted, tmp_path, 
         ["train", "--resume", "--out", tmp_path],
         ["train", "--init", tmp_path, "--out", "new"],
     ):
-        assert error_line(capfd, *arguments).endswith(said)
+        assert error_line(capfd, *arguments).endswith(message)
 
 
 def test_a_folder_of_a_run_is_answered_with_the_run(uninterrupted, capfd):
     checkpoints = uninterrupted / "checkpoints"
     for folder in (checkpoints, *checkpoints.glob("step-*")):
         for command in ("average", "info"):
-            said = f"{folder}: expected a run folder; got a folder of a run; try {uninterrupted}\n"
-            assert error_line(capfd, command, folder).endswith(said)
+            message = f"{folder}: expected a run folder; got a folder of a run; try {uninterrupted}\n"
+            assert error_line(capfd, command, folder).endswith(message)
 
 
 def test_suggested_paths_are_quoted_for_the_shell(uninterrupted, tmp_path, capfd):
@@ -290,8 +290,8 @@ def test_every_path_in_a_suggested_option_is_quoted():
 
 def test_a_file_of_a_checkpoint_is_answered_with_the_run(uninterrupted, capfd):
     file = uninterrupted / "checkpoints" / "step-12" / "state.json"
-    said = f"{file}: expected a run folder or a checkpoint folder; got a file; try {uninterrupted}\n"
-    assert error_line(capfd, "translate", "--model", file).endswith(said)
+    message = f"{file}: expected a run folder or a checkpoint folder; got a file; try {uninterrupted}\n"
+    assert error_line(capfd, "translate", "--model", file).endswith(message)
 
 
 def test_a_run_that_has_lost_its_configuration_is_still_a_run(copy, capfd):

@@ -303,9 +303,9 @@ def test_the_formats_of_other_tasks_are_answered_with_safetensors(runs, target, 
     for task in TEXTS:
         command = ["export", str(runs / task), "--out", str(tmp_path / task), "--to"]
         assert main([*command, target]) == 2
-        said = f" for --to {target}; got a model of the task {task}; try --to safetensors\n"
+        expected = f" for --to {target}; got a model of the task {task}; try --to safetensors\n"
         error = capfd.readouterr().err
-        assert "expected a model of the task translation" in error and error.endswith(said)
+        assert "expected a model of the task translation" in error and error.endswith(expected)
         assert main([*command, "safetensors"]) == 0
 
 

@@ -274,9 +274,9 @@ def test_the_decoder_starts_with_a_zero_vector():
     model = shaped("model.decoder_start=zeros").eval()
     src = np.array([[5, 6, 2], [5, 2, 0]])
     tgt = np.array([[1, 7], [1, 8]])
-    x, usual = entered(model, "decoder", src, tgt), entered(shaped().eval(), "decoder", src, tgt)
+    x, default = entered(model, "decoder", src, tgt), entered(shaped().eval(), "decoder", src, tgt)
     first = model.target_positions.table_rows(0, x, x.dtype)[0]
-    assert np.allclose(x[:, 0], first, atol=1e-7) and np.array_equal(x[:, 1:], usual[:, 1:])
+    assert np.allclose(x[:, 0], first, atol=1e-7) and np.array_equal(x[:, 1:], default[:, 1:])
     start, state = model.start(src)
     assert np.allclose(model.step(start, state), model(src, tgt[:, :1]).data[:, -1], atol=1e-5)
     before = model.loss(src, np.array([[1, 7, 2], [1, 8, 2]])).item()
