@@ -107,7 +107,7 @@ class Copying(Task):
     def prepare(self, files, tokenizer, out_dir, max_length, on_progress):
         return CopyCorpus(tokenizer.encode(line) for chunk in read_lines(*files) for line in chunk)
 
-    def training_batches(self, corpus, config, tokenizer, order):
+    def training_batches(self, corpus, config, tokenizer, order_version):
         return CopyBatches(corpus)
 
     def validation_batches(self, corpus, batch_tokens):
