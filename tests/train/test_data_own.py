@@ -187,6 +187,17 @@ def test_a_text_of_which_nothing_is_left_is_refused_with_the_reason(tmp_path, ca
     assert removed in err and err.endswith(f"; try {remedy}")
 
 
+def test_a_validation_text_of_empty_lines_is_refused(text, tmp_path, capfd):
+    for side in ("en", "de"):
+        (tmp_path / f"empty.{side}").write_text("\n\n", encoding="utf-8")
+    files = [f"--train-src={text / 'train.en'}", f"--train-tgt={text / 'train.de'}"]
+    files += [f"--valid-src={tmp_path / 'empty.en'}", f"--valid-tgt={tmp_path / 'empty.de'}"]
+    assert main(["data", "own", *files, f"--out={tmp_path / 'out'}"]) == 2
+    err = capfd.readouterr().err.splitlines()[-1]
+    expected = "valid (valid.src, valid.tgt): expected at least one pair of lines with text; got 0; try other files"
+    assert err.endswith(expected), err
+
+
 def test_a_text_that_is_too_small_leads_to_a_vocabulary_that_is_not(tmp_path, capfd):
     files = [f"--train-{side}={tmp_path / side}" for side in ("src", "tgt")]
     for side in ("src", "tgt"):

@@ -17,8 +17,11 @@ from train.tasks.parsing.tokenizer import TreeTokenizer
 from train.tasks.parsing.trees import Leaf, Tree, walk
 from train.text.xml import xml_safe
 
-# Pixels: width of a letter, height of a tree level and of a row, margin.
-CHARACTER, LEVEL, ROW, MARGIN = 7.5, 36, 15, 12
+# in pixels
+CHARACTER = 7.5  # width of a letter
+LEVEL = 36  # height of a level of the tree
+ROW = 15  # height of a row of attention
+MARGIN = 12
 MAX_TOKENS = 1000  # maximum number of tokens drawn; the attention maps take quadratic memory
 FONT = "font-family='monospace' font-size='12' text-anchor='middle'"
 
