@@ -299,7 +299,7 @@ def test_a_bucket_is_sent_once_its_gradients_are_complete(bytes_of_bucket, seed)
     assert sorted(i for b in reduction.buckets for i in range(b.start, b.stop)) == list(range(flat.grad.size))
     src, tgt = np.array([[5, 6, 2]]), np.array([[1, 4, 2]])
     reduction.begin()
-    model.loss(src, tgt).backward(on_leaf_done=reduction.ready)
+    model.loss(src, tgt).backward(on_leaf_done=reduction.on_leaf_done)
     assert len(world.sums) == len(reduction.buckets)  # each parameter is a leaf of the graph
     reduction.squared_norm()
     for bucket, sent in zip(reduction.buckets, world.sums, strict=True):
@@ -308,7 +308,7 @@ def test_a_bucket_is_sent_once_its_gradients_are_complete(bytes_of_bucket, seed)
     flat.zero_grad()
     world.sums.clear()
     reduction.begin()
-    assert reduction.ready is None
+    assert reduction.on_leaf_done is None
 
 
 # ---- sharded optimizer state

@@ -97,8 +97,8 @@ def train(
     check_best_metric(config, task, texts)
     if t.tensorboard and world.rank == 0:
         check_tensorboard()
-    has_own = resume and run.tokenizer_file.exists()
-    existing = None if kind in task.tokenizers or has_own else load_existing_tokenizer(task, kind)
+    has_own_tokenizer = resume and run.tokenizer_file.exists()
+    existing = None if kind in task.tokenizers or has_own_tokenizer else load_existing_tokenizer(task, kind)
 
     config = config.with_absolute_paths(resume)
     with ExitStack() as stack:
@@ -117,7 +117,7 @@ def train(
                 check_shared_arrays(run.data(part, config.data.prepared), tokenizer, texts[part], bool(run.steps()))
             if resume:
                 check_resumable(run, tokenizer, texts)
-            if world.rank == 0 and not has_own:
+            if world.rank == 0 and not has_own_tokenizer:
                 tokenizer.save(run.tokenizer_file)
             model_config = config.transformer_config(tokenizer.vocab_size, **tokenizer_fields(tokenizer, config))
             check_memory(model_config, t, precision)

@@ -29,7 +29,7 @@ from train.tasks import Task
 from train.tasks.protocols import Batch, TrainableModel
 
 GIB = 2**30
-Ready = Callable[[Tensor], object]
+OnLeafDone = Callable[[Tensor], object]
 
 
 class Update:
@@ -108,9 +108,9 @@ class Update:
         losses = []
         with npx.keyed(self.settings.seed, step), ignore_nonfinite_warnings():
             for index, batch in zip(share.indices, batches, strict=True):
-                ready = self.gradients.ready if index == share.indices[-1] else None
+                on_leaf_done = self.gradients.on_leaf_done if index == share.indices[-1] else None
                 with self._dropout_keys(step, index, batch):
-                    losses.append(self._loss(batch, share.n_targets, ready))
+                    losses.append(self._loss(batch, share.n_targets, on_leaf_done))
             results = npx.stack([*losses, self.gradients.squared_norm()])
             self.while_waiting()
             *losses, squared_norm = npx.to_host(results).tolist()
@@ -199,15 +199,15 @@ class Update:
             state = state | {name: self.gradients.local_shard(state[name]) for name in ("m", "v")}
         self.adam.load_state_dict(state)
 
-    def _loss(self, batch: Batch, n_targets: int, ready: Ready | None) -> npx.Array:
+    def _loss(self, batch: Batch, n_targets: int, on_leaf_done: OnLeafDone | None) -> npx.Array:
         """Return the loss of a micro-batch divided by `n_targets`, a scalar on the device; accumulate its gradient."""
         if self.graphs:
             return self.graphs.loss(self.task.sequences(batch), n_targets, self.scale.value)
-        return self._backward(batch, n_targets, ready)
+        return self._backward(batch, n_targets, on_leaf_done)
 
-    def _backward(self, batch: Batch, n_targets: int, ready: Ready | None = None) -> npx.Array:
+    def _backward(self, batch: Batch, n_targets: int, on_leaf_done: OnLeafDone | None = None) -> npx.Array:
         loss = self.model.loss(*self.task.sequences(batch), **self.settings.loss_options(n_targets))
-        loss.backward(self.scale.value, ready)
+        loss.backward(self.scale.value, on_leaf_done)
         return loss.data
 
     def locate_nonfinite(

@@ -50,7 +50,8 @@ class LanguageModeling(Task[PlainTokenizer, PlainText, Windows]):
         return WindowBatches(corpus, batch_tokens).validation_batches()
 
     def describe_examples(self, corpus: PlainText, examples: Any) -> str:
-        return f"{corpus.length + 1} tokens each, starting at token {', '.join(map(str, sorted(examples)))} of the text"
+        starts = ", ".join(map(str, sorted(examples)))
+        return f"{corpus.window_length + 1} tokens each, starting at token {starts} of the text"
 
     def sequences(self, batch: Windows) -> tuple[npx.Array, ...]:
         return (batch.ids,)

@@ -174,7 +174,7 @@ class Stream:
         """`batches` is a `Batches` or another object with its methods `epoch`, `sizes` and `batch`."""
         self.epoch = lru_cache(maxsize=2)(batches.epoch)  # the current epoch and the next
         self._build, self._sizes = batches.batch, batches.sizes
-        self._ready: dict[Position, Any] = {}
+        self._prepared: dict[Position, Any] = {}
 
     def next_position(self, position: Position) -> tuple[int, int]:
         """Return the next position."""
@@ -195,7 +195,7 @@ class Stream:
 
     def batch(self, position: Position) -> Any:
         """Return the batch at a position."""
-        return self._ready.pop(position, None) or self._build(self.examples(position))
+        return self._prepared.pop(position, None) or self._build(self.examples(position))
 
     def examples(self, position: Position) -> Any:
         """Return the indices of the examples in a batch, or in a part of it."""
@@ -208,7 +208,7 @@ class Stream:
 
     def prepare(self, positions: Iterable[Position]) -> None:
         """Build the batches at these positions now; batches prepared earlier are dropped."""
-        self._ready = {position: self.batch(position) for position in positions}
+        self._prepared = {position: self.batch(position) for position in positions}
 
 
 def shuffled(n: int, philox: "np.random.Philox") -> IntArray:  # numpy.random is imported on first use

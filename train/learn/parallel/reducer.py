@@ -22,7 +22,8 @@ class LocalGradients:
 
     is_sharded = False  # whether each rank updates only its own shard
     has_sent = False  # whether a part has been sent; the gradient can then no longer be recomputed
-    ready: Callable[[Tensor], object] | None = None  # backward calls it with each finished leaf
+    # Backward calls it with each leaf whose gradient is complete.
+    on_leaf_done: Callable[[Tensor], object] | None = None
 
     def __init__(self, flat: FlatParameters) -> None:
         self.flat = flat
@@ -96,9 +97,9 @@ class GradientReducer(LocalGradients):
                 self.n_missing[i] += 1
         # A checkpointed layer runs its own backward pass, which does not report finished leaves.
         is_checkpointed = any(module.gradient_checkpointing for module in self.flat.module.modules())
-        self.ready = self._ready if self.sends_during_backward and not is_checkpointed else None
+        self.on_leaf_done = self._on_leaf_done if self.sends_during_backward and not is_checkpointed else None
 
-    def _ready(self, leaf: Tensor) -> None:
+    def _on_leaf_done(self, leaf: Tensor) -> None:
         for i in self.buckets_of.get(leaf, ()):
             self.n_missing[i] -= 1
         while self.next_bucket < len(self.buckets) and not self.n_missing[self.next_bucket]:
