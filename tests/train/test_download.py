@@ -145,7 +145,7 @@ def test_a_wrong_hash_raises_and_deletes_the_download(tmp_path):
     with served({"a.bin": BYTES}) as (url, _):
         assert fetch_all([old], tmp_path, url)[0]["checked_by"] == "md5"
     (tmp_path / "a.bin").write_bytes(BYTES[:-9])  # placed there by the user, truncated
-    with pytest.raises(UserError, match=r"a.bin: expected MD5 .*; got .* \(76,791 bytes\); try deleting the file"):
+    with pytest.raises(UserError, match=r"a.bin: expected MD5 .*; got .* \(76,791 bytes\); try deleting it"):
         fetch_all([old], tmp_path, "http://127.0.0.1:1")
     assert (tmp_path / "a.bin").exists()  # the user's file is kept
 

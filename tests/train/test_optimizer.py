@@ -267,7 +267,7 @@ def test_loss_rejects_invalid_arguments():
         label_smoothed_loss(logits, np.ones((2, 4), int))
     with pytest.raises(ValueError, match="smoothing"):
         label_smoothed_loss(logits, np.ones((2, 3), int), smoothing=1.0)
-    with pytest.raises(ValueError, match="smoothing_over"):
+    with pytest.raises(ValueError, match="smoothing_classes"):
         label_smoothed_loss(logits, np.ones((2, 3), int), classes="some")
 
 
