@@ -84,7 +84,7 @@ def decode_stream(
         except ValueError as error:
             raise UserError(str(error)) from None
     if prefixes is not None:
-        lines = _check_count(lines, len(prefixes))
+        lines = _checked_lines(lines, len(prefixes))
 
     def decode(src: npx.Array, batch: list[Line], **search: Any) -> list[list[Any]]:
         search_model: SearchModel = model
@@ -124,7 +124,7 @@ def _replace_line_ends(text: str) -> str:
     return text.replace("\r", " ").replace("\n", " ")
 
 
-def _check_count(lines: Iterable[str | None], n_prefixes: int) -> Iterator[str | None]:
+def _checked_lines(lines: Iterable[str | None], n_prefixes: int) -> Iterator[str | None]:
     """Yield the lines; raise UserError unless there is exactly one prefix per line."""
     n_lines = 0
     for line in lines:
