@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from train.errors import UserError
 from train.text.corpus import Corpus, IntArray
 
-ORDER_VERSION = 2  # of the order of batches (see `Batches`); a resumed run keeps the version that it started with
+ORDER_VERSION = 2  # version of the batch order (see `Batches`); a resumed run keeps the one that it started with
 TWO_POOL_BATCHES = range(80, 160)  # an epoch of this many batches is split at random into two pools
 POOL_BATCHES = 32  # version 1: size of the smallest pool in batches; the largest is 8 times as large
 
