@@ -24,7 +24,7 @@ from train.tasks.parsing.evalb import score
 from train.tasks.parsing.linearize import TAGS_OF_PUNCTUATION
 from train.tasks.parsing.task import Parse, read_clean_trees
 from train.tasks.parsing.trees import TOP, Leaf, Tree, punctuation
-from train.text.affixes import shape
+from train.text.affixes import word_shape
 
 RARE = 2  # maximum count of the words that model unknown words
 SMOOTHING = 1.0  # pseudo-count of the tags of similar words
@@ -210,7 +210,7 @@ class Pcfg:
 
 def word_classes(word: str) -> list[str]:
     """Return the classes of an unknown word, the most specific first."""
-    form = shape(word)
+    form = word_shape(word)
     lower = word.lower()
     return [f"{form} {lower[-3:]}", f"{form} {lower[-2:]}", f"{form} {lower[-1:]}", form]
 

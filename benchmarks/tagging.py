@@ -19,7 +19,7 @@ import numpy as np
 from train.errors import UserError
 from train.run.checkpoint import load_model
 from train.tasks.line_predictions import label_lines, score_labels
-from train.text.affixes import shape
+from train.text.affixes import word_shape
 from train.text.labeled_text import LabeledExample, read_tagged
 
 ITERATIONS = 10
@@ -98,7 +98,7 @@ def features(words: Sequence[str], i: int, tags: Sequence[str]) -> Iterator[str]
     yield from (f"suffix {word[-n:]}" for n in range(1, 5))
     yield from (f"prefix {word[:n]}" for n in range(1, 4))
     yield f"cased {word}"
-    yield f"shape {shape(word)} {i == 0}"
+    yield f"shape {word_shape(word)} {i == 0}"
     yield f"tag {tag1}"
     yield f"tags {tag2} {tag1}"
     yield f"tag and word {tag1} {word.lower()}"

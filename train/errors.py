@@ -12,6 +12,7 @@ OTHER_CHOICES = {  # for each option, names of values in other programs
     "--tokenizer": dict.fromkeys(("sentencepiece", "spm", "unigram"), "bpe"),
     "--metric": dict.fromkeys(("comet", "bleurt", "bertscore"), "chrf, because neural metrics are out of scope"),
 }
+TO_UTF8 = "`iconv -f ISO-8859-1 -t UTF-8`, with the encoding of the text instead of ISO-8859-1"  # advice in messages
 
 
 class UserError(Exception):

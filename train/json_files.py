@@ -17,7 +17,7 @@ from train.errors import ReadError, UserError, one_line
 from train.files import PathLike, describe_path, open_for_reading, write_text
 
 SEAL = "sha256_of_this"
-# Maps a key to a Range or a type, in a tuple with None if null is allowed, or to a nested Schema.
+# Maps each key to the Range or type of its value, to (Range or type, None) if null is allowed, or to a nested Schema.
 Schema = Mapping[str, Any]
 
 # ---- reading
@@ -84,7 +84,9 @@ def reject_links(*folders: Path) -> None:
     for path in folders:
         if path.is_symlink():
             attempt = f"moving the folder back, or a link to the complete folder {path.parent} instead"
-            raise UserError(f"{path}: expected a folder of this program; got a link; try {attempt}")
+            raise UserError(
+                f"{path}: expected a folder that npx-transformer created; got a symbolic link; try {attempt}"
+            )
 
 
 # ---- schemas and seals

@@ -105,7 +105,7 @@ def by_graph(name: str, graphs: bool, sizes: Sizes) -> tuple[np.ndarray, int]:
     model, src, tgt = small_model(precision.weight_dtype, sizes)
     flat, scale = FlatParameters(model, precision.compute_dtype if precision.is_mixed else None), SCALE.get(name, 1.0)
     steps = Graphs(model, TrainSection(seed=3), print)
-    steps.possible, adam = graphs, Adam(flat)
+    steps.can_capture, adam = graphs, Adam(flat)
     for step in range(1, min(5, sizes.updates) + 1):
         flat.zero_grad()
         with npx.keyed(3, step):

@@ -88,11 +88,11 @@ def test_a_bias_may_have_any_alignment():
 def test_a_captured_update_equals_one_without_cublaslt(monkeypatch):
     micro = batches(4)
     with device(cuda=True):
-        with_lt = updated(True, micro, "float32", shape=EVERY_DROPOUT)
+        with_lt = updated(True, micro, "float32", model_changes=EVERY_DROPOUT)
         assert STATE.launches == 2 and LT.calls
     monkeypatch.setenv("NPX_CUBLASLT", "0")
     with device(cuda=True):
-        without = updated(False, micro, "float32", shape=EVERY_DROPOUT)
+        without = updated(False, micro, "float32", model_changes=EVERY_DROPOUT)
     assert abs(with_lt[0] - without[0]).max() < 1e-4
 
 

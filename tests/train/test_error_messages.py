@@ -39,7 +39,7 @@ def copy(uninterrupted, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["translate", "--model", "RUN", "--beam", "x"], "--beam: expected a whole number from 1 to 512; got x; try"),
         (["train", "tiny", "--set", "train.peak_lr=0,001", "--out", "D"], "try peak_lr = 0.001\n"),
@@ -309,7 +309,9 @@ def test_a_picture_of_the_validation_text_needs_one(copy, tmp_path, capfd):
 
 @pytest.mark.parametrize("command", ["data", "data valid", "score", "train"])
 def test_unequal_texts_are_named_before_any_output(command, uninterrupted, text, tmp_path, capfd):
-    src, tgt, out = text / "train.en", text / "valid.de", tmp_path / "out"
+    src = text / "train.en"
+    tgt = text / "valid.de"
+    out = tmp_path / "out"
     arguments = {
         "data": ["data", "own", f"--train-src={src}", f"--train-tgt={tgt}", f"--out={out}", "--quiet"],
         "data valid": [

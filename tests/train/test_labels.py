@@ -205,7 +205,8 @@ def test_masks_are_80_10_10_of_complete_words_and_change_with_the_epoch():
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30))
 def test_label_scores_follow_their_definitions(pairs):
     gold, predicted = (np.array(side) for side in zip(*pairs, strict=True))
-    scores, f1 = LabelScores.of("abcd", gold, predicted), []
+    scores = LabelScores.of("abcd", gold, predicted)
+    f1 = []
     assert scores.accuracy == pytest.approx(100 * np.mean(gold == predicted))
     for i in range(4):
         hits, n_gold, n_predicted = (int(x.sum()) for x in ((gold == i) & (predicted == i), gold == i, predicted == i))
@@ -226,13 +227,17 @@ def test_label_scores_follow_their_definitions(pairs):
 def test_ten_sentences_are_memorized(kind):
     rng = np.random.default_rng(1)
     ids = np.concatenate([np.ones((10, 1), int), rng.integers(4, 20, (10, 5)), np.full((10, 1), 2)], axis=1)
-    labels, options = np.zeros_like(ids), {"src_vocab_size": 20}
+    labels = np.zeros_like(ids)
+    options = {"src_vocab_size": 20}
     if kind == "masked":
-        labels[:, 3], ids[:, 3], options = ids[:, 3], 3, {}
+        labels[:, 3] = ids[:, 3]
+        ids[:, 3] = 3
+        options = {}
     elif kind == "tokens":
         labels[:, 1:6] = rng.integers(4, 8, (10, 5))
     else:
-        labels, options = rng.integers(4, 8, (10, 1)), options | {"pooler": True}
+        labels = rng.integers(4, 8, (10, 1))
+        options = options | {"pooler": True}
     config = TransformerConfig(
         20 if kind == "masked" else 8, d_model=16, d_ff=32, n_heads=2, n_layers=1, dropout=0.0, norm="pre",
         architecture="encoder", **options,
@@ -298,9 +303,9 @@ def test_the_formats_of_other_tasks_are_answered_with_safetensors(runs, target, 
     for task in TEXTS:
         command = ["export", str(runs / task), "--out", str(tmp_path / task), "--to"]
         assert main([*command, target]) == 2
-        said = f" for --to {target}; got a model of the task {task}; try --to safetensors\n"
+        expected = f" for --to {target}; got a model of the task {task}; try --to safetensors\n"
         error = capfd.readouterr().err
-        assert "expected a model of the task translation" in error and error.endswith(said)
+        assert "expected a model of the task translation" in error and error.endswith(expected)
         assert main([*command, "safetensors"]) == 0
 
 

@@ -109,7 +109,7 @@ def test_epochs_differ_in_offset_and_order():
 @given(n=st.integers(2, 60), length=st.integers(1, 9), per_batch=st.integers(1, 4))
 def test_validation_predicts_each_token_once(n, length, per_batch):
     text = PlainText(np.arange(n), min(length, n - 1))
-    batches = [batch for _, batch in WindowBatches(text, per_batch * length).in_order()]
+    batches = [batch for _, batch in WindowBatches(text, per_batch * length).validation_batches()]
     assert np.array_equal(np.concatenate([batch.ids[:, 1:].ravel() for batch in batches]), np.arange(1, n))
     assert all(batch.shape[0] * batch.shape[1] <= per_batch * length for batch in batches)
 
@@ -225,7 +225,8 @@ def test_score_reads_a_text_from_a_pipe(trained_run, folder, capfd):
 
 
 def test_invalid_texts_and_options_of_score(trained_run, folder, tmp_path, capfd):
-    model, valid = ["--model", str(trained_run)], str(folder / "valid.txt")
+    model = ["--model", str(trained_run)]
+    valid = str(folder / "valid.txt")
     contents = {"empty": b"", "short": b"to be or not", "latin": b"to be\n\xfc\n", "gz": gzip.compress(b"to be")}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)

@@ -64,7 +64,7 @@ def test_hard_links_in_a_run_are_never_written_through(copied, text, name):
     (copied / name).unlink(missing_ok=True)
     os.link(victim, copied / name)
     if name == "lock":
-        with pytest.raises(UserError, match="expected a lock of this program; got another file"):
+        with pytest.raises(UserError, match="expected a lock file that npx-transformer created; got another file"):
             run(text, copied, resume=True, max_steps=13, csv=True)
         (copied / name).unlink()
     run(text, copied, resume=True, max_steps=13, csv=True)
@@ -122,7 +122,10 @@ def test_a_link_in_place_of_a_folder_of_the_run_is_rejected(copied, text, name):
     (copied / name).symlink_to(victims)
     before = {path: path.stat().st_mtime_ns for path in victims.rglob("*")}
     for write in (lambda: run(text, copied, resume=True, max_steps=13), lambda: average_checkpoints(copied, 2)):
-        with pytest.raises(UserError, match=f"run/{name}: expected a folder of this program; got a link; try moving"):
+        with pytest.raises(
+            UserError,
+            match=f"run/{name}: expected a folder that npx-transformer created; got a symbolic link; try moving",
+        ):
             write()
     assert {path: path.stat().st_mtime_ns for path in victims.rglob("*")} == before
     load_model(copied)  # reading is safe
@@ -140,7 +143,9 @@ def test_a_link_that_appears_during_the_training_ends_it(text, tmp_path, monkeyp
         after(self)
 
     monkeypatch.setattr(Trainer, "_after_update", swap)
-    with pytest.raises(UserError, match="run/checkpoints: expected a folder of this program; got a link"):
+    with pytest.raises(
+        UserError, match="run/checkpoints: expected a folder that npx-transformer created; got a symbolic link"
+    ):
         run(text, out)
     assert not list((tmp_path / "victims").iterdir())
 
@@ -211,7 +216,7 @@ def test_a_link_in_place_of_a_folder_of_data_is_rejected(tmp_path, capfd, name, 
         capfd.readouterr()
         assert main(arguments) == 2
         err = capfd.readouterr().err
-        assert f"out/{name}: expected a folder of this program; got a link; try moving the folder back" in err
+        assert f"out/{name}: expected a folder that npx-transformer created; got a symbolic link; try moving" in err
         assert {path: path.stat().st_mtime_ns for path in victims.rglob("*")} == before
         assert (out / name).is_symlink() and not (tmp_path / "nothing").exists()
 
@@ -219,7 +224,9 @@ def test_a_link_in_place_of_a_folder_of_data_is_rejected(tmp_path, capfd, name, 
 def test_a_link_in_place_of_a_row_of_a_table_is_rejected(tmp_path):
     open_table_folder(tmp_path / "out", {})
     (tmp_path / "out" / "base").symlink_to(tmp_path)
-    with pytest.raises(UserError, match="out/base: expected a folder of this program; got a link"):
+    with pytest.raises(
+        UserError, match="out/base: expected a folder that npx-transformer created; got a symbolic link"
+    ):
         open_table_folder(tmp_path / "out", {})
     (tmp_path / "link").symlink_to(tmp_path / "out")
     (tmp_path / "out" / "base").unlink()

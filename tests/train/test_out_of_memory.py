@@ -49,7 +49,8 @@ class Full:
     """A model.loss that raises MemoryError for more than `most` rows, in forward or backward."""
 
     def __init__(self, monkeypatch, most, where="forward"):
-        loss, self.seen = Transformer.loss, []
+        loss = Transformer.loss
+        self.seen = []
 
         def limited(made, src, tgt, *args, **kwargs):
             self.seen.append(len(src))
@@ -82,7 +83,8 @@ def test_an_update_that_does_not_fit_is_repeated_with_halves(monkeypatch, where)
     micro = [batches.batch(np.arange(7)), batches.batch(np.arange(2))]
     gradients = []
     for most in (7, 4):
-        journal, made = Journal(), model(dropout=0.0)
+        journal = Journal()
+        made = model(dropout=0.0)
         for p in made.parameters():
             p.data = p.data.astype("float64")
         update = update_of(made, journal)
@@ -116,7 +118,8 @@ def test_running_out_of_memory_twice_is_one_line(text, tmp_path, monkeypatch):
 
 
 def test_a_single_pair_that_does_not_fit_is_not_retried(monkeypatch):
-    full, journal = Full(monkeypatch, 0), Journal()
+    full = Full(monkeypatch, 0)
+    journal = Journal()
     update = update_of(model(), journal)
     one = Batches(Corpus.from_pairs([((4, 5), (6,))]), 100).batch(np.arange(1))
     with pytest.raises(UserError, match="1 pairs of 3 . 2 tokens"):

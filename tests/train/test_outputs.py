@@ -16,7 +16,7 @@ from train import files
 from train.cli import main
 from train.cli.app import open_output
 from train.errors import UserError
-from train.files import REPLACES, WriteError, open_for_reading
+from train.files import WOULD_REPLACE_A_FILE, WriteError, open_for_reading
 from train.run.replace import new_folder
 
 REPLACED = "this output would replace an input or another output; try another path"
@@ -164,9 +164,9 @@ def test_an_output_does_not_replace_a_file_that_was_read(tmp_path):
         with open_for_reading(text) as file:
             return file.read()
 
-    with pytest.raises(UserError, match=REPLACES), open_output(link) as file:
+    with pytest.raises(UserError, match=WOULD_REPLACE_A_FILE), open_output(link) as file:
         file.write(str(read()))  # read after the output was opened
-    with pytest.raises(UserError, match=REPLACES), open_output(text):
+    with pytest.raises(UserError, match=WOULD_REPLACE_A_FILE), open_output(text):
         pass
     assert read() == link.read_bytes() == b"one" and len([*tmp_path.iterdir()]) == 2
     time.sleep(0.02)  # the time of a change may have a resolution of 10 ms

@@ -151,7 +151,7 @@ def test_a_lock_of_another_program_is_not_touched(text, tmp_path, content):
     if content == '{"program"':  # a full disk may truncate the text of a lock
         assert run(text, tmp_path, max_steps=1).step == 1
         return
-    with pytest.raises(UserError, match="lock: expected a lock of this program; got another file"):
+    with pytest.raises(UserError, match="lock: expected a lock file that npx-transformer created; got another file"):
         run(text, tmp_path)
     assert (tmp_path / "lock").read_text() == content and os.listdir(tmp_path) == ["lock"]
 
@@ -238,7 +238,7 @@ def test_a_failed_checkpoint_is_retried(text, uninterrupted, tmp_path, monkeypat
         return sealed_json(content)
 
     monkeypatch.setattr(storage, "sealed_json", full)
-    monkeypatch.setattr(checkpointer, "RETRY", -1)
+    monkeypatch.setattr(checkpointer, "RETRY_SECONDS", -1)
     run(text, tmp_path / "run")
     assert tries == [3, 6, 7, 8, 9, 12]
     log = (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")

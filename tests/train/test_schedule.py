@@ -110,7 +110,8 @@ def test_a_resumed_run_warns_if_another_last_step_changes_the_learning_rate(text
 
 @pytest.mark.parametrize("is_earlier", [False, True])
 def test_a_resumed_run_may_have_another_learning_rate_which_is_logged(text, tmp_path, is_earlier):
-    out, quick = tmp_path / "run", {"warmup_steps": 1, "validate_bleu": False, "log_every": 1}
+    out = tmp_path / "run"
+    quick = {"warmup_steps": 1, "validate_bleu": False, "log_every": 1}
     run(text, out, max_steps=2, **quick)
 
     def store_as_earlier_versions(state):  # a resumed run could not change the other keys

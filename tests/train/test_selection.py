@@ -36,8 +36,8 @@ def scripted(monkeypatch, results):
 
     def measure(self, signals):
         loss, bleu = next(remaining)
-        self.last = {"loss": loss, "perplexity": np.exp(loss), "bleu": bleu, "seconds": 0.0}
-        return self.last
+        self.last_result = {"loss": loss, "perplexity": np.exp(loss), "bleu": bleu, "seconds": 0.0}
+        return self.last_result
 
     monkeypatch.setattr(Validation, "measure", measure)
 
@@ -150,7 +150,8 @@ def test_the_best_checkpoints_are_averaged(text, tmp_path, monkeypatch, capsys, 
 
 @pytest.mark.parametrize("version", ["this", "an earlier one"])
 def test_a_resumed_run_has_the_validation_text_of_its_ranking(text, tmp_path, version):
-    out, data = tmp_path / "run", shutil.copytree(text, tmp_path / "text")
+    out = tmp_path / "run"
+    data = shutil.copytree(text, tmp_path / "text")
     options = {"best_metric": "loss", "keep_best": 2, "validate_every": 2}
     run(data, out, max_steps=4, **options)
     if version != "this":  # its checkpoints lack the hash
@@ -239,7 +240,8 @@ def test_every_validation_measures_bleu_and_chrf_and_either_selects(text, uninte
 @pytest.mark.parametrize("is_earlier_version", [False, True])
 def test_a_resumed_run_may_select_by_another_metric(text, tmp_path, monkeypatch, is_earlier_version):
     """The best weights are kept until a validation is better by the new metric, even in a run of an earlier version."""
-    out, keys = tmp_path / "run", {"validate_every": 1, "keep_best": 2, "patience": 2}
+    out = tmp_path / "run"
+    keys = {"validate_every": 1, "keep_best": 2, "patience": 2}
     scripted(monkeypatch, [(5.0, 10.0), (4.0, 30.0), (3.0, 20.0), (3.5, 25.0), (3.2, 5.0), (2.5, 1.0)])
     assert run(text, out, **keys, max_steps=6, best_metric="bleu").step == 4  # early stopping
     if is_earlier_version:
@@ -258,7 +260,8 @@ def test_a_resumed_run_may_select_by_another_metric(text, tmp_path, monkeypatch,
 
 
 def test_of_two_scores_of_zero_the_lower_loss_is_better():
-    state, better = RunState(), []
+    state = RunState()
+    better = []
     for loss, score in ((6.0, 0.0), (5.9, 0.0), (5.9, 0.0), (5.8, 0.1), (5.7, 0.1)):
         state.step += 1
         better.append(state.add_validation(loss, score))
@@ -339,7 +342,8 @@ DECAY = 0.6
 @pytest.fixture(scope="module")
 def averaged(text, tmp_path_factory):
     """A run with a moving average, and the weights after each of its updates."""
-    out, history = tmp_path_factory.mktemp("averaged") / "run", []
+    out = tmp_path_factory.mktemp("averaged") / "run"
+    history = []
     apply = Update.apply
 
     def recorded(self, lr, norm):
@@ -392,7 +396,8 @@ def test_the_average_replaces_the_weights_of_computations_for_a_while(precision)
     for step in range(1, 4):
         update.flat.grad[...] = step % 2 - 0.5
         update.apply(0.1, 1.0)
-    flat, average = update.flat, update.average.values.copy()
+    flat = update.flat
+    average = update.average.values.copy()
     before = flat.data.copy(), [p.data.copy() for p in flat.parameters]
     with update.averaged_weights():
         assert flat.data.tobytes() == average.tobytes() != before[0].tobytes()

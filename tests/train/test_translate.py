@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from train.tasks.pairs import format_hypotheses, length_batches, pad_sources
 from train.tasks.translation import translate_lines, translate_stream
 
-PAD, BOS, EOS, FIRST = 0, 1, 2, 4
+PAD = 0
+BOS = 1
+EOS = 2
+FIRST = 4
 LETTERS = "abcdefgh\n"
 
 

@@ -18,7 +18,7 @@ from npx.ranges import Range
 from train.cli.options import checked_option, warn
 from train.cli.streams import GuardedStream, raise_broken_output, stream_lines
 from train.errors import UserError
-from train.files import REPLACES, atomic_write, open_for_reading
+from train.files import WOULD_REPLACE_A_FILE, atomic_write, open_for_reading
 from train.run.config import suggest_setting
 from train.run.key_names import resolve_name
 from train.text.lines import MAX_LINE_BYTES, count_lines
@@ -268,7 +268,7 @@ def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) 
     for other in filter(None, (Path("/dev/stdin"), *others)):
         is_same_new_file = not path.exists() and os.path.realpath(path) == os.path.realpath(other)
         if is_same_new_file or path.is_file() and other.exists() and path.samefile(other):
-            raise UserError(f"{path}: {REPLACES}")
+            raise UserError(f"{path}: {WOULD_REPLACE_A_FILE}")
     for model in models:
         if is_inside_run(path, model):
             raise UserError(f"{path}: expected a file outside the run; got a file in {model}; try another path")

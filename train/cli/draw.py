@@ -201,7 +201,7 @@ def pairs_task(run: Path, config: Any) -> Any:
     from train.tasks import TASKS
 
     task = TASKS[config.data.task]
-    if task.examples != "pairs":
+    if task.data_kind != "pairs":
         raise UserError(f"{run}: expected a run trained on pairs; got a run for the task {task.name}")
     return task
 
@@ -233,7 +233,9 @@ def draw_confusion_of(run: Path, out: Path) -> None:
         raise UserError(f"{run}: expected a classifier or a tagger; got a run for the task {task.name}")
     text = open_corpus(run, "valid", config, tokenizer)
     evaluation = LabelEvaluation(label_names(tokenizer))
-    for examples, batch in task.in_order(LabeledText(text, task.one_label_per_text), config.train.batch_tokens):
+    for examples, batch in task.validation_batches(
+        LabeledText(text, task.one_label_per_text), config.train.batch_tokens
+    ):
         evaluation.add(model, examples, batch)
     draw_confusion(evaluation.scores(), out, origin.caption)
 

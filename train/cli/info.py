@@ -75,7 +75,7 @@ def print_info(
     """Print the information about one model; the arguments are those of the command."""
     from train.run.checkpoint import check_tokenizer, find_checkpoint, read_state, task_of, warn_of_old_average
 
-    run, run_config, shape = resolve_model(what, vocab_size, settings, data)
+    run, run_config, model_config = resolve_model(what, vocab_size, settings, data)
     loaded: Path | None = None
     if run:
         if settings or data:
@@ -100,11 +100,11 @@ def print_info(
         use_device(device)
         with Display() as display, display.work("measuring the speed of a few updates"):
             display.write("measuring the speed of a few updates")
-            tokens_per_second = measure_speed(shape, run_config)
+            tokens_per_second = measure_speed(model_config, run_config)
             origin = "measured here"
-            activations = measure_activations(shape, run_config)
+            activations = measure_activations(model_config, run_config)
     last = last_update(run, run.metrics()) if run else None
-    lines = describe(shape, run_config, last["step"] if last else None, activations)
+    lines = describe(model_config, run_config, last["step"] if last else None, activations)
     for line in chain(lines, describe_run(run, run_config, loaded) if run else ()):
         print(line)
     if tokens_per_second:
@@ -122,7 +122,9 @@ def describe_time(hours: float) -> str:
     return f"{hours:,.1f} hours" + (f" ({hours / 24:,.1f} days)" if hours >= 48 else "")
 
 
-def describe(shape: Any, config: Any, updates: int | None = None, activations: float | None = None) -> Iterator[str]:
+def describe(
+    model_config: Any, config: Any, updates: int | None = None, activations: float | None = None
+) -> Iterator[str]:
     """Yield lines about a model's parameters, FLOPs and memory, with the paper's figures for its unchanged presets.
 
     `updates` is the number of updates that a run has made; None stands for train.max_steps. `activations` is the
@@ -135,27 +137,28 @@ def describe(shape: Any, config: Any, updates: int | None = None, activations: f
 
     preset, t, task = config.model.preset, config.train, TASKS[config.data.task]
     sides = task.sides
-    is_changed = shape != type(shape).preset(preset, shape.vocab_size)
+    is_changed = model_config != type(model_config).preset(preset, model_config.vocab_size)
     paper = {} if is_changed else FIGURES.get(preset, {})
     pairs, tested = ((), {}) if is_changed else TABLE2_ROWS.get(preset, ((), {}))
-    n = shape.n_parameters()
+    n = model_config.n_parameters()
     tokens = t.batch_tokens * t.accumulate
-    is_read = "source" in sides or shape.architecture == "encoder"
-    update = shape.training_flops(tokens if is_read else 0, task.n_predictions(tokens, config))
+    is_read = "source" in sides or model_config.architecture == "encoder"
+    update = model_config.training_flops(tokens if is_read else 0, task.n_predictions(tokens, config))
     precision = npx.precision_named(t.precision)
-    n_trained = count_trained(shape, t.freeze)
+    n_trained = count_trained(model_config, t.freeze)
     memory = training_memory(n, n_trained, precision, bool(t.ema_decay))
     parts = ", ".join(f"{name} {size / 2**20:,.0f}" for name, size in memory.items())
     frozen = f", {n - n_trained:,} of them frozen" if n_trained < n else ""
-    sizes = f"N {shape.n_layers}, d_model {shape.d_model}, d_ff {shape.d_ff}, heads {shape.n_heads}, "
-    sizes += f"d_k {shape.key_size}, d_v {shape.value_size}, dropout {shape.dropout}"
+    c = model_config
+    sizes = f"N {c.n_layers}, d_model {c.d_model}, d_ff {c.d_ff}, heads {c.n_heads}, "
+    sizes += f"d_k {c.key_size}, d_v {c.value_size}, dropout {c.dropout}"
     paper_size = f"   (the paper: {paper['params_millions']:g} million)" if paper else ""
     paper_cost = f"   (the paper: {float(tested[f'{pairs[0]} FLOPs']):.1e})" if pairs else ""
     yield f"model        {preset}{' with changes' if is_changed else ''}: {sizes}"
-    has_attention = shape.architecture in ("encoder_decoder", "decoder", "encoder")
-    details = f", norm {shape.norm}, positions {shape.positions}" if has_attention else ""
-    yield f"architecture {shape.architecture}{details}, for {task.name}"
-    yield f"vocabulary   {describe_vocabulary(shape, sides)}"
+    has_attention = c.architecture in ("encoder_decoder", "decoder", "encoder")
+    details = f", norm {c.norm}, positions {c.positions}" if has_attention else ""
+    yield f"architecture {c.architecture}{details}, for {task.name}"
+    yield f"vocabulary   {describe_vocabulary(model_config, sides)}"
     yield f"parameters   {n:,}{frozen}{paper_size}"
     yield f"operations   {update / tokens / len(sides):.3g} FLOPs per training token"
     yield f"update       {update:.3g} FLOPs for {' and '.join(f'{tokens:,} {side}' for side in sides)} tokens"
@@ -174,16 +177,16 @@ def describe(shape: Any, config: Any, updates: int | None = None, activations: f
         yield f"quality      the paper on newstest2014 {LANGUAGES[pair]}: BLEU {tested[pair]}"
 
 
-def describe_vocabulary(shape: Any, sides: tuple[str, ...]) -> str:
+def describe_vocabulary(model_config: Any, sides: tuple[str, ...]) -> str:
     """Describe the sizes of the vocabularies, and which embeddings and projections share a matrix."""
-    sizes = f"{shape.vocab_size:,} tokens"
-    if shape.architecture == "encoder" and shape.src_vocab_size is not None:
-        return f"{shape.src_vocab_size:,} tokens of the text, {shape.vocab_size - N_SPECIAL:,} labels"
-    if shape.src_vocab_size is not None:
-        sizes = f"{shape.src_vocab_size:,} source and {shape.vocab_size:,} target tokens"
-    if shape.shares_source or (len(sides) == 1 and shape.tying != "none"):
+    sizes = f"{model_config.vocab_size:,} tokens"
+    if model_config.architecture == "encoder" and model_config.src_vocab_size is not None:
+        return f"{model_config.src_vocab_size:,} tokens of the text, {model_config.vocab_size - N_SPECIAL:,} labels"
+    if model_config.src_vocab_size is not None:
+        sizes = f"{model_config.src_vocab_size:,} source and {model_config.vocab_size:,} target tokens"
+    if model_config.shares_source or (len(sides) == 1 and model_config.tying != "none"):
         return f"{sizes}, one matrix for {', '.join(sides)} and output"
-    if shape.tying == "none":
+    if model_config.tying == "none":
         return f"{sizes}, {len(sides) + 1} matrices for {', '.join(sides)} and output"
     return f"{sizes}, one matrix for target and output, another for source"
 

@@ -60,7 +60,7 @@ def resolve_model(
         try:
             return run, config, model_config(read_state(find_checkpoint(what)))
         except NoCheckpoint:
-            return run, config, planned_shape(config, run.tokenizer_file)
+            return run, config, planned_model_config(config, run.tokenizer_file)
     if run.path.is_dir():
         raise not_a_run_error(run.path, "a run folder", "a folder without config.toml")
     if what not in PRESETS and not run.path.is_file():
@@ -75,10 +75,10 @@ def resolve_model(
         return load_config(what, [*(f"data.{name}={to_toml(value)}" for name, value in folder_keys.items()), *changes])
 
     config = read({}) if data is None else use_data_folder(data, read, {}, None)[0]
-    return None, config, planned_shape(config)
+    return None, config, planned_model_config(config)
 
 
-def planned_shape(config: Any, tokenizer_file: Path | None = None) -> Any:
+def planned_model_config(config: Any, tokenizer_file: Path | None = None) -> Any:
     """Return the configuration of the model that `train` would build.
 
     Without the file of the tokenizer, the vocabulary has data.vocab_size tokens.

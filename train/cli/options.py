@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from npx.ranges import NUMBERS, Range
-from train.errors import UserError, quote
+from train.errors import TO_UTF8, UserError, quote
 from train.run.value_names import suggest_value
 
 SEEDS, VOCABULARY = "[0, 4294967295]", "[5, 16777216]"
@@ -80,8 +80,7 @@ def text_option(*names: str, is_sentence: bool = False, **settings: Any) -> Any:
 
     def check(parameter: typer.CallbackParam, value: str) -> str:
         if any("\ud800" <= c <= "\udfff" for c in value or ""):
-            attempt = "converting the text: iconv -f ISO-8859-1 -t UTF-8"
-            raise UserError(f"{parameter.opts[0]}: expected UTF-8; got invalid bytes; try {attempt}")
+            raise UserError(f"{parameter.opts[0]}: expected UTF-8; got invalid bytes; try {TO_UTF8}")
         if is_sentence and value and os.path.isfile(value):
             attempt = f'{parameter.opts[0]} "$(head -n 1 {quote(value)})"'
             raise UserError(f"{parameter.opts[0]}: expected a sentence; got the path of a file, {value}; try {attempt}")

@@ -81,7 +81,7 @@ def parse(
     source: AbstractContextManager[Iterator[str | None]] = nullcontext(iter(())) if gold else open_input(input)
     with source as lines, open_output(output, input, gold, lexicon, models=[model]) as file:
         network, tokenizer, config, origin = load_with_origin(model, "parsing", warn)
-        if tags and not tokenizer.tags:
+        if tags and not tokenizer.with_tags:
             raise UserError(
                 f"--lexicon: expected a parser that writes tags; got {model}, which writes XX; omit --lexicon"
             )

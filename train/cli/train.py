@@ -149,7 +149,7 @@ def check_task_options(names: Iterable[str], config: Any) -> None:
         if name not in {f.name for f in fields(task.keys)}:
             owner = next(other for other in TASKS.values() if name in {f.name for f in fields(other.keys)})
             attempt = f"--set data.task={owner.name}"
-            architectures = [name for name, model in ARCHITECTURES.items() if model.data_kind == owner.examples]
+            architectures = [name for name, model in ARCHITECTURES.items() if model.data_kind == owner.data_kind]
             if config.transformer_config(config.data.vocab_size).architecture not in architectures:
                 attempt += f" --set model.architecture={architectures[0]}"
             raise UserError(

@@ -21,13 +21,13 @@ SENTENCE_LENGTH = 30  # length of a random sentence in tokens, including EOS
 MAX_BATCH_TOKENS = 2048  # tokens per side; larger micro-batches take about the same time per token
 
 
-def measure_speed(shape: TransformerConfig, config: RunConfig, updates: int = 3) -> float:
+def measure_speed(model_config: TransformerConfig, config: RunConfig, updates: int = 3) -> float:
     """Return the source + target tokens per second of the fastest of `updates` updates, after a warmup update.
 
     An update has one micro-batch of at most MAX_BATCH_TOKENS tokens per side. Raises UserError for a task other than
     translation.
     """
-    update, batch = first_update(shape, config)
+    update, batch = first_update(model_config, config)
     seconds = []
     for step in range(1, updates + 2):
         started = time.perf_counter()
@@ -37,7 +37,7 @@ def measure_speed(shape: TransformerConfig, config: RunConfig, updates: int = 3)
     return batch.n_tokens / min(seconds[1:])
 
 
-def measure_activations(shape: TransformerConfig, config: RunConfig) -> float:
+def measure_activations(model_config: TransformerConfig, config: RunConfig) -> float:
     """Return an estimate of the memory in bytes that an update takes in addition to weights, gradients and moments.
 
     This is the peak during a micro-batch of `measure_speed`. For a larger train.batch_tokens, it is extrapolated from
@@ -45,7 +45,7 @@ def measure_activations(shape: TransformerConfig, config: RunConfig) -> float:
     true peak may be lower, because a large batch recomputes more intermediates. The memory that a kernel needs while it
     runs is not included. Raises UserError for a task other than translation.
     """
-    update, batch = first_update(shape, config)
+    update, batch = first_update(model_config, config)
 
     def peak(batch: Batch) -> int:
         with observing(MemoryProfiler()) as memory:
@@ -61,7 +61,7 @@ def measure_activations(shape: TransformerConfig, config: RunConfig) -> float:
     return measured + missing * (measured - peak(half)) / (batch.n_tokens - half.n_tokens)
 
 
-def first_update(shape: TransformerConfig, config: RunConfig) -> tuple[Update, Batch]:
+def first_update(model_config: TransformerConfig, config: RunConfig) -> tuple[Update, Batch]:
     """Return a new model's update, and a micro-batch of random sentences for it."""
     task = TASKS["translation"]
     if config.data.task != task.name:
@@ -71,9 +71,9 @@ def first_update(shape: TransformerConfig, config: RunConfig) -> tuple[Update, B
     )
     rng = np.random.default_rng(0)
     pairs = settings.batch_tokens // SENTENCE_LENGTH
-    ids = rng.integers(4, shape.vocab_size, (2, pairs, SENTENCE_LENGTH - 1)).tolist()
+    ids = rng.integers(4, model_config.vocab_size, (2, pairs, SENTENCE_LENGTH - 1)).tolist()
     stream = Stream(Batches(Corpus.from_pairs(zip(*ids, strict=True)), settings.batch_tokens, 0))
-    model = shape.build(0, npx.use_precision(settings.precision).weight_dtype)
+    model = model_config.build(0, npx.use_precision(settings.precision).weight_dtype)
     model.train()
     return Update(task, model, settings, SilentReport(RunFolder(""), 1)), stream.batch((0, 0))
 

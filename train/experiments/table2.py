@@ -82,7 +82,7 @@ def training_cost(path: Path) -> dict[str, Any]:
         expected = "a run with a step-N checkpoint, which records the number of tokens"
         raise UserError(f"{path}: expected {expected}; got a run with averaged weights only")
     config = run.load_config()
-    shape = model_config(read_state(find_checkpoint(path)))
+    saved_config = model_config(read_state(find_checkpoint(path)))
     meta = run.data("train", config.data.prepared) / "meta.json"
     source_fraction = 0.5
     if meta.is_file():
@@ -90,9 +90,9 @@ def training_cost(path: Path) -> dict[str, Any]:
         source, target = (tokens[side] + pairs["kept"] for side in ("src", "tgt"))  # end tokens included
         source_fraction = source / (source + target)
     source, target = round(totals.tokens * source_fraction), round(totals.tokens * (1 - source_fraction))
-    counted = shape.training_flops(source, target)
+    counted = saved_config.training_flops(source, target)
     progress = {"step": totals.step, "tokens": totals.tokens, "seconds": totals.seconds}
-    return progress | {"preset": config.model.preset, "parameters": shape.n_parameters(), "counted": counted}
+    return progress | {"preset": config.model.preset, "parameters": saved_config.n_parameters(), "counted": counted}
 
 
 def translate_test(file: Path, run: TrainedRun) -> list[str]:

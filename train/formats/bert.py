@@ -15,7 +15,15 @@ from tokenizers import decoders, normalizers, pre_tokenizers
 
 from models import TransformerConfig
 from train.errors import UserError
-from train.formats.huggingface import CONFIG, READERS, TOKENIZER, TOKENIZER_CONFIG, Imported, make_shape, read_object
+from train.formats.huggingface import (
+    CONFIG,
+    READERS,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    Imported,
+    make_model_config,
+    read_object,
+)
 from train.formats.marian import ParameterMapping, linear, norm
 from train.formats.settings import UNSUPPORTED, check_settings, check_vocab_size, read_activation, read_value
 from train.formats.weights import Tensors, read_weights
@@ -99,9 +107,9 @@ def read_bert(
         raise UserError(f"{path}: type_vocab_size: expected at least 1; got {keys['token_types']}; {UNSUPPORTED}")
     tokenizer, bert_ids = read_wordpiece_tokenizer(folder)
     check_vocab_size(folder, "vocab_size", config.get("vocab_size"), len(bert_ids))
-    shape = make_shape(path, tokenizer, keys, {}, NAMES)
+    model_config = make_model_config(path, tokenizer, keys, {}, NAMES)
     tables = {"model": keys, "data": {"task": "masking", "max_length": keys["max_positions"]}}
-    return Imported(shape, tables, tokenizer, from_bert(weights, shape, bert_ids, str(folder)))
+    return Imported(model_config, tables, tokenizer, from_bert(weights, model_config, bert_ids, str(folder)))
 
 
 def from_bert(weights: Mapping[str, Any], c: TransformerConfig, bert_ids: Any, name: str) -> dict[str, Any]:

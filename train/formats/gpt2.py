@@ -22,7 +22,7 @@ from train.formats.huggingface import (
     TOKENIZER,
     VOCABULARY,
     Imported,
-    make_shape,
+    make_model_config,
     read_object,
     warn_of_settings,
 )
@@ -93,12 +93,12 @@ def read_gpt2(
     }  # fmt: skip
     tokenizer = read_byte_level_tokenizer(folder, config)
     check_vocab_size(folder, "vocab_size", config.get("vocab_size"), tokenizer.vocab_size)
-    shape = make_shape(path, tokenizer, keys, settings, NAMES)
+    model_config = make_model_config(path, tokenizer, keys, settings, NAMES)
     if (rate := value("embd_pdrop", float, 0.1)) != keys["dropout"]:
         on_warning(f"{path}: embd_pdrop = {rate} is not imported; resid_pdrop = {keys['dropout']} replaces it")
     warn_of_settings(settings, folder / GENERATION, on_warning)
     tables = {"model": keys, "data": {"task": "language", "max_length": keys["max_positions"]}}
-    return Imported(shape, tables, tokenizer, from_gpt2(read_weights(folder), shape, str(folder)))
+    return Imported(model_config, tables, tokenizer, from_gpt2(read_weights(folder), model_config, str(folder)))
 
 
 def from_gpt2(weights: Mapping[str, Any], c: TransformerConfig, name: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ UNSUPPORTED_SETTINGS: Mapping[str, Any] = {
 class Imported(NamedTuple):
     """An imported model: the keys of [model], [data] and [search] for its run, the tokenizer and the parameters."""
 
-    shape: TransformerConfig
+    model_config: TransformerConfig
     tables: dict[str, dict[str, Any]]
     tokenizer: Any
     parameters: Mapping[str, Any]
@@ -47,7 +47,7 @@ Reader = Callable[[Path, Mapping[str, Any], Mapping[str, Any], Callable[[str], o
 READERS: Registry[Reader] = Registry("model_type")
 
 
-def make_shape(
+def make_model_config(
     path: Path,
     tokenizer: TextTokenizer,
     keys: Mapping[str, Any],
@@ -81,22 +81,22 @@ def read_marian(
     weights = read_weights(folder)
     keys |= marian.read_positions(weights) | {"decoder_start": "pad"}
     keys = {name: value for name, value in keys.items() if value is not None}
-    shape = make_shape(folder / CONFIG, tokenizer, keys, settings, marian.NAMES)
-    vocabularies = "shared" if shape.src_vocab_size is None else "separate"
+    model_config = make_model_config(folder / CONFIG, tokenizer, keys, settings, marian.NAMES)
+    vocabularies = "shared" if model_config.src_vocab_size is None else "separate"
     search = search_settings(settings, folder / GENERATION, on_warning)
     tables = {"model": keys, "data": {"vocabularies": vocabularies}, "search": search}
-    return Imported(shape, tables, tokenizer, marian.from_marian(weights, shape, str(folder)))
+    return Imported(model_config, tables, tokenizer, marian.from_marian(weights, model_config, str(folder)))
 
 
 def write_run(
     run: RunFolder,
     config: RunConfig,
-    shape: TransformerConfig,
+    model_config: TransformerConfig,
     tokenizer: TextTokenizer,
     parameters: Mapping[str, npx.Array],
 ) -> None:
     """Write a new run folder with one checkpoint, step-0, which has weights but no optimizer state."""
-    state = {"step": 0, "model": shape.to_dict(), "tokenizer_digest": tokenizer.digest, "task": config.data.task}
+    state = {"step": 0, "model": model_config.to_dict(), "tokenizer_digest": tokenizer.digest, "task": config.data.task}
     with run.creating(resume=False):
         run.prepare(config, tokenizer)
         write_folder(run.step(0), {MODEL: parameters}, state | {"config": config.frozen()})

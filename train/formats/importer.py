@@ -44,7 +44,7 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
         generation = read_object(folder / GENERATION) if (folder / GENERATION).exists() else {}
         settings = {**config, **generation}  # older folders have both in config.json
         imported = READERS[str(kind)](folder, config, settings, on_warning)
-    data = {"tokenizer": str(run.tokenizer_file.absolute()), "vocab_size": max(5, imported.shape.vocab_size)}
+    data = {"tokenizer": str(run.tokenizer_file.absolute()), "vocab_size": max(5, imported.model_config.vocab_size)}
     tables = {**imported.tables, "data": {**imported.tables["data"], **data}}
-    write_run(run, RunConfig.from_dict(tables), imported.shape, imported.tokenizer, imported.parameters)
+    write_run(run, RunConfig.from_dict(tables), imported.model_config, imported.tokenizer, imported.parameters)
     return run

@@ -17,7 +17,7 @@ import numpy as np
 from train.errors import UserError, one_line, pip_install
 from train.files import open_for_reading
 from train.formats import marian
-from train.formats.huggingface import SENTENCEPIECE, UNKNOWN, Imported, make_shape
+from train.formats.huggingface import SENTENCEPIECE, UNKNOWN, Imported, make_model_config
 from train.formats.marian_folder import PADDING_BIAS
 from train.formats.settings import UNSUPPORTED
 from train.text.pair_tokenizer import PairTokenizer
@@ -77,17 +77,17 @@ def read_npz(path: Path, on_warning: Callable[[str], object]) -> Imported:
     decoder = path.with_name(DECODER)
     settings = read_yaml(decoder.read_text("utf-8", "replace"), str(decoder)) if decoder.exists() else {}
     tokenizer, n_tokens = read_marian_tokenizer(path.parent, settings, is_shared)
-    shape = make_shape(path, tokenizer, keys, {}, NAMES)
+    model_config = make_model_config(path, tokenizer, keys, {}, NAMES)
     if settings.get("allow-unk", "false") != "true":
-        shape = replace(shape, suppressed_ids=(tokenizer.special.unk_id,))
+        model_config = replace(model_config, suppressed_ids=(tokenizer.special.unk_id,))
     if read_number(settings, "word-penalty", float, 0.0, str(decoder)):
         on_warning(f"{decoder}: word-penalty has no counterpart and is ignored; translations may differ in length")
     tables = {"model": keys, "data": {"vocabularies": "shared" if is_shared else "separate"}}
     search = {"beam": read_number(settings, "beam-size", int, 12, str(decoder)), "penalty": "length"}
     search |= {"alpha": read_number(settings, "normalize", float, 0.0, str(decoder)), "full_beam": True}
     weights = dict(map(in_transformers_layout, arrays, arrays.values()))
-    parameters = marian.from_marian(with_padding(weights, n_tokens, tokenizer.vocab_size), shape, str(path))
-    return Imported(shape, {**tables, "search": search | {"finish_in_beam": True}}, tokenizer, parameters)
+    parameters = marian.from_marian(with_padding(weights, n_tokens, tokenizer.vocab_size), model_config, str(path))
+    return Imported(model_config, {**tables, "search": search | {"finish_in_beam": True}}, tokenizer, parameters)
 
 
 def read_arrays(path: Path) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from train.tasks import TASKS
 from train.tasks.protocols import Corpus, TextTokenizer
 from train.text.batches import Stream
 
-RETRY = 60  # seconds until a failed write of a checkpoint is retried
+RETRY_SECONDS = 60  # seconds until a failed write of a checkpoint is retried
 SCHEMA = {"adam_steps": COUNT, "run": dict}  # keys of state.json, in addition to storage.SCHEMA
 OPTIONAL = {  # missing in files of earlier versions
     "loss_scale": LossScale.SCHEMA, "micro_batches": Range(int, "[1, 1e9]"), "learning_rate": dict,
@@ -117,13 +117,25 @@ class Checkpointer:
             return "max_steps"
         return "patience" if 0 < t.patience <= state.stale_validations else ""
 
+    def continue_advice(self, state: RunState) -> str:
+        """Return the options that continue a run that has finished (see `final_reason`)."""
+        t = self.config.train
+        options = {
+            f"--set train.max_steps=N with N > {state.step:,}": state.step >= t.max_steps,
+            f"--set train.patience=0 (or more than {state.stale_validations:,})": 0
+            < t.patience
+            <= state.stale_validations,
+        }
+        return " and ".join(option for option, is_needed in options.items() if is_needed)
+
     def is_retry_due(self) -> bool:
         """Return whether it is time to try again after a failed write."""
         return self.retry_time < math.inf and self.world.broadcast(time.monotonic() > self.retry_time)
 
     def save(self, state: RunState, required: bool) -> None:
         """Write a checkpoint. If that fails, raise WriteError for a `required` checkpoint, else schedule a retry."""
-        weights, adam = self.update.weights(), self.update.optimizer_state()
+        weights = self.update.weights()
+        adam = self.update.optimizer_state()
         try:
             with self.world.rank_zero_first():
                 if self.world.rank == 0:
@@ -133,13 +145,14 @@ class Checkpointer:
                     except WriteError:
                         self.lock.check()  # explains why the write failed if the folder was moved
                         raise
-            self.newest, self.newest_seconds = self.folder.step(state.step), state.seconds
+            self.newest = self.folder.step(state.step)
+            self.newest_seconds = state.seconds
             self.retry_time = math.inf
         except WriteError as error:
             if required:
                 raise
-            self.retry_time = time.monotonic() + RETRY
-            self.report.write_line(f"{error.problem}; training continues; the next attempt is in {RETRY} s")
+            self.retry_time = time.monotonic() + RETRY_SECONDS
+            self.report.write_line(f"{error.problem}; training continues; the next attempt is in {RETRY_SECONDS} s")
 
     def save_best(self, state: RunState, *folders: Path) -> None:
         """Write the weights of a validation to `folders`, checkpoints/best or best-N. A failed write is only reported.
@@ -216,7 +229,8 @@ class Checkpointer:
 
     def _check_schedule(self, content: Mapping[str, Any]) -> None:
         """Warn if the keys that determine the learning rate differ from those of the checkpoint."""
-        t, step = self.config.train, content["step"] + 1
+        t = self.config.train
+        step = content["step"] + 1
         if step > t.max_steps:
             return
 
@@ -241,16 +255,18 @@ class Checkpointer:
         The best weights are kept until a validation is better by the new metric, whose values are in metrics.jsonl.
         """
         frozen = content.get("config")  # contains the metric in checkpoints of earlier versions
-        earlier = frozen.get("train.best_metric") if isinstance(frozen, dict) else None
-        previous = content.get("best_metric", self._metric(earlier))
+        frozen_metric = frozen.get("train.best_metric") if isinstance(frozen, dict) else None
+        previous = content.get("best_metric", self._metric(frozen_metric))
         metric = self._metric(self.config.train.best_metric)
         if metric == previous or not state.valid_step:
             return
-        name, is_loss = metric or "loss", metric in ("", "loss")
+        name = metric or "loss"
+        is_loss = metric in ("", "loss")
         entries = {str(entry["step"]): entry.get(name) for entry in self.folder.metrics() if entry["kind"] == "valid"}
         values = {step: float(value) for step, value in entries.items() if isinstance(value, int | float)}
         best = values.get(str(state.best_step)) if existing_folder(self.folder.best).is_dir() else None
-        state.stale_validations, state.best_score = 0, None if is_loss else best
+        state.stale_validations = 0
+        state.best_score = None if is_loss else best
         state.best_loss = None if best is None else state.best_loss
         ranked = sorted(
             state.ranking.keys() & values, key=lambda step: (values[step] if is_loss else -values[step], int(step))
@@ -275,13 +291,15 @@ class Checkpointer:
         batches = stream.epoch(state.epoch)
         if state.index >= len(batches):
             raise foreign_error(self.newest, f"run.index: expected a batch of epoch {state.epoch}; got {state.index}")
-        n, ranks = self.micro_batches, self.world.size
+        n = self.micro_batches
+        ranks = self.world.size
         if n >= ranks:
             return
-        if (most := n * max(map(len, batches))) < ranks:
+        max_ranks = n * max(map(len, batches))
+        if max_ranks < ranks:
             raise UserError(
-                f"resume: expected at most {most} ranks, one for each example in the largest update of {self.newest}; "
-                f"got {ranks}; try mpirun -n {most}"
+                f"resume: expected at most {max_ranks} ranks, one for each example in the largest update of "
+                f"{self.newest}; got {ranks}; try mpirun -n {max_ranks}"
             )
         self.warnings.append(
             f"micro-batches per update: {n}; split for {ranks} ranks, so each part has its own dropout masks"
@@ -309,8 +327,9 @@ class Checkpointer:
         if state.step < self.config.train.max_steps:
             self._update_metric(content, state)
         if not self.final_reason(state):  # a run that has ended keeps its best checkpoints
-            keep = self.config.train.keep_best  # may have changed
-            state.ranking = dict([*state.ranking.items()][: keep if keep > 1 else 0])
+            keep_best = self.config.train.keep_best  # may have changed
+            n_ranked = keep_best if keep_best > 1 else 0
+            state.ranking = dict([*state.ranking.items()][:n_ranked])
         self.update.load_optimizer_state({**checkpoint.optimizer, "step": content["adam_steps"]})
         if "loss_scale" in content:
             self.update.scale.load_state_dict(content["loss_scale"])
@@ -325,8 +344,8 @@ def schedule_of(content: Mapping[str, Any]) -> dict[str, Any]:
     Earlier versions stored max_steps on its own, and the other keys with those that a resumed run must not change.
     """
     config = content.get("config")
-    former = config if isinstance(config, dict) else {}
-    values = {name: former.get(f"train.{name}") for name in SCHEDULE_KEYS} | {"max_steps": content.get("max_steps")}
+    frozen = config if isinstance(config, dict) else {}
+    values = {name: frozen.get(f"train.{name}") for name in SCHEDULE_KEYS} | {"max_steps": content.get("max_steps")}
     values |= content.get("learning_rate", {})
     return {name: values[name] for name in SCHEDULE_KEYS if fits(keys_of("train")[name], values[name])}
 

@@ -20,7 +20,7 @@ from train.run.config import to_toml
 from train.run.storage import model_config
 from train.tasks.protocols import TextTokenizer
 
-LISTED = 3  # number of parameters that a message lists
+MAX_LISTED = 3  # number of parameters that a message lists
 # Keys of [model] that affect the computation but not the shapes of the weights.
 COMPUTATION_KEYS = (
     "n_heads", "norm", "positions", "position_distance", "activation", "normalization",
@@ -86,21 +86,22 @@ def initialize(
     """
     folder, checkpoint = load_weights(source, on_warning)
     check_peer(folder, checkpoint.state)
-    parameters, weights = dict(model.named_parameters()), checkpoint.model
+    parameters = dict(model.named_parameters())
+    weights = checkpoint.model
     is_same_tokenizer = checkpoint.state["tokenizer_digest"] == tokenizer.digest
-    if not patterns and not is_same_tokenizer and (of_labels := model.label_parameters()):
-        weights = {name: array for name, array in weights.items() if name.split(".")[0] not in of_labels}
-        names = [name for name in parameters if name.split(".")[0] not in of_labels]
+    if not patterns and not is_same_tokenizer and (label_modules := model.label_parameters()):
+        weights = {name: array for name, array in weights.items() if name.split(".")[0] not in label_modules}
+        names = [name for name in parameters if name.split(".")[0] not in label_modules]
     else:
         names = select("train.init_only", patterns, parameters) if patterns else list(parameters)
     expected = {name: parameters[name].shape for name in names}
     problems = mismatches(expected, weights if not patterns else {n: weights[n] for n in names if n in weights})
     if problems:
-        more = f" and {len(problems) - LISTED} more" if len(problems) > LISTED else ""
+        more = f" and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
         raise UserError(
             f"train.init: expected the parameters of this model in {folder / MODEL}; got "
-            f"{'; '.join(problems[:LISTED])}{more}; try the [model] and tokenizer of that run, or train.init_only with "
-            "patterns of the parameters that fit"
+            f"{'; '.join(problems[:MAX_LISTED])}{more}; try the [model] and tokenizer of that run, or train.init_only "
+            "with patterns of the parameters that fit"
         )
     if not patterns:
         check_same_computation(model.config, model_config(checkpoint.state), folder)

@@ -9,7 +9,7 @@ from typing import Any
 from npx.ranges import Range
 from train.errors import one_line
 from train.json_files import Schema, schema_error
-from train.text.batches import ORDER
+from train.text.batches import ORDER_VERSION
 
 # Keys that are missing in checkpoints of earlier versions.
 ADDED_KEYS: dict[str, Any] = {
@@ -38,7 +38,7 @@ class RunState:
     epoch: int = checked_field(COUNT)  # epoch of the next micro-batch, from 0
     index: int = checked_field(COUNT)  # index of the next micro-batch within its epoch
     # version of the order of batches (text/batches.py)
-    batch_order: int = checked_field(Range(int, f"[1, {ORDER}]"), ORDER)
+    batch_order: int = checked_field(Range(int, f"[1, {ORDER_VERSION}]"), ORDER_VERSION)
     logged_epoch: int = checked_field(COUNT, key="in_epoch")  # epoch of the last micro-batch, from 1
     tokens: int = checked_field(COUNT)  # tokens trained on, without padding
     seconds: float = checked_field(NONNEGATIVE, 0.0)  # seconds in updates, without validation and writing

@@ -14,7 +14,7 @@ from train.metrics.classification import IntArray, LabelScores
 from train.tasks.language import LanguageKeys
 from train.tasks.protocols import Configuration
 from train.tasks.task import T, Task, file_key, list_lines, task
-from train.text.affixes import KIND, AffixTokenizer, affix_spec, split_words
+from train.text.affixes import AFFIXES, AffixTokenizer, affix_spec, split_words
 from train.text.bpe_dropout import EpochExamples
 from train.text.corpus import prepare_pairs
 from train.text.labeled_text import (
@@ -46,12 +46,12 @@ OnBytes = Callable[[bytes], object]
 class EncoderTask(Task[T, C, LabeledBatch], Generic[T, C]):
     """Base class of tasks that predict labels of a text or of its tokens."""
 
-    examples = "labels"
-    tokenizers = (*KINDS, KIND)
+    data_kind = "labels"
+    tokenizers = (*KINDS, AFFIXES)
 
     def learn_text_tokenizer(self, data: Any, lines: Iterable[list[str]]) -> AffixTokenizer:
         """Train a tokenizer of the kind `data.tokenizer` on chunks of lines of text."""
-        if data.tokenizer == KIND:
+        if data.tokenizer == AFFIXES:
             sentences = (split_words(line) for chunk in lines for line in chunk)
             return AffixTokenizer(affix_spec(sentences, SPECIALS, data.vocab_size))
         return AffixTokenizer(AffixTokenizer.train_spec(lines, data.tokenizer, data.vocab_size, data.pretokenizer))
@@ -106,12 +106,12 @@ class MaskedLanguageModeling(EncoderTask[AffixTokenizer, MaskedText]):
         return MaskedText(prepare_pairs({"text": files[0]}, encode, tokenizer, *args), tokenizer.word_starts())
 
     def training_batches(
-        self, corpus: MaskedText, config: Configuration, tokenizer: AffixTokenizer, order: int
+        self, corpus: MaskedText, config: Configuration, tokenizer: AffixTokenizer, order_version: int
     ) -> MaskedBatches:
         t = config.train
-        return MaskedBatches(corpus, t.batch_tokens, t.seed, t.mask_rate, order)
+        return MaskedBatches(corpus, t.batch_tokens, t.seed, t.mask_rate, order_version)
 
-    def in_order(self, corpus: MaskedText, batch_tokens: int) -> Iterator[tuple[npx.Array, LabeledBatch]]:
+    def validation_batches(self, corpus: MaskedText, batch_tokens: int) -> Iterator[tuple[npx.Array, LabeledBatch]]:
         batches = MaskedBatches(corpus, max(int(corpus.pairs.src_lengths.max()), batch_tokens), seed=0)
         for indices in batches.batches.by_length():
             yield indices, batches.batch(EpochExamples(0, indices))
@@ -191,11 +191,11 @@ class LabeledTask(EncoderTask[PairTokenizer, LabeledText]):
         return LabeledText(prepare_pairs(sources, encode, tokenizer, *args), self.one_label_per_text)
 
     def training_batches(
-        self, corpus: LabeledText, config: Configuration, tokenizer: PairTokenizer, order: int
+        self, corpus: LabeledText, config: Configuration, tokenizer: PairTokenizer, order_version: int
     ) -> LabeledBatches:
-        return LabeledBatches(corpus, config.train.batch_tokens, config.train.seed, order)
+        return LabeledBatches(corpus, config.train.batch_tokens, config.train.seed, order_version)
 
-    def in_order(self, corpus: LabeledText, batch_tokens: int) -> Iterator[tuple[npx.Array, LabeledBatch]]:
+    def validation_batches(self, corpus: LabeledText, batch_tokens: int) -> Iterator[tuple[npx.Array, LabeledBatch]]:
         batches = LabeledBatches(corpus, max(int(corpus.pairs.src_lengths.max()), batch_tokens))
         return ((indices, batches.batch(indices)) for indices in batches.by_length())
 
@@ -214,8 +214,8 @@ class LabelEvaluation:
 
     def add(self, model: Encoder, examples: npx.Array, batch: LabeledBatch) -> None:
         gold, logits = model.label_logits(batch.ids, batch.labels)
-        first = len(SPECIALS)  # no text has the label <unk>
-        self.records.append((gold - first, logits[:, first:].argmax(axis=1)))
+        first_label = len(SPECIALS)  # no text has the label <unk>
+        self.records.append((gold - first_label, logits[:, first_label:].argmax(axis=1)))
 
     def scores(self) -> LabelScores:
         """Return the scores of all records."""
@@ -311,7 +311,8 @@ class Tagging(LabeledTask):
     def encode(
         self, tokenizer: PairTokenizer, label_ids: LabelIds
     ) -> Callable[[list[LabeledExample]], tuple[list[list[int]], ...]]:
-        encode_words, no_label = WordEncoder(tokenizer.source), tokenizer.pad_id
+        encode_words = WordEncoder(tokenizer.source)
+        no_label = tokenizer.pad_id
 
         def encode_chunk(examples: list[LabeledExample]) -> tuple[list[list[int]], ...]:
             tags = [label_ids(example) for example in examples]

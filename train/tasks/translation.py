@@ -87,7 +87,10 @@ class GreedyScores:
     """BLEU and chrF of greedy search on the validation text."""
 
     def __init__(self, tokenizer: TranslationTokenizer, corpus: Corpus, max_extra: int, tokenize: str) -> None:
-        self.tokenizer, self.corpus, self.max_extra, self.tokenize = tokenizer, corpus, max_extra, tokenize
+        self.tokenizer = tokenizer
+        self.corpus = corpus
+        self.max_extra = max_extra
+        self.tokenize = tokenize
         self.records: dict[int, list[int]] = {}  # maps a pair to token ids
 
     def add(self, model: SearchModel, indices: npx.Array, batch: Batch) -> None:

@@ -18,13 +18,13 @@ from tokenizers import Regex, decoders, pre_tokenizers
 
 from train.errors import UserError, nearest, plural
 from train.text.affixes import split_words
-from train.text.batches import ORDER, Batches
+from train.text.batches import ORDER_VERSION, Batches
 from train.text.corpus import Corpus, IntArray
 from train.text.lines import count_lines, numbered_lines, read_parallel
 from train.text.tokenizer import DEFAULT_IDS, SPECIALS, Tokenizer, tokenizer_spec
 
 MAX_LABELS = 10_000
-SHOWN = 60  # number of characters of a line that a message shows
+MAX_SHOWN = 60  # number of characters of a line that a message shows
 
 
 class LabeledExample(NamedTuple):
@@ -46,7 +46,7 @@ def read_labeled(
     for number, line in numbered_lines(path, on_bytes):
         label, *texts = (field.strip() for field in line.split("\t"))
         if not label or not 1 <= len(texts) <= 2 or not all(texts):
-            got = repr(line[:SHOWN]) if line.strip() else "an empty line"
+            got = repr(line[:MAX_SHOWN]) if line.strip() else "an empty line"
             raise UserError(
                 f"{path}, line {number}: expected label<TAB>text, or label<TAB>text<TAB>text; got {got}; "
                 "try `paste labels.txt texts.txt`"
@@ -58,7 +58,8 @@ def read_tagged(
     path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None
 ) -> Iterator[LabeledExample]:
     """Yield the sentences of a file whose lines have the form word<TAB>tag. Raises UserError for other lines."""
-    sentence, is_empty = LabeledExample(1, [], []), True
+    sentence = LabeledExample(1, [], [])
+    is_empty = True
     for number, line in numbered_lines(path, on_bytes):
         if not line.strip():
             if sentence.texts:
@@ -68,7 +69,7 @@ def read_tagged(
         word, *tags = (field.strip(" ") for field in line.split("\t"))
         if len(tags) != 1 or not tags[0] or len(split_words(word)) != 1:
             raise UserError(
-                f"{path}, line {number}: expected word<TAB>tag, one word per line; got {line[:SHOWN]!r}; "
+                f"{path}, line {number}: expected word<TAB>tag, one word per line; got {line[:MAX_SHOWN]!r}; "
                 "try a tag for each word, and an empty line between sentences"
             )
         sentence.texts.append(word)
@@ -93,7 +94,8 @@ def read_parallel_tags(
     chunks = read_parallel(words_path, tags_path, on_bytes=on_bytes)
     lines = chain.from_iterable(zip(*chunk, strict=True) for chunk in chunks)
     for number, (line, tag_line) in enumerate(lines, 1):
-        words, tags = split_words(line), tag_line.split()
+        words = split_words(line)
+        tags = tag_line.split()
         if len(words) != len(tags):
             raise UserError(
                 f"{tags_path}, line {number}: expected {plural(len(words), 'tag')}, one for each word of "
@@ -130,7 +132,7 @@ def make_label_tokenizer(path: object, labels: Iterable[str]) -> Tokenizer:
     for label in labels:
         names.add(label)
         if len(names) > MAX_LABELS:
-            got = f"more, among them {label[:SHOWN]!r}"
+            got = f"more, among them {label[:MAX_SHOWN]!r}"
             raise UserError(
                 f"{path}: expected at most {MAX_LABELS:,} labels; got {got}; try label<TAB>text in each line"
             )
@@ -166,14 +168,16 @@ class LabelIds:
     """
 
     def __init__(self, path: object, tokenizer: Any, parallel: bool = False) -> None:
-        self.path, self.parallel, names = path, parallel, label_names(tokenizer)
+        self.path = path
+        self.parallel = parallel
+        names = label_names(tokenizer)
         self.ids = {name: i for i, name in enumerate(names, len(SPECIALS))}
 
     def __call__(self, example: LabeledExample) -> list[int]:
         """Return the ids of the labels of an example."""
         unknown = next((i for i, label in enumerate(example.labels) if label not in self.ids), None)
         if unknown is not None:
-            label = example.labels[unknown][:SHOWN]
+            label = example.labels[unknown][:MAX_SHOWN]
             line = example.line if self.parallel else example.line + unknown
             raise UserError(
                 f"{self.path}, line {line}: expected a label that the training text has; got {label!r}; "
@@ -205,7 +209,8 @@ class WordEncoder:
     MAX_WORDS = 1 << 20
 
     def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer, self.words = tokenizer, dict[str, list[int]]()
+        self.tokenizer = tokenizer
+        self.words = dict[str, list[int]]()
 
     def __call__(self, sentences: Sequence[Sequence[str]]) -> tuple[list[list[int]], list[list[int]]]:
         """Return each sentence's ids (BOS, then its words' tokens) and the position of each word's first token."""
@@ -218,7 +223,8 @@ class WordEncoder:
         }
         results: tuple[list[list[int]], list[list[int]]] = [], []
         for words in sentences:
-            ids, firsts = [self.tokenizer.special.bos_id], []
+            ids = [self.tokenizer.special.bos_id]
+            firsts = []
             for word in words:
                 firsts.append(len(ids))
                 ids += self.words[word]
@@ -327,8 +333,8 @@ def describe_texts(pairs: Corpus, n_labels: int = 0) -> str:
 class LabeledBatches(Batches):
     """Batches of texts of similar length with their labels, like `Batches` of pairs."""
 
-    def __init__(self, text: LabeledText, batch_tokens: int, seed: int = 1, order: int = ORDER) -> None:
-        super().__init__(text.pairs, batch_tokens, seed, order)
+    def __init__(self, text: LabeledText, batch_tokens: int, seed: int = 1, order_version: int = ORDER_VERSION) -> None:
+        super().__init__(text.pairs, batch_tokens, seed, order_version)
         self.text = text
 
     def sizes(self, indices: IntArray) -> tuple[int, int]:

@@ -35,11 +35,11 @@ def short_sentences(run: Path, part: str, tokenizer: Any, config: Any) -> list[s
         trees = read_clean_trees(getattr(config.data, f"{part}_trees"))
         sentences = [" ".join(tree.words()) for tree in islice(trees, MAX_SEARCHED)]
         sizes = [len(tokenizer.encode(escape_brackets(sentence))) for sentence in sentences]
-    elif TASKS[config.data.task].examples == "text":
+    elif TASKS[config.data.task].data_kind == "text":
         files = config.data.text if part == "train" else config.data.valid_text
         lines = islice(chain.from_iterable(read_plain(files)), MAX_SEARCHED)
         return list(dict.fromkeys(line.strip() for line in lines if len(line) in EXAMPLE_CHARACTERS))[:N_EXAMPLES]
-    elif TASKS[config.data.task].examples == "labels":
+    elif TASKS[config.data.task].data_kind == "labels":
         task: Any = TASKS[config.data.task]
         examples = islice(task.read(*task.texts(config.data)[part]), MAX_SEARCHED)
         sentences = [text_of(example, config.data.task) for example in examples]
