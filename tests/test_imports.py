@@ -1,6 +1,7 @@
 """Architecture: the direction of imports, where NumPy and CuPy may be imported, no import cycles, short files."""
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -66,8 +67,13 @@ def imported_files(path, root=ROOT):
     files that Python runs on the way (a/__init__.py) do not count. So a package's `__init__` counts as above its
     modules, and a module that imports from it creates a cycle.
     """
+    return files_of(imports(path.read_text(encoding="utf-8"), path.name), root)
+
+
+def files_of(modules, root=ROOT):
+    """Return the files of the project among (module, name or None); see `imported_files`."""
     files = set()
-    for module, name in imports(path.read_text(encoding="utf-8"), path.name):
+    for module, name in modules:
         target = root.joinpath(*module.split("."))
         candidates = [target / f"{name}.py", target / str(name) / "__init__.py"] if name else []
         candidates += [target.with_name(f"{target.name}.py"), target / "__init__.py"]
@@ -100,6 +106,44 @@ def level_of(path):
     """Return the position of a module of train in SUBPACKAGES; -1 for COMMON, the highest for other top-level files."""
     parts = path.relative_to(ROOT / "train").parts
     return SUBPACKAGES.index(parts[0]) if len(parts) > 1 else -1 if parts[0] in COMMON else len(SUBPACKAGES)
+
+
+def reading_order():
+    """Return {file: row} for the table "Reading order" of docs/architecture.md; a folder contains all its files."""
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").partition("## Reading order")[2]
+    table, order = re.findall(r"^\| (`.*?) \|", page.partition("\n## ")[0], re.M), {}
+    for row, cell in enumerate(table):
+        folder = ROOT
+        for name in re.findall("`(.*?)`", cell):
+            path = ROOT / name if "/" in name and (ROOT / name).exists() else folder / name
+            assert path.exists(), f"{cell}: no such file {name}"
+            folder = path.parent
+            new = path.rglob("*.py") if path.is_dir() else [path]
+            order.update((file, row) for file in new if file.name != "__init__.py")
+        if cell.endswith("the other kernels"):
+            order.update((file, row) for file in folder.glob("*.py") if file.name != "__init__.py")
+    return order
+
+
+def imports_at_the_top(path):
+    """Return the files of the project that a file imports outside of functions, classes and conditions."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree.body = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    return files_of(imports(ast.unparse(tree), path.name))
+
+
+def test_the_reading_order_follows_the_imports():
+    order = reading_order()
+    skipped = {ROOT / "npx/testing"}
+    missing = {path for path in FILES if path.name[:2] != "__" and not skipped & set(path.parents)} - order.keys()
+    assert not missing, sorted(str(path.relative_to(ROOT)) for path in missing)
+    later = [
+        f"{path.relative_to(ROOT)} imports {file.relative_to(ROOT)}"
+        for path in order
+        for file in imports_at_the_top(path)
+        if order.get(file, -1) > order[path]
+    ]
+    assert not later, later
 
 
 def test_the_files_are_found():
