@@ -2,6 +2,7 @@
 
 import json
 import math
+import zipfile
 from functools import cache
 
 import numpy as np
@@ -181,3 +182,35 @@ def npz_array(name, array):
 
 def matrix_or_bias(prefix, kind, ending, array):
     return (f"{prefix}_W{ending}", array.T) if kind == "weight" else (f"{prefix}_b{ending}", array[None])
+
+
+def nest_members(path):
+    """Add a member to a zip file that contains all others, so that their bytes belong to two members."""
+    content, name = path.read_bytes(), "archive/data/1"
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(name, content)
+        for member in members:
+            member.header_offset += zipfile.sizeFileHeader + len(name)
+            archive.filelist.append(member)
+            archive.NameToInfo[member.filename] = member
+
+
+def patch_archive(path, signature, offset, value):
+    """Replace bytes of the first record of a zip file with this signature."""
+    content = bytearray(path.read_bytes())
+    at = content.index(signature) + offset
+    content[at : at + len(value)] = value
+    path.write_bytes(content)
+
+
+DIRECTORY, END = b"PK\x01\x02", b"PK\x05\x06"  # signatures in a zip file
+# Damage to a zip file, and the words that report it; those for a negative offset depend on the version of Python.
+BAD_ARCHIVES = {
+    "nested": (nest_members, "overlapping data"),
+    "encrypted": (lambda path: patch_archive(path, DIRECTORY, 8, b"\x01"), "is encrypted"),
+    "patched": (lambda path: patch_archive(path, DIRECTORY, 8, b"\x20"), "compressed patched data (flag bit 5)"),
+    "version": (lambda path: patch_archive(path, DIRECTORY, 6, b"\xff"), "zip file version 25.5"),
+    "negative offset": (lambda path: patch_archive(path, END, 16, b"\xff\xff\xff\x7f"), ""),
+}
