@@ -2,6 +2,7 @@
 
 import json
 import math
+import struct
 import zipfile
 from functools import cache
 
@@ -140,7 +141,9 @@ def write_npz(folder, tensors, settings=(), **decoder):
         settings: changes to the settings in the file; a value of None removes a setting.
         decoder: content of decoder.yml.
     """
-    import yaml
+
+    def yaml(values):
+        return "".join(f"{key}: {json.dumps(value)}\n" for key, value in values.items())
 
     folder.mkdir(parents=True, exist_ok=True)
     arrays = dict(npz_array(name, array) for name, array in tensors.items() if "embed_positions" not in name)
@@ -154,10 +157,31 @@ def write_npz(folder, tensors, settings=(), **decoder):
         "transformer-preprocess": "", "transformer-postprocess": "dan", "transformer-postprocess-emb": "d",
         "version": "v1.7.6", "lemma-dim-emb": 0, "tied-embeddings-all": True,
     } | dict(settings)  # fmt: skip
-    text = yaml.safe_dump({key: value for key, value in values.items() if value is not None}) + "\0"
+    text = yaml({key: value for key, value in values.items() if value is not None}) + "\0"
     arrays["special:model.yml"] = np.frombuffer(text.encode(), np.int8)
     np.savez(folder / "model.npz", **arrays)
-    (folder / "decoder.yml").write_text(yaml.safe_dump({"models": ["model.npz"], **decoder}), encoding="utf-8")
+    (folder / "decoder.yml").write_text(yaml({"models": ["model.npz"], **decoder}), encoding="utf-8")
+
+
+def write_torch(path, tensors):
+    """Write tensors of float32 as a PyTorch file, without PyTorch."""
+
+    def text(value):
+        return b"X" + struct.pack("<i", len(value)) + value.encode()
+
+    def numbers(*values):
+        return b"(" + b"".join(b"J" + struct.pack("<i", value) for value in values) + b"t"
+
+    with zipfile.ZipFile(path, "w") as archive:
+        content = b"\x80\x02}("
+        for key, (name, array) in enumerate(tensors.items()):
+            strides = numbers(*(stride // 4 for stride in array.strides))
+            storage = text("storage") + b"ctorch\nFloatStorage\n" + text(str(key)) + text("cpu")
+            storage += b"J" + struct.pack("<i", array.size)
+            content += text(name) + b"ctorch._utils\n_rebuild_tensor_v2\n((" + storage + b"tQK\0"
+            content += numbers(*array.shape) + strides + b"\x89NtR"
+            archive.writestr(f"archive/data/{key}", array.tobytes())
+        archive.writestr("archive/data.pkl", content + b"u.")
 
 
 def npz_array(name, array):

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from models.search import beam_search, greedy_search
 from tests.helpers import marian_folders
-from tests.helpers.marian_folders import BAD_ARCHIVES, reference_logits, tensors, write_folder, write_json
+from tests.helpers.marian_folders import BAD_ARCHIVES, reference_logits, tensors, write_folder, write_json, write_torch
 from train.cli import main
 from train.errors import UserError
 from train.formats import import_folder
@@ -117,6 +117,14 @@ def test_torch_files_are_read_without_torch(tmp_path, legacy):
     assert arrays.keys() == state.keys()
     for name, tensor in state.items():
         np.testing.assert_array_equal(arrays[name], tensor.detach().float().numpy(), err_msg=name)
+
+
+def test_a_torch_file_has_the_tensors_of_the_safetensors_file(tmp_path):
+    config = write_folder(tmp_path / "hf")
+    write_torch(tmp_path / "file", tensors(config))
+    expected, arrays = load_file(tmp_path / "hf" / "model.safetensors"), read_torch_file(tmp_path / "file")
+    assert expected.keys() == arrays.keys()
+    assert all(np.array_equal(expected[name], arrays[name]) for name in arrays)
 
 
 class Attack:
