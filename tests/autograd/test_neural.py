@@ -228,9 +228,7 @@ def test_gradient_of_the_loss_sums_to_zero_in_each_row_and_skips_padding(operati
 
 def test_invalid_label_smoothing_raises():
     logits, targets = Tensor(np.zeros((1, 4))), np.array([1])
-    with pytest.raises(
-        ValueError, match="smoothing_classes: expected one of all, others, others_without_pad; got 'pad'"
-    ):
+    with pytest.raises(ValueError, match="smoothing_classes: expected one of all, others, others_without_pad; got 'pad'"):
         neural.cross_entropy(logits, targets, npx.LabelSmoothing(0.1, "pad"))
     for smoothing in (-0.1, 1.0, float("nan")):
         with pytest.raises(ValueError, match="label_smoothing: expected a number of at least 0 and below 1"):

@@ -43,7 +43,7 @@ TEXT_SETTINGS = {
     "transformer-postprocess-top", "transformer-ffn-activation",
 }  # fmt: skip
 PLACEMENTS = {("", "dan", ""): "post", ("n", "da", "n"): "pre"}  # preprocess, postprocess, postprocess-top
-HEADER = re.compile(  # of a .npy file in version 1.0
+HEADER = re.compile(  # matches the header of a .npy file in version 1.0
     rb"\x93NUMPY\x01\x00..\{'descr': '([<|][fiub]\d)', 'fortran_order': (True|False), "
     rb"'shape': \(([\d, ]{,99})\), \} *\n",
     re.DOTALL,

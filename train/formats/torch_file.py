@@ -27,8 +27,8 @@ DTYPES = {
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of a file written by PyTorch before 1.6
 MAX_VALUES = 1 << 40
 MAX_EXPANSION = 8  # bytes of tensors per byte of the file: bfloat16 doubles them, and tied tables have up to four names
-MAX_DIMENSIONS = 64  # of a tensor, in PyTorch and NumPy
-MAX_PICKLE = 1 << 26  # bytes; the objects take many times as much memory
+MAX_DIMENSIONS = 64  # a tensor has no more in PyTorch and NumPy
+MAX_PICKLE = 1 << 24  # bytes; the objects take up to 64 times as much memory
 OPCODES = (  # opcodes of PyTorch's files, in protocols 2 to 5; strings of Python 2 are BINSTRING
     "PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINSTRING "
     "SHORT_BINSTRING BINUNICODE SHORT_BINUNICODE "
