@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 import struct
 import zipfile
 from functools import cache
@@ -10,6 +11,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from train.formats.huggingface import CONFIG, GENERATION, TOKENIZER
+from train.formats.torch_file import LEGACY_MAGIC
 from train.formats.weights import SAFETENSORS
 from train.text.tokenizer import Tokenizer
 
@@ -163,8 +165,8 @@ def write_npz(folder, tensors, settings=(), **decoder):
     (folder / "decoder.yml").write_text(yaml({"models": ["model.npz"], **decoder}), encoding="utf-8")
 
 
-def write_torch(path, tensors):
-    """Write tensors of float32 as a PyTorch file, without PyTorch."""
+def write_torch(path, tensors, legacy=False):
+    """Write tensors of float32 as a PyTorch file, without PyTorch; `legacy` is the format before PyTorch 1.6."""
 
     def text(value):
         return b"X" + struct.pack("<i", len(value)) + value.encode()
@@ -172,16 +174,22 @@ def write_torch(path, tensors):
     def numbers(*values):
         return b"(" + b"".join(b"J" + struct.pack("<i", value) for value in values) + b"t"
 
+    content = b"\x80\x02}("
+    for key, (name, array) in enumerate(tensors.items()):
+        storage = text("storage") + b"ctorch\nFloatStorage\n" + text(str(key)) + text("cpu")
+        storage += b"J" + struct.pack("<i", array.size)
+        content += text(name) + b"ctorch._utils\n_rebuild_tensor_v2\n((" + storage + b"tQK\0"
+        content += numbers(*array.shape) + numbers(*(stride // 4 for stride in array.strides)) + b"\x89NtR"
+    content += b"u."
+    if legacy:
+        before = b"".join(pickle.dumps(value, 2) for value in (LEGACY_MAGIC, 1001, {"little_endian": True}))
+        values = b"".join(array.size.to_bytes(8, "little") + array.tobytes() for array in tensors.values())
+        path.write_bytes(before + content + pickle.dumps([str(key) for key in range(len(tensors))], 2) + values)
+        return
     with zipfile.ZipFile(path, "w") as archive:
-        content = b"\x80\x02}("
-        for key, (name, array) in enumerate(tensors.items()):
-            strides = numbers(*(stride // 4 for stride in array.strides))
-            storage = text("storage") + b"ctorch\nFloatStorage\n" + text(str(key)) + text("cpu")
-            storage += b"J" + struct.pack("<i", array.size)
-            content += text(name) + b"ctorch._utils\n_rebuild_tensor_v2\n((" + storage + b"tQK\0"
-            content += numbers(*array.shape) + strides + b"\x89NtR"
+        archive.writestr("archive/data.pkl", content)
+        for key, array in enumerate(tensors.values()):
             archive.writestr(f"archive/data/{key}", array.tobytes())
-        archive.writestr("archive/data.pkl", content + b"u.")
 
 
 def npz_array(name, array):

@@ -48,17 +48,20 @@ IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.R_OK | os.W_OK | os.X_OK) els
 IMPORTED = [
     ("hf/config.json", ""), ("hf/generation_config.json", ""), ("hf/tokenizer.json", ""), ("hf/model.safetensors", ""),
     ("torch/pytorch_model.bin", ""), ("torch/pytorch_model.bin", "archive/data.pkl"),
+    ("legacy/pytorch_model.bin", ""),
     ("npz/model.npz", ""), ("npz/model.npz", "special:model.yml.npy"), ("npz/model.npz", "decoder_l1_ffn_W1.npy"),
     ("npz/v.yml", ""), ("npz/decoder.yml", ""),
 ]  # fmt: skip
 
 
 def write_models(folder):
-    """Write models of other programs, in Hugging Face's format, with PyTorch's file, and in Marian's own format."""
+    """Write models of other programs, in Hugging Face's format, with PyTorch's files, and in Marian's own format."""
     marian_folders.write_folder(folder / "hf")
-    values = marian_folders.write_folder(folder / "torch")
-    (folder / "torch" / "model.safetensors").unlink()
-    marian_folders.write_torch(folder / "torch" / "pytorch_model.bin", marian_folders.tensors(values))
+    for name in ("torch", "legacy"):
+        values = marian_folders.write_folder(folder / name)
+        (folder / name / "model.safetensors").unlink()
+        file = folder / name / "pytorch_model.bin"
+        marian_folders.write_torch(file, marian_folders.tensors(values), legacy=name == "legacy")
     tensors = marian_folders.tensors(values | {"vocab_size": 4})
     marian_folders.write_npz(folder / "npz", tensors, vocabs=["v.yml", "v.yml"])
     (folder / "npz" / "v.yml").write_text("</s>: 0\n<unk>: 1\na: 2\n")

@@ -119,9 +119,10 @@ def test_torch_files_are_read_without_torch(tmp_path, legacy):
         np.testing.assert_array_equal(arrays[name], tensor.detach().float().numpy(), err_msg=name)
 
 
-def test_a_torch_file_has_the_tensors_of_the_safetensors_file(tmp_path):
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_torch_file_has_the_tensors_of_the_safetensors_file(tmp_path, legacy):
     config = write_folder(tmp_path / "hf")
-    write_torch(tmp_path / "file", tensors(config))
+    write_torch(tmp_path / "file", tensors(config), legacy)
     expected, arrays = load_file(tmp_path / "hf" / "model.safetensors"), read_torch_file(tmp_path / "file")
     assert expected.keys() == arrays.keys()
     assert all(np.array_equal(expected[name], arrays[name]) for name in arrays)
