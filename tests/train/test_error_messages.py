@@ -163,7 +163,7 @@ def copy(uninterrupted, tmp_path):
         (["data", "own", "--tokenizer", "sentencepiece", "--out", "D"], "got 'sentencepiece'; try bpe\n"),
         (["data", "own", "--tokenizer", "unigram", "--out", "D"], "got 'unigram'; try bpe\n"),
         (["train", "tiny", "--max-epoch", "3", "--out", "D"], "try --set train.max_steps=VALUE (Number of updates)\n"),
-        (["train", "tiny", "--set", "train.epochs=3", "--out", "D"], "key; try train.max_steps (Number of updates)\n"),
+        (["train", "tiny", "--set", "train.epochs=3", "--out", "D"], "[train]; try train.max_steps (Number of updates)\n"),
         (
             ["score", "--ref", "FILE", "--hyp", "FILE", "--metric", "comet"],
             "got 'comet'; try chrf, because neural metrics are out of scope\n",
@@ -191,6 +191,10 @@ def copy(uninterrupted, tmp_path):
             "; try --set 'data.tokenizer=runs/a b/tokenizer.json', because a value with a space needs quotes\n",
         ),
         (["train", "tiny", "--data", "FILE", "--out", "D"], "; got a file; try --train-src <FILE> --train-tgt F\n"),
+        (
+            ["train", "tiny", "--data", "TEXT", "--out", "D"],
+            "not empty; try `npx-transformer data own --train-src F --train-tgt F --out DIR`\n",
+        ),
         (["train", "FILE", "--out", "D"], ", or --train-src <FILE> of `train` if it is a text\n"),
         (["info", "FILE"], ", or --train-src <FILE> of `train` if it is a text\n"),
         *(
@@ -270,7 +274,10 @@ def test_suggested_paths_are_quoted_for_the_shell(uninterrupted, tmp_path, capfd
             ["train", run, "--out", "D"],
             f"'{run}/config.toml', or, instead of CONFIG, --init '{run}' or --resume --out '{run}'",
         ),
-        (["train", "tiny", "--data", run, "--out", "D"], f"--train-src F --train-tgt F --out '{run}'`"),
+        (
+            ["train", "tiny", "--data", run, "--out", "D"],
+            f"got a run; try the folder that the run was trained on, or, instead of CONFIG, --init '{run}'",
+        ),
         (
             ["translate", "--model", run, "--model", other],
             f"try training the model with --set data.tokenizer='{run}/tok",
