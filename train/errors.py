@@ -11,7 +11,8 @@ from npx.messages import plural as plural
 
 OTHER_CHOICES = {  # for each option, names of values in other programs
     "--tokenizer": dict.fromkeys(("sentencepiece", "spm", "unigram"), "bpe"),
-    "--metric": dict.fromkeys(("comet", "bleurt", "bertscore"), "chrf, because neural metrics are out of scope"),
+    "--metric": dict.fromkeys(("comet", "bleurt", "bertscore"), "chrf, because neural metrics are out of scope")
+    | {"bleu_lc": "bleu_13a_lc"},
 }
 TO_UTF8 = "`iconv -f ISO-8859-1 -t UTF-8`, with the encoding of the text instead of ISO-8859-1"  # advice in messages
 

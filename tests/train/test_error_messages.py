@@ -151,6 +151,11 @@ def copy(uninterrupted, tmp_path):
         (["train", "FILE", "FILE", "--out", "D"], "; try tiny --train-src <FILE> --train-tgt <FILE>\n"),
         (["train", "tiny", "FILE", "FILE", "--out", "D"], "; try --train-src <FILE> --train-tgt <FILE>\n"),
         (["translate", "RUN", "FILE"], "Missing option '--model'; try --model <RUN> --input <FILE>\n"),
+        (
+            ["translate", "--model", "<RUN>,<RUN>"],
+            "--model: expected one path; got <RUN>,<RUN>; try --model <RUN> --model <RUN>\n",
+        ),
+        (["score", "--ref=<FILE>:<FILE>", "--hyp", "x"], "got <FILE>:<FILE>; try --ref <FILE> --ref <FILE>\n"),
         (["translate", "RUN"], "Missing option '--model'; try --model <RUN>\n"),
         (["train", "tiny", "FILE", "--out", "D"], "; try --train-src /"),
         (["data", "own", "FILE", "--out", "D"], "; try --train-src /"),
@@ -185,9 +190,10 @@ def copy(uninterrupted, tmp_path):
             ["score", "--ref", "FILE", "--hyp", "FILE", "--metric", "comet"],
             "got 'comet'; try chrf, because neural metrics are out of scope\n",
         ),
-        (
-            ["score", "--ref", "FILE", "--hyp", "-"],
-            "-: expected a text file; got a path that does not exist; try /dev/stdin\n",
+        (["score", "--ref", "FILE", "--hyp", "FILE", "--metric", "bleu_lc"], "got 'bleu_lc'; try bleu_13a_lc\n"),
+        *(
+            (["train", "tiny", "--out", "D", "--set", f"train.csv={text}"], f"; try csv = {value}\n")
+            for text, value in {"True": "true", "yes": "true", "1": "true", "off": "false"}.items()
         ),
         (["train", "configs/my.toml", "--out", "D"], "try configs/ in a clone of the repository\n"),
         (["generate", "--model", "RUN", "--max-len", "5"], "--max-len: unknown option; try --tokens\n"),

@@ -294,7 +294,9 @@ def checked_value(table: str, f: Field[Any], value: Any, source: str = "config")
         value = float(value)
     if fits(f, value):
         return value
-    if choices and isinstance(value, str | bool):
+    if value_type(f) is bool and (meant := suggest_value("bool", value, ("true", "false"))):
+        attempt = f"{f.name} = {meant}"
+    elif choices and isinstance(value, str | bool):
         similar = suggest_value(f.name, value, choices)
         attempt = similar and f'{f.name} = "{similar}"'
     elif digits := range_of(f).normalize_number(value):
