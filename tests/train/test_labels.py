@@ -332,6 +332,10 @@ def test_classify_prints_labels_and_scores(runs, tmp_path, capfd):
     assert main([*command, str(runs / "tagging"), "--gold", str(runs / "valid.tags")]) == 0
     report = capfd.readouterr().err.splitlines()
     assert report[0].startswith("accuracy (micro F1) ")
+    gold = ["--gold", str(runs / "valid.tags"), "--output", str(tmp_path / "tags")]
+    assert main([*command, str(runs / "tagging"), *gold]) == 0
+    printed = capfd.readouterr()
+    assert printed.out.splitlines() == report and not printed.err
     assert {line.split()[0] for line in report[2:]} == {"DT", "NN", "VB"}
 
 
@@ -396,6 +400,12 @@ def test_a_wrong_request_is_answered_in_one_line(runs, tmp_path, capfd, task, co
     assert main(arguments) == 2
     error = capfd.readouterr().err.strip().splitlines()
     assert message in error[-1] and "Traceback" not in "".join(error)
+
+
+def test_a_file_of_tagged_words_is_answered_with_gold(runs, capfd):
+    assert main(["classify", "--model", str(runs / "tagging"), "--input", str(runs / "valid.tags")]) == 2
+    message = "'the\\tDT': expected words separated by spaces; got a tab; try --gold F for a file with lines word<TAB>"
+    assert message in capfd.readouterr().err
 
 
 def test_labels_that_the_training_text_lacks_are_named(folder, tmp_path, capfd):

@@ -171,7 +171,7 @@ def test_a_claim_is_unclear_within_two_standard_errors(gap, trainings):
         ({"settings": [*SMALL, "train.seed=2"]}, "expected settings = .*train.seed=2.*; try a new --out"),
         ({"texts": {"train_src": "nowhere"}}, "nowhere: expected a text file"),
         ({"texts": {"valid_src": "", "valid_tgt": ""}}, "valid_src: missing validation text"),
-        ({"settings": ["train.sed=2"]}, "unknown key of [train]; try train.seed"),
+        ({"settings": ["train.sed=2"]}, r"unknown key of \[train\]; try train.seed"),
     ],
 )
 def test_invalid_arguments_raise_before_training(tmp_path, texts, monkeypatch, changes, message):
