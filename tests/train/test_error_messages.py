@@ -156,6 +156,7 @@ def copy(uninterrupted, tmp_path):
             "--model: expected one path; got <RUN>,<RUN>; try --model <RUN> --model <RUN>\n",
         ),
         (["score", "--ref=<FILE>:<FILE>", "--hyp", "x"], "got <FILE>:<FILE>; try --ref <FILE> --ref <FILE>\n"),
+        (["translate", "--model", "RUN", "--output", "o.de.gz"], "got the name of a compressed file; try o.de, which"),
         (["translate", "RUN"], "Missing option '--model'; try --model <RUN>\n"),
         (["train", "tiny", "FILE", "--out", "D"], "; try --train-src /"),
         (["data", "own", "FILE", "--out", "D"], "; try --train-src /"),

@@ -282,3 +282,6 @@ def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) 
     if path.is_dir() or not path.parent.is_dir():
         got = "a folder" if path.is_dir() else f"a path in {path.parent}, which is not a folder"
         raise UserError(f"{path}: expected a file to write; got {got}; try another path")
+    if path.suffix.lower() in (".gz", ".bz2", ".xz", ".zst"):
+        got = f"the name of a compressed file; try {quote(path.with_suffix(''))}, which other programs can compress"
+        raise UserError(f"{path}: expected the name of a file without compression; got {got}")
