@@ -99,7 +99,10 @@ def copy(uninterrupted, tmp_path):
             "; try --set data.task=language\n",
         ),
         (["train", "tiny", "--out", "D", "--set", "train.peak_lr", "0.1"], "(0.1); try --set train.peak_lr=0.1\n"),
-        (["train", "", "--out", "D"], "'': expected a configuration file; got a path that does not exist; try a"),
+        (
+            ["train", "", "--out", "D"],
+            "'': expected a configuration file; got a path that does not exist; try tiny or a",
+        ),
         (["train", "tiny", "TEXTS", "--out", "D", "--set", "data.tokenizer="], "'': expected a Hugging Face tokenizer"),
         (["train", "tiny", "TEXTS", "--out", "D", "--set", "data.vocab_size=9"], "data.vocab_size: expected at least"),
         (
@@ -157,6 +160,7 @@ def copy(uninterrupted, tmp_path):
         ),
         (["score", "--ref=<FILE>:<FILE>", "--hyp", "x"], "got <FILE>:<FILE>; try --ref <FILE> --ref <FILE>\n"),
         (["translate", "--model", "RUN", "--output", "o.de.gz"], "got the name of a compressed file; try o.de, which"),
+        (["train", "small", "--out", "D"], "got a path that does not exist; try tiny or another preset (base, big"),
         (["translate", "RUN"], "Missing option '--model'; try --model <RUN>\n"),
         (["train", "tiny", "FILE", "--out", "D"], "; try --train-src /"),
         (["data", "own", "FILE", "--out", "D"], "; try --train-src /"),

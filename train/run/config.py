@@ -87,7 +87,7 @@ class RunConfig:
         if not os.path.exists(path):
             files = {file.name: str(file) for file in Path(path).parent.glob("*.toml")}
             similar = difflib.get_close_matches(Path(path).name, [*files, *PRESETS], n=1, cutoff=0.7)
-            presets = f"a preset ({', '.join(PRESETS)}) or `npx-transformer info base --config > my.toml`"
+            presets = f"tiny or another preset ({', '.join(PRESETS)}) or `npx-transformer info base --config > my.toml`"
             attempt = quote(files.get(similar[0], similar[0])) if similar else presets
             if Path(path).parent.name == "configs" and not Path(path).parent.exists():
                 attempt = "configs/ in a clone of the repository"
