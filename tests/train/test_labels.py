@@ -303,9 +303,9 @@ def test_the_formats_of_other_tasks_are_answered_with_safetensors(runs, target, 
     for task in TEXTS:
         command = ["export", str(runs / task), "--out", str(tmp_path / task), "--to"]
         assert main([*command, target]) == 2
-        expected = f" for --to {target}; got a model of the task {task}; try --to safetensors\n"
+        expected = f" for --to {target}; got {TASKS[task].model_kind}; try --to safetensors\n"
         error = capfd.readouterr().err
-        assert "expected a model of the task translation" in error and error.endswith(expected)
+        assert "expected a translation model" in error and error.endswith(expected)
         assert main([*command, "safetensors"]) == 0
 
 
@@ -374,13 +374,13 @@ def test_results_do_not_depend_on_the_batch(runs, monkeypatch):
         (
             "masking",
             "classify",
-            "expected a model of the task classification or tagging; got a model of the task masking; try `npx-",
+            "expected a classifier or a tagger; got a masked language model; try `npx-",
         ),
         ("masking", "embed --pooling max", '--pooling: expected one of "mean", "first"; got max'),
         ("tagging", "classify", "line 2: expected text; got an empty line; try removing the line"),
         ("masking", "embed", "line 2: expected text; got an empty line; try removing the line"),
-        ("masking", "generate", "expected a model of the task language; got a model of the task masking"),
-        ("masking", "draw confusion", "expected a classifier or a tagger; got a run for the task masking"),
+        ("masking", "generate", "expected a language model; got a masked language model"),
+        ("masking", "draw confusion", "expected a classifier or a tagger; got a masked language model"),
         (
             "masking",
             "draw beam --input=cat",

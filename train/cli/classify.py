@@ -66,7 +66,7 @@ def classify(
     check_single_input(input, gold)
     task: Any = task_of(read_state(find_checkpoint(model)))
     if task.name not in TASKS:
-        raise TaskError(model, " or ".join(TASKS), task)
+        raise TaskError(model, TASKS, task)
     if top is not None and task.name == "tagging":
         raise UserError("--top applies only to classifiers; for a tagger, try --json, which prints probabilities")
     if gold_tags is not None and task.name != "tagging":

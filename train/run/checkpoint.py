@@ -308,7 +308,7 @@ def load_with_origin(
     tokenizer_file, config_file = run_files(folder)
     model_task = task_of(checkpoint.state)
     if task not in ("", model_task.name):
-        raise TaskError(path, task, model_task)
+        raise TaskError(path, [task], model_task)
     tokenizer = model_task.load_tokenizer(tokenizer_file)
     check_tokenizer(tokenizer, checkpoint.state, tokenizer_file)
     if not config_file.exists() and owner_of(folder).metrics_file.exists():
