@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import npx
+from npx.messages import suggest_arguments
 from train.errors import NoCheckpoint, UserError, quote
 from train.files import digest as checksum
 from train.files import disk_errors
@@ -277,6 +278,7 @@ def task_of(state: Mapping[str, Any]) -> Task:
     return TASKS[name]
 
 
+@suggest_arguments
 def load_model(
     path: str | Path, task: str = "", on_warning: Callable[[str], object] = warnings.warn
 ) -> tuple[Any, Any, RunConfig]:
