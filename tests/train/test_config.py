@@ -60,7 +60,7 @@ def message(call, *arguments, **named):
         call(*arguments, **named)
     text = str(caught.value)
     assert "\n" not in text
-    assert all(part in text for part in (": expected ", "; got "))
+    assert ": unknown key of [" in text or all(part in text for part in (": expected ", "; got "))
     assert "; try " in text or ": expected one of " in text
     return text
 

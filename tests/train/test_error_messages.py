@@ -187,10 +187,7 @@ def copy(uninterrupted, tmp_path):
         (["data", "own", "--tokenizer", "sentencepiece", "--out", "D"], "got 'sentencepiece'; try bpe\n"),
         (["data", "own", "--tokenizer", "unigram", "--out", "D"], "got 'unigram'; try bpe\n"),
         (["train", "tiny", "--max-epoch", "3", "--out", "D"], "try --set train.max_steps=VALUE (Number of updates)\n"),
-        (
-            ["train", "tiny", "--set", "train.epochs=3", "--out", "D"],
-            "[train]; try train.max_steps (Number of updates)\n",
-        ),
+        (["train", "tiny", "--set", "train.epochs=3", "--out", "D"], "]; try train.max_steps (Number of updates)\n"),
         (
             ["score", "--ref", "FILE", "--hyp", "FILE", "--metric", "comet"],
             "got 'comet'; try chrf, because neural metrics are out of scope\n",
