@@ -317,9 +317,8 @@ def load_with_origin(
         on_warning(f"{config_file}: missing; using the defaults of [search]")
     config = RunConfig.load(config_file, complete=True) if config_file.exists() else RunConfig()
     if config_file.exists() and isinstance(original := checkpoint.state.get("config"), dict):
-        tokenizer_path = {
-            "data.tokenizer": config.data.tokenizer
-        }  # the file may have moved; `check_tokenizer` has compared it
+        # the file of the tokenizer may have moved; `check_tokenizer` has compared it
+        tokenizer_path = {"data.tokenizer": config.data.tokenizer}
         resumed = config.resumed(model_config(checkpoint.state))
         resumed.check_frozen(original | tokenizer_path, folder / STATE, str(config_file))
     model = model_config(checkpoint.state).outline()  # generates no random weights
