@@ -91,8 +91,7 @@ class RunConfig:
             attempt = quote(files.get(similar[0], similar[0])) if similar else presets
             if Path(path).parent.name == "configs" and not Path(path).parent.exists():
                 attempt = "configs/ in a clone of the repository"
-            path = str(path) or "''"
-            raise UserError(f"{path}: expected a configuration file; got {MISSING}; try {attempt}")
+            raise UserError(f"{str(path) or repr('')}: expected a configuration file; got {MISSING}; try {attempt}")
         with open_for_reading(path, "a configuration file") as file:
             raw = file.read(MAX_BYTES + 1)
         attempt = "" if str(path).endswith(".toml") else f"--train-src {quote(path)} of `train` if it is a text"
