@@ -240,7 +240,7 @@ def test_invalid_toml_is_reported_with_its_line(tmp_path, content, place):
 
 def test_a_missing_file_is_reported(tmp_path):
     (tmp_path / "small.toml").write_text("")
-    assert "does not exist; try a preset (base, " in message(RunConfig.load, tmp_path / "none.toml")
+    assert "does not exist; try tiny or another preset (base, " in message(RunConfig.load, tmp_path / "none.toml")
     assert message(RunConfig.load, tmp_path / "smal.tom").endswith(f"does not exist; try {tmp_path}/small.toml")
     assert message(RunConfig.load, "parsing_small").endswith("does not exist; try parsing-small")
 

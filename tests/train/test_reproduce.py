@@ -401,5 +401,5 @@ def test_measure_speed_takes_the_fastest_update(texts, monkeypatch):
     tokens_per_second = speed.measure_speed(config.transformer_config(300), config)
     assert tokens_per_second == 3 * 2 * 30 / 0.25  # 3 pairs of 30 tokens per side; the fastest step after the warmup
     language = RunConfig.from_dict({"model": {"architecture": "decoder"}, "data": {"task": "language"}})
-    with pytest.raises(UserError, match="expected a model of the task translation, not language"):
+    with pytest.raises(UserError, match="expected a translation model; got a language model"):
         speed.measure_speed(language.transformer_config(300), language)

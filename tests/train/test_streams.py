@@ -78,6 +78,11 @@ def test_input_from_a_file_a_pipe_or_stdin_is_equivalent(model, capfd):
     translate = "translate", "--quiet", "--model", model
     assert run_command(*translate, stdin=lines) == (0, expected, "")
     assert run_command(*translate, "--input", "-", stdin=lines) == (0, expected, "")
+    (reference := model.parent / "reference").write_bytes(lines)
+    score = ["score", "--quiet", "--metric", "chrf"]
+    status, table, _ = run_command(*score, "--ref", reference, "--hyp", "-", stdin=lines)
+    assert status == 0 and "100.00" in table
+    assert run_command(*score, "--ref", "-", "--hyp", reference, stdin=lines) == (0, table, "")
     reader = pipe_with(lines)
     assert run_command(*translate, "--input", f"/proc/self/fd/{reader}") == (0, expected, "")
     assert run_command(*translate, "--input", "/dev/null") == (0, "", "") == run_command(*translate)
