@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,19 @@ Schema = Mapping[str, Any]
 # ---- reading
 
 
-def read_json(path: PathLike, expected: str, attempt: str = "downloading or copying it again") -> Any:
-    """Return the content of a JSON file. Raises UserError for invalid JSON, NaN and infinity."""
+def read_json(
+    path: PathLike,
+    expected: str,
+    attempt: str = "downloading or copying it again",
+    on_bytes: Callable[[bytes], object] = len,
+) -> Any:
+    """Return the content of a JSON file. Raises UserError for invalid JSON, NaN and infinity.
+
+    `on_bytes` is called with the content as bytes.
+    """
     with open_for_reading(path, expected, attempt=attempt) as file:
         raw = file.read()
+    on_bytes(raw)
     try:
         return parse_json(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:

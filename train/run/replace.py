@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from train.files import WriteError, fsync, unique_name
+from train.files import WriteError, fsync, identity, unique_name
 
 CHECKPOINT = r"(step|best)-[0-9]+|best|averaged"  # names of the folders in `checkpoints`
 
@@ -96,6 +96,13 @@ def existing_folder(path: Path) -> Path:
     replaced."""
     old = hidden_name(path, "replaced")
     return Path(old) if not path.exists() and os.path.isdir(old) else path
+
+
+def folder_version(path: Path) -> tuple[int, ...]:
+    """Return numbers that change when a folder is replaced; () if it has been removed."""
+    with suppress(FileNotFoundError):
+        return identity(os.stat(path))
+    return ()
 
 
 def original_name(path: Path) -> str:
