@@ -169,6 +169,7 @@ def check_same_inputs(out: Path, settings: Settings, sources: list[dict[str, Any
         raise
     if problem := schema_error(manifest, {"settings": {"rules": dict}, "sources": list}):
         raise UserError(f"{file}: expected the manifest of `data`; got '{problem}'; try deleting the file")
+    check_max_length(out, manifest["settings"].get("max_length"))
     stored, requested = ({**values.pop("rules"), **values} for values in (manifest["settings"], asdict(settings)))
     stored = requested | {"hold_out": 0} | stored  # earlier versions did not record every setting
     differing = [name for name in requested if requested[name] != stored[name]]
@@ -182,6 +183,16 @@ def check_same_inputs(out: Path, settings: Settings, sources: list[dict[str, Any
         raise UserError(
             f"{out} was prepared with a different {' and a different '.join(changes)}, and runs may use it; "
             f"repeat the command in {file}, choose another --out, or delete {out}"
+        )
+
+
+def check_max_length(folder: Path, max_length: object) -> None:
+    """Raise UserError if the maximum length in the manifest is not that of the token arrays, because it was edited."""
+    meta = read_sealed(folder / "prepared" / "train" / "meta.json") or {}
+    if (prepared := meta.get("max_length", max_length)) != max_length:
+        raise UserError(
+            f"{folder / 'manifest.json'}: expected settings.max_length = {prepared}, with which {folder / 'prepared'} "
+            f"was written; got {max_length}; try changing it back to {prepared}, or the `data` command with a new --out"
         )
 
 
