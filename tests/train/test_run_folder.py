@@ -403,3 +403,19 @@ def test_a_new_folder_in_place_of_a_moved_run_that_is_trained_is_not_removed(tex
     with pytest.raises(UserError, match="was moved or deleted while"):
         run(text, out)
     assert out.is_dir()
+
+
+def test_moved_checkpoints_are_reported(text, tmp_path, monkeypatch, capfd):
+    out = tmp_path / "run"
+    after = Trainer._after_update
+
+    def move(self):
+        if self.state.step == 7:
+            (out / "checkpoints").rename(tmp_path / "moved")
+        after(self)
+
+    monkeypatch.setattr(Trainer, "_after_update", move)
+    run(text, out)
+    message = f"warning: {out / 'checkpoints/step-6'} was moved or removed; training continues with a new checkpoint\n"
+    assert capfd.readouterr().err.count(message) == 1 and message in (out / "log.txt").read_text()
+    assert [path.name for path in RunFolder(out).steps()] == ["step-9", "step-12"]
