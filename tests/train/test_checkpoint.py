@@ -15,9 +15,11 @@ from tests.helpers.checkpoints import FILES, damage, names, one_line, run, save,
 from tests.helpers.trainings import rewrite
 from train import Tokenizer, UserError, average_checkpoints, load_model
 from train.files import WriteError
+from train.run import checkpoint as checkpoints
 from train.run import replace, storage
 from train.run.checkpoint import find_checkpoint, load_checkpoint, load_newest, load_with_origin
 from train.run.folder import RunFolder
+from train.run.storage import read_state
 
 # ---- written and read
 
@@ -380,3 +382,44 @@ def test_a_pipe_in_place_of_a_file_does_not_block(run):
             load_checkpoint(path.parent)
         with pytest.warns(UserWarning, match="using the previous checkpoint"):
             assert f"{run.name}/step-2, step 2, " in load_with_origin(run)[3].caption
+
+
+# ---- loaded while the run is trained
+
+
+@pytest.mark.parametrize("moment", ["read_state", "read_arrays", "check_peer"])
+@pytest.mark.parametrize("target", ["step", "best"])
+def test_a_checkpoint_that_training_replaces_meanwhile_is_loaded(run, monkeypatch, target, moment):
+    """Before the weights are read, the newer checkpoint is loaded; afterwards, nothing is read again."""
+    folder = RunFolder(run)
+    checkpoint = load_checkpoint(folder.step(10))
+    if target == "best":
+        shutil.copytree(folder.step(10), folder.best)
+    chosen, newer = (folder.best, folder.best) if target == "best" else (folder.step(10), folder.step(11))
+    digests = [hashlib.sha256((chosen / "state.json").read_bytes()).hexdigest()]
+    original = getattr(checkpoints, moment)
+
+    def train(*arguments):
+        if len(digests) == 1:
+            state = {key: value for key, value in checkpoint.state.items() if key != "sha256_of_this"} | {"step": 11}
+            storage.write_folder(newer, {FILES[0]: checkpoint.model, FILES[1]: checkpoint.optimizer}, state)
+            for path in folder.steps()[:-1]:
+                shutil.rmtree(path)
+            digests.append(hashlib.sha256((newer / "state.json").read_bytes()).hexdigest())
+        return original(*arguments)
+
+    monkeypatch.setattr(checkpoints, moment, train)
+    warnings = []
+    origin = load_with_origin(run, "", warnings.append)[3]
+    is_loaded = moment == "check_peer"
+    assert origin.digest == digests[not is_loaded] and not warnings
+    assert f"step {10 if is_loaded else 11}, SHA-256 of state.json {origin.digest[:12]}" in origin.caption
+
+
+def test_a_checkpoint_that_is_damaged_is_read_once(run, monkeypatch):
+    damage(RunFolder(run).step(1) / FILES[0], "changed")
+    reads = []
+    monkeypatch.setattr(checkpoints, "read_state", lambda *arguments: reads.append(1) or read_state(*arguments))
+    with pytest.raises(UserError, match="damaged checkpoint"):
+        load_model(RunFolder(run).step(1))
+    assert len(reads) == 1

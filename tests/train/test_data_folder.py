@@ -203,7 +203,10 @@ def test_token_arrays_of_another_tokenizer_are_not_overwritten(data_folder, text
         "--set=data.valid_tgt=",
     ]
     assert main(["train", *resume]) == 2
-    assert "data.prepared: expected token arrays made with this run's text and tokenizer; got" in capfd.readouterr().err
+    assert (
+        "data.prepared: expected token arrays made with this run's text, tokenizer and max_length; got"
+        in capfd.readouterr().err
+    )
     assert {path: path.read_bytes() for path in (folder / "prepared").rglob("*") if path.is_file()} == before
 
 
@@ -219,6 +222,41 @@ def test_token_arrays_of_another_text_are_not_overwritten(data_folder, tmp_path,
     assert "data.prepared: expected token arrays made with this run's text" in error
     assert "made with a different text; try the original text, which a resumed run needs, or --set data.p" in error
     assert contents(folder) == before
+
+
+def test_an_edited_maximum_length_is_answered_with_the_original_one(data_folder, text, tmp_path, capfd):
+    """Training would skip the longer pairs, and would overwrite token arrays that other runs use."""
+    folder, out = tmp_path / "copy", tmp_path / "run"
+    shutil.copytree(data_folder, folder)
+    manifest = (folder / "manifest.json").read_text()
+    (folder / "manifest.json").write_text(manifest.replace('"max_length": 256', '"max_length": 6'))
+    before = contents(folder)
+    texts = [f"--{part}-{side}={text}/{part}.{language}" for part in ("train", "valid") for side, language in SIDES]
+    data = ["data", "own", *texts, "--vocab-size=270", "--keep-duplicates", f"--out={folder}"]
+    command = ["train", "tiny", f"--data={folder}", f"--out={out}", *SMALL, *SHORT]
+    for arguments in (command, data):
+        capfd.readouterr()
+        assert main(arguments) == 2
+        error = f"{folder / 'manifest.json'}: expected settings.max_length = 256, with which {folder / 'prepared'} was"
+        assert f"{error} written; got 6; try changing it back to 256, or" in capfd.readouterr().err
+        assert contents(folder) == before and not out.exists()
+    (folder / "manifest.json").write_text(manifest)
+    assert main(data) == 0 and main(command) == 0
+
+
+def test_token_arrays_of_another_maximum_length_are_not_overwritten(data_folder, tmp_path, capfd):
+    folder = tmp_path / "copy"
+    shutil.copytree(data_folder, folder)
+    before = contents(folder)
+    texts = [
+        f"--set=data.{part}_{side}={folder / part}.{side}" for part in ("train", "valid") for side in ("src", "tgt")
+    ]
+    shared = [f"--set=data.tokenizer={folder / 'tokenizer.json'}", f"--set=data.prepared={folder / 'prepared'}"]
+    command = ["train", "tiny", f"--out={tmp_path / 'run'}", *texts, *shared, *SMALL, *SHORT]
+    assert main([*command, "--set=data.max_length=6"]) == 2
+    assert "made with a different max_length; try --set data.prepared=, which" in capfd.readouterr().err
+    assert contents(folder) == before
+    assert main(command) == 0
 
 
 def test_a_folder_without_validation_text(data_folder, text, tmp_path, capfd):

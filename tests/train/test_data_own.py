@@ -11,6 +11,7 @@ import pytest
 
 from tests.helpers.data_own import contents, prepare
 from train.cli import main
+from train.errors import UserError
 from train.files import WriteError
 from train.json_files import sealed_json
 from train.lock import lock_folder
@@ -101,6 +102,20 @@ def test_a_text_that_changes_while_it_is_read_is_refused(text, tmp_path, monkeyp
         assert prepare(user_folder, out) == 2
     assert "train.en: the text changed while it was being read; try the same command again\n" in capfd.readouterr().err
     assert not out.exists() and prepare(user_folder, out) == 0
+
+
+def test_a_new_folder_in_place_of_a_moved_one_is_kept(text, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+
+    def move(*arguments):
+        out.rename(tmp_path / "moved")
+        out.mkdir()
+        (out / "tokenizer.json").write_text("mine")
+        raise UserError("no text")
+
+    monkeypatch.setattr(preparing, "write_texts", move)
+    assert prepare(text, out) == 2
+    assert os.listdir(out) == ["tokenizer.json"]
 
 
 def test_changed_moved_and_added_texts_are_prepared_again(text, tmp_path, capfd):

@@ -465,3 +465,25 @@ def test_characters_invalid_in_xml_are_replaced_in_pictures(uninterrupted, tmp_p
     assert len(pictures) == 5 and all(ElementTree.parse(file) for file in pictures)
     tree = draw_tree(Tree("TOP", [Leaf("X", NOT_XML)]), ["(TOP", "end"], [[1.0, 0.0]] * 2)
     assert ElementTree.fromstring(tree) is not None
+
+
+@pytest.mark.parametrize("what", ["curves", "memory", "beam"])
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_the_name_of_a_run_that_is_not_utf8_is_drawn(copy, tmp_path, what, suffix):
+    pytest.importorskip("matplotlib", reason="draws pictures")
+    run = copy.rename(tmp_path / os.fsdecode(b"o\nut\xff"))
+    picture = tmp_path / f"x.{suffix}"
+    options = ["--input", "one"] if what == "beam" else []
+    assert main(["draw", str(run), what, *options, "--out", str(picture)]) == 0
+    assert picture.stat().st_size and "ut\ufffd" in (tmp_path / "x.alt.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["o\nx", os.fsdecode(b"x\xff")])
+def test_a_path_that_a_configuration_cannot_hold_is_answered_with_a_new_name(copy, text, tmp_path, capfd, name):
+    run = copy.rename(tmp_path / name)
+    texts = [f"--train-src={tmp_path / name}.en", f"--train-tgt={text / 'train.de'}"]
+    for key, options in (("tokenizer", ["--init", str(run)]), ("train_src", ["tiny", *texts])):
+        assert main(["train", *options, f"--out={tmp_path / 'out'}"]) == 2
+        error = capfd.readouterr().err
+        assert f": path: data.{key}: expected UTF-8 text on one line; got " in error
+        assert error.endswith("; try renaming the file or folder, or using a link to it\n")

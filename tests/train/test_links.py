@@ -10,8 +10,11 @@ from train import Trainer, UserError, average_checkpoints
 from train.cli import main
 from train.experiments.folder import open_table_folder
 from train.files import atomic_write, open_for_appending
+from train.learn.checkpointer import Checkpointer
+from train.run import checkpoint
 from train.run.checkpoint import load_model
 from train.run.folder import RunFolder
+from train.run.report import RunReport
 
 PRECIOUS = "a file of another user\n"
 
@@ -148,6 +151,33 @@ def test_a_link_that_appears_during_the_training_ends_it(text, tmp_path, monkeyp
     ):
         run(text, out)
     assert not list((tmp_path / "victims").iterdir())
+
+
+@pytest.mark.parametrize("moment", ["sync", "save_best", "prune"])
+def test_a_link_that_appears_just_before_a_checkpoint_is_not_followed(text, tmp_path, monkeypatch, moment):
+    """After the check of the lock, another user replaces `checkpoints` with a link to those of another run."""
+    out, victims = tmp_path / "run", tmp_path / "victims"
+    (victims / "step-1").mkdir(parents=True)
+    (victims / "best-1").mkdir()
+    owner, name = {
+        "sync": (RunReport, "sync"),
+        "save_best": (Checkpointer, "_identity"),
+        "prune": (checkpoint, "prune"),
+    }[moment]
+    original = getattr(owner, name)
+
+    def swap(self, *arguments):
+        if not (out / "checkpoints").is_symlink() and (out / "checkpoints/step-6").exists():
+            (out / "checkpoints").rename(tmp_path / "moved")
+            (out / "checkpoints").symlink_to(victims)
+            for path in (tmp_path / "moved").iterdir():  # so that they count as checkpoints of this run
+                shutil.copytree(path, victims / path.name)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(owner, name, swap)
+    with pytest.raises(UserError, match="checkpoints: expected a folder that npx-transformer created; got a symbolic"):
+        run(text, out, best_metric="loss", keep_best=2, keep_last=1)
+    assert {path.name for path in victims.iterdir()} == {"step-1", "best-1"} | set(os.listdir(tmp_path / "moved"))
 
 
 def test_a_run_behind_a_link_continues(copied, text):

@@ -370,3 +370,52 @@ def test_a_damaged_sealed_file_is_never_read(tmp_path, content, at, bit):
     assert read_sealed(note) in (None, content)  # whitespace may change
     note.write_bytes(raw[: int(at * len(raw))])
     assert read_sealed(note) in (None, content) and read_sealed(tmp_path / "none") is None
+
+
+# ---- a new folder that the user moves
+
+
+@pytest.mark.parametrize("content", [None, "tokenizer.json"])
+def test_a_new_folder_in_place_of_a_moved_run_is_not_removed(tmp_path, content):
+    """The program ends before the first update, and the user has created another folder under the same name."""
+    out = tmp_path / "run"
+    with pytest.raises(KeyError), RunFolder(out).creating(resume=False):
+        (out / "config.toml").write_text("")
+        out.rename(tmp_path / "moved")
+        out.mkdir()
+        if content:
+            (out / content).write_text("")
+        raise KeyError
+    assert os.listdir(out) == [content] * bool(content) and "config.toml" in os.listdir(tmp_path / "moved")
+
+
+def test_a_new_folder_in_place_of_a_moved_run_that_is_trained_is_not_removed(text, tmp_path, monkeypatch):
+    after = Trainer._after_update
+    out = tmp_path / "run"
+
+    def move(self):
+        if self.state.step == 7:
+            out.rename(tmp_path / "moved")
+            out.mkdir()
+        after(self)
+
+    monkeypatch.setattr(Trainer, "_after_update", move)
+    with pytest.raises(UserError, match="was moved or deleted while"):
+        run(text, out)
+    assert out.is_dir()
+
+
+def test_moved_checkpoints_are_reported(text, tmp_path, monkeypatch, capfd):
+    out = tmp_path / "run"
+    after = Trainer._after_update
+
+    def move(self):
+        if self.state.step == 7:
+            (out / "checkpoints").rename(tmp_path / "moved")
+        after(self)
+
+    monkeypatch.setattr(Trainer, "_after_update", move)
+    run(text, out)
+    message = f"warning: {out / 'checkpoints/step-6'} was moved or removed; training continues with a new checkpoint\n"
+    assert capfd.readouterr().err.count(message) == 1 and message in (out / "log.txt").read_text()
+    assert [path.name for path in RunFolder(out).steps()] == ["step-9", "step-12"]

@@ -19,6 +19,7 @@ from train.cli.options import checked_option, warn
 from train.cli.streams import GuardedStream, raise_broken_output, stream_lines
 from train.errors import UserError, quote
 from train.files import WOULD_REPLACE_A_FILE, atomic_write, open_for_reading
+from train.json_files import check_outside_run
 from train.run.config import suggest_setting
 from train.run.key_names import resolve_name
 from train.text.lines import MAX_LINE_BYTES, count_lines
@@ -268,17 +269,13 @@ def open_output(path: Path | None, *others: Path | None, models: Sequence[Path] 
 
 
 def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) -> None:
-    """Raise UserError if `path` cannot be written, is inside the run of one of `models`, or would replace standard
-    input or another input or output of the command (`others`)."""
-    from train.run.folder import is_inside_run
-
+    """Raise UserError if `path` cannot be written, is inside a run or the run of one of `models`, or would replace
+    standard input or another input or output of the command (`others`)."""
     for other in filter(None, (Path("/dev/stdin"), *others)):
         is_same_new_file = not path.exists() and os.path.realpath(path) == os.path.realpath(other)
         if is_same_new_file or path.is_file() and other.exists() and path.samefile(other):
             raise UserError(f"{path}: {WOULD_REPLACE_A_FILE}")
-    for model in models:
-        if is_inside_run(path, model):
-            raise UserError(f"{path}: expected a file outside the run; got a file in {model}; try another path")
+    check_outside_run(path, "file", "another path", models)
     if path.is_dir() or not path.parent.is_dir():
         got = "a folder" if path.is_dir() else f"a path in {path.parent}, which is not a folder"
         raise UserError(f"{path}: expected a file to write; got {got}; try another path")

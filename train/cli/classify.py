@@ -57,14 +57,14 @@ def classify(
     device: Device = "cpu",
 ) -> None:
     """Print the label of each line of text with its probability, or the tags of its words."""
-    from train.run.checkpoint import find_checkpoint, load_with_origin, read_state, task_of
+    from train.run.checkpoint import load_with_origin, read_chosen, read_state, task_of
     from train.tasks.line_predictions import label_lines, score_labels, text_of
     from train.tasks.task import TaskError
     from train.text.labeled_text import check_tag_lines, label_names
 
     use_device(device)
     check_single_input(input, gold)
-    task: Any = task_of(read_state(find_checkpoint(model)))
+    task: Any = task_of(read_chosen(model, read_state)[1])
     if task.name not in TASKS:
         raise TaskError(model, TASKS, task)
     if top is not None and task.name == "tagging":

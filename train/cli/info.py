@@ -73,7 +73,7 @@ def print_info(
     device: str,
 ) -> None:
     """Print the information about one model; the arguments are those of the command."""
-    from train.run.checkpoint import check_tokenizer, find_checkpoint, read_state, task_of, warn_of_old_average
+    from train.run.checkpoint import check_tokenizer, read_chosen, read_state, task_of, warn_of_old_average
 
     run, run_config, model_config = resolve_model(what, vocab_size, settings, data)
     loaded: Path | None = None
@@ -82,9 +82,8 @@ def print_info(
             option = "--set" if settings else "--data"
             raise UserError(f"{option} applies only to presets and configuration files; {what} is a run; omit {option}")
         with suppress(NoCheckpoint):
-            loaded = find_checkpoint(what)
+            loaded, state = read_chosen(what, read_state)
     if run and loaded:
-        state = read_state(loaded)
         warn_of_old_average(what, loaded, state, warn)
         if run.tokenizer_file.is_file():
             check_tokenizer(task_of(state).load_tokenizer(run.tokenizer_file), state, run.tokenizer_file)
@@ -218,7 +217,7 @@ def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | Non
 def describe_run(run: Any, config: Any, loaded: Path | None) -> Iterator[str]:
     """Yield lines about a run's checkpoints, the one that commands load, tokenizer, progress and validation curve."""
     from train.progress import format_figure
-    from train.run.checkpoint import read_state
+    from train.run.checkpoint import read_chosen, read_state
     from train.run.folder import step_of
     from train.run.replace import original_name
     from train.tasks import TASKS
@@ -240,7 +239,7 @@ def describe_run(run: Any, config: Any, loaded: Path | None) -> Iterator[str]:
         yield f"trained      {updates}, {last['tokens']:,} tokens, loss {last['loss']:.4f}, {speed}"
     if not (curve := [entry for entry in entries if has_metrics(entry, "valid", "loss", "perplexity")]):
         return
-    best_step = read_state(run.best)["step"] if run.best.is_dir() else None
+    best_step = read_chosen(run.best, read_state)[1]["step"] if run.best.is_dir() else None
     measured = {name: title for name, title in task.scores.items() if any(name in entry for entry in curve)}
     widths = {name: max(7, len(title) + 2) for name, title in measured.items()}
     titles = "".join(f"{title:>{widths[name]}}" for name, title in measured.items())

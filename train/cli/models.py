@@ -44,7 +44,7 @@ def resolve_model(
     """
     from models import PRESETS
     from train.cli.train import load_config, use_data_folder
-    from train.run.checkpoint import find_checkpoint
+    from train.run.checkpoint import read_chosen
     from train.run.config import to_toml
     from train.run.folder import RunFolder, not_a_run_error
     from train.run.storage import model_config, read_state
@@ -58,7 +58,7 @@ def resolve_model(
             )
         config = run.load_config(settings)
         try:
-            return run, config, model_config(read_state(find_checkpoint(what)))
+            return run, config, model_config(read_chosen(what, read_state)[1])
         except NoCheckpoint:
             return run, config, planned_model_config(config, run.tokenizer_file)
     if run.path.is_dir():

@@ -17,6 +17,7 @@ from typing import Any
 from train.errors import UserError, pip_install, quote
 from train.experiments.plot import import_pyplot
 from train.files import atomic_write, describe_path, make_folder, write_text
+from train.json_files import check_outside_run
 from train.run.replace import remove_partial
 
 LIMIT = 1_000_000
@@ -111,6 +112,7 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
             raise UserError(f"demo: {name} is not installed; try {pip_install('demo')}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: expected a new folder; got {describe_path(out)}; try another --out")
+    check_outside_run(out)
     from train.learn.training import train
     from train.metrics.bleu import Variant, bleu
     from train.progress import Display

@@ -16,9 +16,9 @@ from models.layers.positions import resolve_rates
 from npx.registry import Registry
 from train.errors import UserError
 from train.files import MISSING, describe_path, disk_errors
+from train.json_files import check_outside_run
 from train.run.checkpoint import load_model
 from train.run.config import RunConfig
-from train.run.folder import is_inside_run
 from train.run.replace import new_folder
 from train.tasks.task import describe_model
 
@@ -56,8 +56,7 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
     if got not in (MISSING, "an empty folder"):
         raise UserError(f"{out}: expected a new folder; got {got}; try another --out")
     model, tokenizer, config = load_model(run, "", on_warning)
-    if is_inside_run(out, run):
-        raise UserError(f"{out}: expected a folder outside the run; got a folder in {run}; try another --out")
+    check_outside_run(out, models=[run])
     if (task := config.data.task) not in (tasks := TARGET_TASKS.get(target, (task,))):
         got = f"{describe_model(task)}; try --to safetensors"
         raise UserError(f"{run}: expected {describe_model(*tasks)} for --to {target}; got {got}")

@@ -97,7 +97,7 @@ def write_run(
 ) -> None:
     """Write a new run folder with one checkpoint, step-0, which has weights but no optimizer state."""
     state = {"step": 0, "model": model_config.to_dict(), "tokenizer_digest": tokenizer.digest, "task": config.data.task}
-    with run.creating(resume=False):
+    with run.creating(resume=False, program="import"):
         run.prepare(config, tokenizer)
         write_folder(run.step(0), {MODEL: parameters}, state | {"config": config.frozen()})
         run.commit()

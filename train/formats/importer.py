@@ -8,6 +8,7 @@ from train.files import describe_path
 from train.formats.huggingface import CONFIG, GENERATION, READERS, read_object, write_run
 from train.formats.marian_npz import find_npz, read_npz
 from train.formats.settings import UNSUPPORTED
+from train.json_files import check_outside_run
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
 
@@ -38,6 +39,7 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
     run = RunFolder(out)
     if not run.is_new():
         raise UserError(f"{out}: expected a new run folder; got {describe_path(out)}; try another --out")
+    check_outside_run(out)
     if npz:
         imported = read_npz(npz, on_warning)
     else:

@@ -189,6 +189,10 @@ class Checkpointer:
 
     def _write(self, state: RunState, weights: Mapping[str, Any], adam: dict[str, Any]) -> None:
         self.report.sync()
+        if self.newest and not existing_folder(self.newest).is_dir():
+            self.report.write_line(
+                f"warning: {self.newest} was moved or removed; training continues with a new checkpoint", always=True
+            )
         content = self._identity(state) | {
             "extra": not (self.is_scheduled(state) or self.final_reason(state)),
             "adam_steps": adam.pop("step"),

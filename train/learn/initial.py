@@ -15,9 +15,9 @@ from models.architectures.base import SequenceModel
 from models.config import TransformerConfig
 from models.layers.positions import resolve_rates
 from train.errors import UserError, nearest
-from train.run.checkpoint import MODEL, check_peer, load_weights, mismatches, run_files, task_of
+from train.run.checkpoint import MODEL, check_peer, load_weights, run_files, task_of
 from train.run.config import to_toml
-from train.run.storage import model_config
+from train.run.storage import mismatches, model_config
 from train.tasks.protocols import TextTokenizer
 
 MAX_LISTED = 3  # number of parameters that a message lists

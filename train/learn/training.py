@@ -114,7 +114,13 @@ def train(
                 config = resumed_config(run, config)
             tokenizer = prepare_tokenizer(run, config, texts, existing, reuse, display)
             for part in texts if config.data.prepared else ():
-                check_shared_arrays(run.data(part, config.data.prepared), tokenizer, texts[part], bool(run.steps()))
+                check_shared_arrays(
+                    run.data(part, config.data.prepared),
+                    tokenizer,
+                    texts[part],
+                    config.data.max_length,
+                    bool(run.steps()),
+                )
             if resume:
                 check_resumable(run, tokenizer, texts)
             if world.rank == 0 and not has_own_tokenizer:
@@ -232,19 +238,25 @@ def report_progress(work: Work, start: Callable[[], object], n_done: int) -> Non
     work.set_done(n_done)
 
 
-def check_shared_arrays(folder: Path, tokenizer: TextTokenizer, paths: Iterable[str], is_resumed: bool) -> None:
-    """Raise UserError if a shared folder has other files, or token arrays of another tokenizer or text, because other
-    runs may need them."""
+def check_shared_arrays(
+    folder: Path, tokenizer: TextTokenizer, paths: Iterable[str], max_length: int, is_resumed: bool
+) -> None:
+    """Raise UserError if a shared folder has other files, or token arrays of another tokenizer, text or maximum length,
+    because other runs may need them."""
     reject_links(folder)
     meta = open_own_folder(folder, "meta.json")
     if not meta:
         return
-    has_tokenizer = meta.get("tokenizer") == tokenizer.digest
-    if not has_tokenizer or [*meta.get("sha256", {}).values()] != [text_digest(path) for path in paths]:
-        original = "the original text, which a resumed run needs, or " if has_tokenizer and is_resumed else ""
+    differing = {
+        "tokenizer": meta.get("tokenizer") != tokenizer.digest,
+        "text": [*meta.get("sha256", {}).values()] != [text_digest(path) for path in paths],
+        "max_length": meta.get("max_length", max_length) != max_length,  # not every task cuts its text
+    }
+    if different := next((name for name, is_different in differing.items() if is_different), ""):
+        original = "the original text, which a resumed run needs, or " if different == "text" and is_resumed else ""
         raise UserError(
-            f"data.prepared: expected token arrays made with this run's text and tokenizer; got arrays in {folder} "
-            f"made with a different {'text' if has_tokenizer else 'tokenizer'}; try {original}--set data.prepared=, "
+            f"data.prepared: expected token arrays made with this run's text, tokenizer and max_length; got arrays in "
+            f"{folder} made with a different {different}; try {original}--set data.prepared=, "
             "which stores the arrays of the current text in the run folder"
         )
 

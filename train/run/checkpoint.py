@@ -10,28 +10,28 @@ A checkpoint is written into a hidden sibling folder, forced to disk and renamed
 fills up at any moment, the last complete checkpoint remains intact. Nothing is pickled.
 """
 
+import hashlib
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import npx
 from npx.messages import suggest_arguments
 from train.errors import NoCheckpoint, UserError, quote
-from train.files import digest as checksum
 from train.files import disk_errors
 from train.run.config import RunConfig, complete_frozen
 from train.run.folder import MORE_CHECKPOINTS, RunFolder, not_a_run_error, step_of
-from train.run.replace import existing_folder, original_name, remove_folder
+from train.run.replace import existing_folder, folder_version, original_name, remove_folder
 from train.run.state import RunState
 from train.run.storage import (
     STATE,
     WRITER,
     DamagedCheckpoint,
-    damaged_error,
+    check_shapes,
     model_config,
     read_arrays,
     read_state,
@@ -42,6 +42,8 @@ from train.tasks.protocols import TextTokenizer
 from train.tasks.task import TaskError
 
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+MAX_RETRIES = 3  # see `read_chosen`
+Result = TypeVar("Result")
 
 
 class Origin(NamedTuple):
@@ -60,11 +62,13 @@ class Origin(NamedTuple):
 
 @dataclass
 class Checkpoint:
-    """A checkpoint in memory: weights by name, optimizer arrays (none for an averaged checkpoint), and state.json."""
+    """A checkpoint in memory: weights by name, optimizer arrays (none for an averaged checkpoint), and state.json with
+    its SHA-256."""
 
     model: dict[str, npx.Array]
     optimizer: dict[str, npx.Array]
     state: dict[str, Any]
+    digest: str
 
 
 def save_checkpoint(
@@ -111,9 +115,10 @@ def load_checkpoint(path: str | Path, optimizer: bool = True) -> Checkpoint:
     Raises DamagedCheckpoint, which names the file that is missing, truncated or changed.
     """
     path = existing_folder(Path(path))
-    state = read_state(path)
+    sha256 = hashlib.sha256()
+    state = read_state(path, sha256.update)
     moments = dict(read_arrays(path / OPTIMIZER, state)) if optimizer and OPTIMIZER in state["files"] else {}
-    return Checkpoint(dict(read_arrays(path / MODEL, state)), moments, state)
+    return Checkpoint(dict(read_arrays(path / MODEL, state)), moments, state, sha256.hexdigest())
 
 
 def load_newest(
@@ -122,14 +127,14 @@ def load_newest(
     """Return the newest undamaged checkpoint of a run with its path, or None if the run has no checkpoint.
 
     `on_damaged` is called with a message for each damaged checkpoint that is skipped. Raises DamagedCheckpoint if all
-    are damaged.
+    are damaged, or if one was removed while it was read.
     """
     steps = run.steps()
     for path in reversed(steps):
         try:
             return path, load_checkpoint(path, optimizer)
         except DamagedCheckpoint as error:
-            if path is steps[0]:
+            if path is steps[0] or not path.exists():
                 raise
             on_damaged(f"{error}; using the previous checkpoint")
     return None
@@ -146,12 +151,13 @@ def load_weights(path: str | Path, on_warning: Callable[[str], object]) -> tuple
 
     `on_warning` receives a message if an older checkpoint replaces a damaged one, or if an average is outdated.
     """
-    folder = find_checkpoint(path)
-    is_step = original_name(folder).startswith("step-")
-    if is_step and folder != Path(path) and (newest := load_newest(owner_of(folder), on_warning, False)):
-        folder, checkpoint = newest
-    else:
-        checkpoint = load_checkpoint(folder, optimizer=False)
+
+    def load(folder: Path) -> tuple[Path, Checkpoint]:
+        is_newest = original_name(folder).startswith("step-") and folder != Path(path)
+        newest = load_newest(RunFolder(folder.parent.parent), on_warning, False) if is_newest else None
+        return newest or (folder, load_checkpoint(folder, optimizer=False))
+
+    _, (folder, checkpoint) = read_chosen(path, load)
     warn_of_old_average(path, folder, checkpoint.state, on_warning)
     return folder, checkpoint
 
@@ -232,6 +238,21 @@ def find_checkpoint(path: str | Path) -> Path:
     if not run.config_file.exists():
         raise not_a_run_error(path, "a run folder or a checkpoint folder")
     raise NoCheckpoint(f"{path}: no checkpoints in {run.checkpoints}; try {MORE_CHECKPOINTS}")
+
+
+def read_chosen(path: str | Path, read: Callable[[Path], Result], retries: int = MAX_RETRIES) -> tuple[Path, Result]:
+    """Return the folder that `find_checkpoint` chooses, and the result of `read` for it.
+
+    If `read` fails and a training run has replaced or removed the folder in the meantime, the choice is repeated.
+    """
+    folder = find_checkpoint(path)
+    version = folder_version(folder)
+    try:
+        return folder, read(folder)
+    except UserError:
+        if not retries or version == folder_version(folder) != ():
+            raise
+    return read_chosen(path, read, retries - 1)
 
 
 def warn_of_old_average(
@@ -330,11 +351,10 @@ def load_with_origin(
     step = f"step {checkpoint.state.get('step', 'unknown')}"
     if isinstance(averaged := checkpoint.state.get("averaged_steps"), list):
         step = f"mean of {len(averaged)} checkpoints"
-    digest = checksum(folder / STATE)
+    digest = checkpoint.digest
     caption = f"{owner_of(folder).path.name}/{folder.name}, {step}, SHA-256 of {STATE} {digest[:12]}"
-    name = str(find_checkpoint(path).with_name(folder.name))  # as the user named the run
-    is_step = original_name(folder).startswith("step-")
-    return model, tokenizer, config, Origin(name if is_step else f"{name} ({step})", caption, digest)
+    name = str(folder) if original_name(folder).startswith("step-") else f"{folder} ({step})"
+    return model, tokenizer, config, Origin(name, caption, digest)
 
 
 def check_same_run(
@@ -365,29 +385,6 @@ def check_peer(folder: Path, state: Mapping[str, Any]) -> None:
     others = (path for path in reversed((run.averaged, run.best, *run.steps())) if path.name != folder.name)
     for path, peer in readable_states(others):
         return check_same_run(folder, state, path, peer, "", "removing the checkpoint of the other run")
-
-
-def check_shapes(model: Any, weights: Mapping[str, npx.Array], file: Path) -> None:
-    """Raise DamagedCheckpoint unless `weights`, read from `file`, have the names and shapes of the model's parameters.
-
-    An outline of the model is enough, so checking a wrong configuration takes no memory.
-    """
-    shapes = {name: p.shape for name, p in model.named_parameters()}
-    if problems := mismatches(shapes, weights):
-        raise damaged_error(file, f"the parameters of the model in {STATE}; got {problems[0]}")
-    if len(dtypes := {str(array.dtype) for array in weights.values()}) != 1:
-        raise damaged_error(file, f"weights of one dtype; got {' and '.join(sorted(dtypes)) or 'no weights'}")
-
-
-def mismatches(shapes: Mapping[str, tuple[int, ...]], weights: Mapping[str, npx.Array]) -> list[str]:
-    """Return a description of each parameter that is missing, unexpected or of the wrong shape in `weights`."""
-    missing = [f"no {name}" for name in shapes if name not in weights]
-    wrong = [
-        f"{name} of shape {weights[name].shape} instead of {shape}"
-        for name, shape in shapes.items()
-        if name in weights and weights[name].shape != shape
-    ]
-    return wrong + missing + [f"{name}, which this model does not have" for name in weights if name not in shapes]
 
 
 def check_tokenizer(tokenizer: TextTokenizer, state: Mapping[str, Any], file: Path) -> None:

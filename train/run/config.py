@@ -302,6 +302,8 @@ def checked_value(table: str, f: Field[Any], value: Any, source: str = "config")
         attempt = f"{f.name} = {digits}"
     elif value_type(f) is int and type(value) is float and value.is_integer() and fits(f, int(value)):
         attempt = f"{f.name} = {int(value)}"
+    elif f.metadata["is_path"] and isinstance(value, str):  # other options than --set name paths too
+        source, attempt = source.replace("--set", "path"), "renaming the file or folder, or using a link to it"
     elif f.default is None:
         attempt = f"leaving {f.name} out ({f.metadata['unset']})"
     elif f.name in RESET_KEYS.get(table, ()):
@@ -369,8 +371,7 @@ def parse_value(table: str, f: Field[Any], text: str) -> Any:
         for kind in (float, int):  # Python's syntax of numbers includes .1 and 5.
             with suppress(ValueError):
                 value = kind(text)
-    if value_type(f) is str and not isinstance(value, str):
-        value = text
+    value = text if value_type(f) is str and not isinstance(value, str) else value
     return checked_value(table, f, value, "--set")
 
 

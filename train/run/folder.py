@@ -27,7 +27,7 @@ from typing import Any
 
 from train.errors import ReadError, UserError, plural, quote
 from train.files import describe_path, disk_errors, make_folder, open_for_appending, open_for_reading, write_text
-from train.json_files import parse_json, read_sealed
+from train.json_files import check_outside_run, parse_json, read_sealed
 from train.lock import FOLDERS, FolderLock, lock_folder
 from train.run.config import HEADER, RunConfig, read_toml
 from train.run.replace import CHECKPOINT, existing_folder, finish_replacements, original_name, remove_partial
@@ -137,7 +137,12 @@ class RunFolder:
         return {*os.listdir(self.path)} - {"lock"}
 
     def check(self, resume: bool) -> None:
-        """Raise UserError if there is already a run but `resume` is False, or no run but `resume` is True."""
+        """Raise UserError if there is already a run but `resume` is False, or no run but `resume` is True.
+
+        A new run is not created inside another one.
+        """
+        if not resume:
+            check_outside_run(self.path)
         if self.is_unfinished() or (self.steps() if resume else self.is_new()):
             return
         has_arrays = any(map(read_sealed, self.path.glob("data/*/meta.json")))  # written only by a run
@@ -174,30 +179,36 @@ class RunFolder:
         return lock_folder(self.path, program)
 
     @contextmanager
-    def creating(self, resume: bool) -> Iterator[None]:
+    def creating(self, resume: bool, program: str = "train") -> Iterator[None]:
         """Create (or reopen) the run in this block, under its lock.
 
-        If the block raises before `commit`, everything that it created in a new folder is removed.
+        If the block raises before `commit`, everything that it created in a new folder is removed, unless the user has
+        moved the folder.
         """
         self._committed = False
         missing = not os.path.lexists(self.path)
+        status = None
         try:
             with disk_errors(str(self.path), "or another --out"):
                 make_folder(self.path)
-            with self.lock("train"):
+            status = self.path.stat()
+            with self.lock(program):
                 self.check(resume)
                 new = self.is_new()
                 finish_replacements(self.checkpoints)
                 try:
                     yield
                 except BaseException:
-                    if new and not self._committed:
+                    if new and not self._committed and self._is_same_folder(status):
                         self._remove_contents()
                     raise
         finally:
-            if missing:
+            if missing and self._is_same_folder(status):
                 with suppress(OSError):  # the folder is not empty, so it stays
                     self.path.rmdir()
+
+    def _is_same_folder(self, status: os.stat_result | None) -> bool:
+        return status is None or (self.path.exists() and os.path.samestat(status, self.path.stat()))
 
     def commit(self) -> None:
         """Keep the content of the folder even if the `creating` block raises after this call."""
@@ -266,14 +277,6 @@ def edit_config(file: Path, stored: str, new: str) -> str:
         if RunConfig.from_dict(read_toml(text)).dump(RUN_HEADER) == new:
             return text
     return new
-
-
-def is_inside_run(path: Path, run: Path) -> bool:
-    """Return whether `path` is in a run. `run` is the folder of the run or a path in it; links are resolved."""
-    around = (f for start in (os.path.abspath(run), os.path.realpath(run)) for f in Path(start).parents[:2])
-    run = next((f for f in around if (f / "checkpoints").exists() and (f / "config.toml").exists()), run)
-    folders = (run, run / "checkpoints", *run.glob("checkpoints/*"))
-    return any(Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)) for folder in folders)
 
 
 def step_of(path: Path) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from train.files import disk_errors, fsync, write_text
 from train.progress import Display, Work, format_duration, format_figure
 from train.run.folder import RunFolder
-from train.run.metric_files import EntryWriter, LineFile, csv_copy, tensorboard_copy
+from train.run.metric_files import LineFile, MetricCopy, csv_copy, tensorboard_copy
 from train.run.state import RunState
 
 # A loss has diverged if it exceeds that of uniform probabilities by this factor; an untrained model stays below 2.
@@ -38,7 +38,7 @@ class RunReport:
         self.display = Display(progress)
         self.lines: list[str] = []  # lines of a rank other than 0 during an update; rank 0 writes them
         self._steps = Work("step")
-        self._copies: list[EntryWriter] = []
+        self._copies: list[MetricCopy] = []
         self._has_diverged = False
 
     @contextmanager
@@ -53,27 +53,30 @@ class RunReport:
             LineFile(self.run.log_file) as self._log,
             self.display,
             self.display.work("step", total=self.max_steps, done=state.step) as self._steps,
-            ExitStack() as stack,
+            ExitStack() as self._stack,
         ):
             fsync(self.run.path)  # otherwise a power loss could remove new files even if their content is synced
-            self._copies = self._open_copies(stack)
+            self._open_copies()
             yield
 
-    def _open_copies(self, stack: ExitStack) -> list[EntryWriter]:
-        """Write the requested copies of metrics.jsonl; return functions that add entries until `stack` closes."""
-        return [stack.enter_context(copy(path, self.run.metrics())) for path, copy in self._formats]
+    def _open_copies(self) -> None:
+        """Write the requested copies of metrics.jsonl, and keep them open until `_stack` closes."""
+        self._stack.close()
+        self._copies = []
+        for path, copy in self._formats:
+            self._copies.append(self._stack.enter_context(copy(path, self.run.metrics())))
 
     def write_missing_copies(self) -> None:
         """Write the requested copies of metrics.jsonl if one of them is missing."""
         if not all(path.exists() for path, _ in self._formats):
-            with ExitStack() as stack:
-                self._open_copies(stack)
+            with ExitStack() as self._stack:
+                self._open_copies()
 
     def write_metrics(self, entry: dict[str, Any]) -> None:
         """Append one JSON object, with the time, to metrics.jsonl."""
         entry = entry | {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         self._metrics.add(json.dumps(entry, allow_nan=False))
-        for add in self._copies:
+        for _, add in self._copies:
             add(entry)
 
     def write_line(self, text: str, always: bool = False, shown: int = 0) -> None:
@@ -110,6 +113,14 @@ class RunReport:
             removed = [file.path for file in (self._metrics, self._log) if file.restore()]
         for path in removed:
             self.write_line(f"warning: {path} was removed or replaced; its earlier lines are lost", always=True)
+        replaced = [file.path for file, _ in self._copies if file.is_replaced()]
+        if replaced or len(self._copies) < len(self._formats):
+            self._open_copies()
+        for path in replaced:
+            self.write_line(
+                f"warning: {path} was removed or replaced; it is written again from {self.run.metrics_file.name}",
+                always=True,
+            )
 
     def trim(self, state: RunState, validates: bool) -> None:
         """Drop lines of metrics.jsonl that are invalid or newer than `state` (see `open_files`)."""

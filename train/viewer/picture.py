@@ -72,7 +72,11 @@ def write(figure: Any, path: Path, title: str, alt: str, source: str, write_thro
     `write_through` is for a path that the user named (see `atomic_write`).
     """
     import matplotlib
+    from matplotlib.text import Text
 
+    title, alt, source = map(xml_safe, (title, alt, source))
+    for text in figure.findobj(Text):  # a file name may have bytes that are not UTF-8
+        text.set_text(xml_safe(text.get_text()))
     svg = path.suffix == ".svg"
     metadata: dict[str, Any] = {"Title": title, "Description": alt, "Source": source}
     metadata |= {"Date": None, "Creator": None} if svg else {"Software": None}
@@ -82,9 +86,9 @@ def write(figure: Any, path: Path, title: str, alt: str, source: str, write_thro
         figure.savefig(drawn, format=path.suffix[1:], dpi=DPI, metadata=metadata)
     with atomic_write(path, write_through=write_through) as file:
         file.write(xml_safe(drawn.getvalue().decode()).encode() if svg else drawn.getvalue())
-    with atomic_write(text := alt_text_path(path), "t", write_through) as file:
+    with atomic_write(alt_text := alt_text_path(path), "t", write_through) as file:
         file.write(f"{title}\n\n{alt}\n\n{SOURCE_LINE.decode()}{source}.\n")
-    return text
+    return alt_text
 
 
 def alt_text_path(path: Path) -> Path:

@@ -21,6 +21,7 @@ from train.formats import import_folder
 from train.formats.torch_file import TensorUnpickler, read_torch_file, rebuild_parameter
 from train.formats.weights import read_weights
 from train.run.checkpoint import load_model
+from train.run.folder import RunFolder
 from train.text import sentencepiece_tokenizer
 from train.text.tokenizer import SpecialIds, Tokenizer
 
@@ -367,3 +368,11 @@ def test_a_sentencepiece_tokenizer_decodes_only_ids_of_its_vocabulary(monkeypatc
     for i in (-1, 7):
         with pytest.raises(ValueError, match=f"ids: expected 0 to 6; got {i}"):
             tokenizer.decode([6, i])
+
+
+def test_the_lock_names_the_import(tmp_path, monkeypatch):
+    write_folder(tmp_path / "hf")
+    holders = []
+    monkeypatch.setattr(RunFolder, "commit", lambda run: holders.append((run.path / "lock").read_text()))
+    import_folder(tmp_path / "hf", tmp_path / "run", print)
+    assert json.loads(holders[0])["program"] == "import"

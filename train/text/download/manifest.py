@@ -8,7 +8,7 @@ from npx.ranges import Range
 from train.errors import UserError, quote
 from train.files import MISSING, describe_path, text_digest
 from train.json_files import Schema, read_json, reject_links, schema_error
-from train.text.download.prepare import MARKER_FILE
+from train.text.download.prepare import MARKER_FILE, check_max_length
 
 SCHEMA: Schema = {
     "settings": {"max_length": Range(int, "[2, 65535]")},
@@ -52,6 +52,7 @@ def data_keys(folder: Path) -> dict[str, Any]:
         problem = problem if len(languages) == 2 else "texts.train.sha256: expected two languages"
     if problem:
         raise UserError(f"{file}: expected the manifest of `data`; got '{problem}'; try {data_command}")
+    check_max_length(folder, manifest["settings"]["max_length"])
     keys: dict[str, Any] = {}
     for part in ("train", "valid"):
         hashes = manifest["texts"].get(part, {}).get("sha256", {})

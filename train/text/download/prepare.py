@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import ReadError, UserError
-from train.files import WriteError, atomic_write, digest, make_folder, open_for_reading, write_text
+from train.files import WriteError, atomic_write, digest, is_same_file, make_folder, open_for_reading, write_text
 from train.json_files import Schema, open_own_folder, read_json, read_sealed, reject_links, schema_error, write_json
-from train.lock import lock_folder
+from train.lock import FolderLock, lock_folder
 from train.progress import Display, Work
 from train.text.corpus import ARRAYS, prepare
 from train.text.download.catalog import Dataset
@@ -93,10 +93,10 @@ def prepare_dataset(
             check_parallel(*files)
     missing = [folder for folder in (out / "downloads", out, *out.parents) if not os.path.lexists(folder)]
     make_folder(out)
-    with lock_folder(out, "data"), ExitStack() as stack:
+    with lock_folder(out, "data") as lock, ExitStack() as stack:
         marker = open_own_folder(out, MARKER_FILE, TEXTS_FILE, ignored=IGNORED_NAMES)
         if marker is None and not dataset.archives:
-            stack.enter_context(remove_after_user_error(out, dataset, missing))
+            stack.enter_context(remove_after_user_error(lock, dataset, missing))
         reject_links(out / "downloads", out / "prepared")
         user_sources = [
             {"file": os.path.abspath(p), "bytes": Path(p).stat().st_size, "sha256": digest(p)} for p in user_paths
@@ -132,16 +132,20 @@ def prepare_dataset(
 
 
 @contextmanager
-def remove_after_user_error(out: Path, dataset: Dataset, missing: list[Path]) -> Iterator[None]:
+def remove_after_user_error(lock: FolderLock, dataset: Dataset, missing: list[Path]) -> Iterator[None]:
     """If the block raises UserError, but not WriteError, remove what it wrote and the folders that were `missing`.
 
-    Other files remain, such as those that the user has put into `downloads`.
+    Other files remain, such as those that the user has put into `downloads`, and so do all files if the user has moved
+    the folder.
     """
+    out = lock.folder
     try:
         yield
     except WriteError:
         raise
     except UserError:
+        if not is_same_file(lock.descriptor, out):
+            raise
         texts = [f"{part}.{language}" for part in ("train", "valid") for language in (dataset.src, dataset.tgt)]
         arrays = [f"prepared/{part}/{name}" for part in ("train", "valid") for name in (*ARRAYS, "meta.json")]
         for name in (*texts, *arrays, "tokenizer.json", "tokenizer.made.json", TEXTS_FILE, MARKER_FILE, "lock"):
@@ -169,6 +173,7 @@ def check_same_inputs(out: Path, settings: Settings, sources: list[dict[str, Any
         raise
     if problem := schema_error(manifest, {"settings": {"rules": dict}, "sources": list}):
         raise UserError(f"{file}: expected the manifest of `data`; got '{problem}'; try deleting the file")
+    check_max_length(out, manifest["settings"].get("max_length"))
     stored, requested = ({**values.pop("rules"), **values} for values in (manifest["settings"], asdict(settings)))
     stored = requested | {"hold_out": 0} | stored  # earlier versions did not record every setting
     differing = [name for name in requested if requested[name] != stored[name]]
@@ -182,6 +187,16 @@ def check_same_inputs(out: Path, settings: Settings, sources: list[dict[str, Any
         raise UserError(
             f"{out} was prepared with a different {' and a different '.join(changes)}, and runs may use it; "
             f"repeat the command in {file}, choose another --out, or delete {out}"
+        )
+
+
+def check_max_length(folder: Path, max_length: object) -> None:
+    """Raise UserError if the maximum length in the manifest is not that of the token arrays, because it was edited."""
+    meta = read_sealed(folder / "prepared" / "train" / "meta.json") or {}
+    if (prepared := meta.get("max_length", max_length)) != max_length:
+        raise UserError(
+            f"{folder / 'manifest.json'}: expected settings.max_length = {prepared}, with which {folder / 'prepared'} "
+            f"was written; got {max_length}; try changing it back to {prepared}, or the `data` command with a new --out"
         )
 
 
