@@ -256,10 +256,11 @@ class Trainer:
         metric = t.best_metric or self.task.selection_metric
         value = result.get(metric)
         previous_state = copy(s)
-        is_best = s.add_validation(result["loss"], value if metric != "loss" else None)
+        measured = result["loss"], None if metric == "loss" else value
+        is_best = s.add_validation(*measured)
         if value is None:  # there is no metric, or this validation has not measured it
             return
-        is_ranked = t.keep_best > 1 and s.rank(value, metric == "loss", t.keep_best)
+        is_ranked = t.keep_best > 1 and s.rank(*measured, t.keep_best)
         if is_best or is_ranked:
             # Write a checkpoint first: a folder with best weights but no checkpoint is then known to be damaged.
             if self.checkpoints.newest is None:
