@@ -224,7 +224,7 @@ def draw_confusion_of(run: Path, out: Path) -> None:
     from train.run.checkpoint import load_with_origin
     from train.tasks import TASKS
     from train.tasks.encoder_tasks import LabeledTask, LabelEvaluation
-    from train.text.labeled_text import LabeledText, label_names
+    from train.text.labeled_text import LabeledText
     from train.viewer.confusion import draw_confusion
 
     model, tokenizer, config, origin = load_with_origin(run, "", warn)
@@ -232,10 +232,9 @@ def draw_confusion_of(run: Path, out: Path) -> None:
     if not isinstance(task, LabeledTask):
         raise UserError(f"{run}: expected a classifier or a tagger; got a run for the task {task.name}")
     text = open_corpus(run, "valid", config, tokenizer)
-    evaluation = LabelEvaluation(label_names(tokenizer))
-    for examples, batch in task.validation_batches(
-        LabeledText(text, task.one_label_per_text), config.train.batch_tokens
-    ):
+    labeled = LabeledText(text, task.one_label_per_text)
+    evaluation = LabelEvaluation(tokenizer, labeled)
+    for examples, batch in task.validation_batches(labeled, config.train.batch_tokens):
         evaluation.add(model, examples, batch)
     draw_confusion(evaluation.scores(), out, origin.caption)
 

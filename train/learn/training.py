@@ -126,6 +126,8 @@ def train(
             if t.init and not (resume and run.steps()):  # before the text is encoded, which can take much longer
                 display.write(initialize(model, t.init, t.init_only, tokenizer, warnings.append))
             corpora = prepare_corpora(run, config, texts, tokenizer, display)
+            for part, corpus in corpora.items():
+                warnings += left_out_warnings(corpus, texts[part]) + task.warnings(corpus, texts[part])
             with display.work("comparing the training and validation texts"):
                 if world.rank == 0 and not resume:
                     warnings += equal_sides_warnings(texts) + shared_lines_warnings(texts)
@@ -247,6 +249,18 @@ def check_shared_arrays(folder: Path, tokenizer: TextTokenizer, paths: Iterable[
             f"made with a different {'text' if has_tokenizer else 'tokenizer'}; try {original}--set data.prepared=, "
             "which stores the arrays of the current text in the run folder"
         )
+
+
+def left_out_warnings(corpus: Corpus, files: Iterable[str]) -> list[str]:
+    """Return a warning if most of a text was left out because it is longer than data.max_length."""
+    meta = getattr(getattr(corpus, "pairs", corpus), "meta", {})
+    counts = meta.get("pairs", {"too_long": 0, "read": 0})
+    if 2 * counts["too_long"] <= counts["read"]:
+        return []
+    return [
+        f"warning: {', '.join(files)}: {counts['too_long']:,} of {counts['read']:,} examples are left out, because "
+        f"they are longer than data.max_length = {meta['max_length']:,} tokens; try a larger data.max_length"
+    ]
 
 
 def equal_sides_warnings(texts: Texts) -> list[str]:

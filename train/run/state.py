@@ -1,6 +1,5 @@
 """The progress of a run, saved in its checkpoints and validated when read, and the summary of a finished run."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
