@@ -111,9 +111,10 @@ def test_a_last_validation_that_is_best_but_not_saved_is_reported(text, tmp_path
 
 def test_a_run_without_best_weights_names_the_step_of_the_first_ones(text, tmp_path, capsys):
     """A run without best_metric records the step of its best validation, but saves no best weights."""
-    line = "checkpoints/best is missing; step 4 can be saved next, a multiple of train.validate_every"
+    line = "; try a smaller train.validate_every, or --resume until step 4\n"
     run(text, tmp_path / "new", max_steps=1, validate_every=4, best_metric="loss")
-    assert line in capsys.readouterr().err
+    reason = "checkpoints/best is missing, because only validations at multiples of train.validate_every = 4 count"
+    assert reason + line in capsys.readouterr().err
     out = tmp_path / "resumed"
     run(text, out, max_steps=2, validate_every=2)
     assert "best" not in capsys.readouterr().err
@@ -472,4 +473,7 @@ def test_info_counts_the_memory_of_the_average(averaged, uninterrupted, capsys):
     for out in (averaged[0], uninterrupted):
         assert main(["info", str(out)]) == 0
         lines += [line for line in capsys.readouterr().out.splitlines() if line.startswith("memory")]
-    assert lines[0] == lines[1].replace("; ", ", moving average 0; ")
+    n = load_model(uninterrupted)[0].n_parameters() * 4 / 2**10
+    for line, copies, rest in zip(lines, (5, 4), (f", moving average {n:,.0f}", ""), strict=True):
+        parts = f"parameters {n:,.0f}, gradients {n:,.0f}, Adam {2 * n:,.0f}{rest}"
+        assert line == f"memory       {copies * n:,.0f} KiB: {parts}; activations not included"

@@ -289,9 +289,12 @@ class Trainer:
         tokenizer = self.checkpoints.tokenizer
         n_sources = tokenizer.src_vocab_size
         sizes = f"{n_sources:,} + {tokenizer.vocab_size:,}" if n_sources else f"{tokenizer.vocab_size:,}"
+        data = self.config.data
+        is_small = data.tokenizer in self.task.tokenizers and (n_sources or tokenizer.vocab_size) < data.vocab_size
+        limit = f" (data.vocab_size = {data.vocab_size:,}, but the training text yields no more)" if is_small else ""
         batches = plural(len(self.stream.epoch(s.epoch)), "batch", "batches")
         setup = (
-            f"{self.model.n_parameters():,} parameters{frozen}, {sizes} subwords, "
+            f"{self.model.n_parameters():,} parameters{frozen}, {sizes} subwords{limit}, "
             f"{batches} in epoch {s.epoch + 1} of at most {t.batch_tokens:,} tokens"
             f"{' per side' if len(self.task.sides) > 1 else ''}, {self.checkpoints.micro_batches} per update"
             f"{f' on {ranks} ranks' if ranks > 1 else ''}, seed {t.seed}{initial}"
@@ -351,7 +354,10 @@ class Trainer:
         line = ""
         if not existing_folder(self.checkpoints.folder.best).is_dir():
             first = (s.step // t.validate_every + 1) * t.validate_every
-            line = f"checkpoints/best is missing; step {first:,} can be saved next, a multiple of train.validate_every"
+            line = (
+                "checkpoints/best is missing, because only validations at multiples of train.validate_every = "
+                f"{t.validate_every:,} count; try a smaller train.validate_every, or --resume until step {first:,}"
+            )
         elif copy(s).add_validation(result["loss"], value if metric != "loss" else None):
             line = (
                 f"the validation after step {s.step:,} has the best {metric}, but checkpoints/best keeps step "
@@ -381,8 +387,8 @@ class Trainer:
         for text in self.checkpoints.warnings:
             self.report.show(text, always=True)
         end = f"the run ended{' by early stopping' if reason == 'patience' else ''} after step {s.step:,}"
-        if s.step > t.max_steps:
-            end += f", beyond train.max_steps = {t.max_steps:,}"
+        if s.step > t.max_steps:  # a signal may have stopped the run
+            end = f"the run is at step {s.step:,}, beyond train.max_steps = {t.max_steps:,}"
         elif s.step < t.max_steps:
             end += f" of {t.max_steps:,}"
         folder = self.checkpoints.folder

@@ -193,7 +193,8 @@ def prepare_tokenizer(
         display.write(f"training the {data.tokenizer} tokenizer with at most {data.vocab_size:,} subwords")
         with display.work(f"training the {data.tokenizer} tokenizer") as work:
             tokenizer = task.learn_tokenizer(data, texts["train"])
-        display.write(f"trained a tokenizer with {tokenizer.vocab_size:,} subwords in {work.seconds:.1f} s")
+        n_subwords = tokenizer.src_vocab_size or tokenizer.vocab_size
+        display.write(f"trained a tokenizer with {n_subwords:,} subwords in {work.seconds:.1f} s")
     return tokenizer
 
 
