@@ -403,7 +403,7 @@ def test_a_wrong_request_is_answered_in_one_line(runs, tmp_path, capfd, task, co
 def test_labels_that_the_training_text_lacks_are_errors(folder, tmp_path, capfd, task):
     """The scores of validations are those of `classify --gold`. The labels do not change the validation loss."""
     if task == "tagging":
-        text = "the\tDT\ncats\tNNS\n\nthe\tPDT\ncat\tNN\ncats\tNNS\n\ncats\tNNS\n"
+        text = "the\tPDT\ncats\tNNS\n\nthe\tDT\ncat\tNN\ncats\tNNS\n\ncats\tNNS\n"
         n_known, kind, listed = 2, "tagged", "2 labels that the training text lacks, counted as errors in 4 places"
         counts = "NNS 3, PDT 1"
     else:

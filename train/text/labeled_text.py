@@ -7,6 +7,7 @@ one per token; the padding id then marks tokens without a label. Labels that the
 those of the training text. They do not contribute to the loss, and every prediction for them is an error.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -323,10 +324,10 @@ class LabeledText(PreparedText):
         return int(self.n_labels.sum())
 
     def count_unseen(self) -> dict[str, int]:
-        """Return how often each label occurs that the training text lacks."""
+        """Return how often each label occurs that the training text lacks, most frequent first."""
         labels, _ = self.pairs.flat(1, 0, len(self.pairs))
-        ids, counts = np.unique(labels[labels != self._seen(labels)], return_counts=True)
-        return {self.unseen[i - self._first_unseen]: int(count) for i, count in zip(ids, counts, strict=True)}
+        counts = Counter((labels[labels != self._seen(labels)] - self._first_unseen).tolist())
+        return {self.unseen[i]: count for i, count in counts.most_common()}
 
     def _seen(self, labels: IntArray) -> IntArray:
         """Return ids of labels with the padding id in place of labels that the training text lacks."""
