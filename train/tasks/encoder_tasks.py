@@ -20,6 +20,7 @@ from train.text.bpe_dropout import EpochExamples
 from train.text.corpus import prepare_pairs
 from train.text.labeled_text import (
     MAX_LISTED,
+    MAX_SHOWN,
     LabeledBatch,
     LabeledBatches,
     LabeledExample,
@@ -201,7 +202,7 @@ class LabeledTask(EncoderTask[PairTokenizer, LabeledText]):
     def warnings(self, corpus: LabeledText, files: Sequence[str]) -> list[str]:
         if not (counts := corpus.count_unseen()):
             return []
-        listed = ", ".join(f"{name} {count:,}" for name, count in islice(counts.items(), MAX_LISTED))
+        listed = ", ".join(f"{name[:MAX_SHOWN]} {count:,}" for name, count in islice(counts.items(), MAX_LISTED))
         more = f" and {len(counts) - MAX_LISTED:,} more" if len(counts) > MAX_LISTED else ""
         return [
             f"warning: {files[-1]}: {plural(len(counts), 'label')} that the training text lacks, counted as errors in "
