@@ -11,6 +11,7 @@ from models.init import SCHEMES, use_shapes_only
 from models.layers.norm import PLACEMENTS
 from models.presets import PRESETS
 from models.registry import ACTIVATIONS, ARCHITECTURES, CELLS, NORMS, POSITIONS
+from npx.messages import suggest_arguments
 
 
 def add_former_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -303,3 +304,6 @@ class TransformerConfig:
         if name not in PRESETS:
             raise ValueError(f"preset: expected one of {', '.join(PRESETS)}; got {name!r}")
         return replace(cls(vocab_size=vocab_size, **PRESETS[name]), **changes)
+
+
+TransformerConfig.__init__ = suggest_arguments(TransformerConfig.__init__)  # type: ignore[method-assign]

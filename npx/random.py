@@ -1,4 +1,4 @@
-"""Random numbers keyed by (seed, step, call): pure functions without hidden state.
+"""Random numbers as pure functions of a key (seed, step, call); within `keyed`, `next_key` counts the calls.
 
 The generator is Philox-4x64 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), which maps a key and
 a counter of four words to random bits. The key is (seed, step). The counter's first (lowest) word is the position and

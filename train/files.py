@@ -98,14 +98,14 @@ def open_for_reading(
     """Open a file for reading. Raises UserError if it is missing or cannot be read.
 
     In the message, `expected` says what the file should be, and `attempt` what to try. With `pipes`, input that can be
-    read only once is accepted too; otherwise a pipe is rejected without blocking.
+    read only once is accepted too, and "-" is standard input; otherwise a pipe is rejected without blocking.
     """
 
-    path = str(path) or "''"
+    path = "/dev/stdin" if pipes and str(path) == "-" else str(path) or "''"
 
     def user_error(error: OSError) -> UserError:
         if isinstance(error, FileNotFoundError):
-            remedy = attempt or ("/dev/stdin" if pipes and path == "-" else f"another path{describe_base(path)}")
+            remedy = attempt or f"another path{describe_base(path)}"
             return UserError(f"{path}: expected {expected}; got {MISSING}; try {remedy}")
         remedy = attempt or "another path"
         if error.errno in (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE):  # the file itself may be intact

@@ -129,7 +129,7 @@ def test_a_moved_folder_is_named(data_folder, tmp_path, capfd, monkeypatch):
     assert f"moved/tokenizer.json: {expected}tokenizer=F with another path, or --data DIR" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("given", ["own-folder", "."])
+@pytest.mark.parametrize("given", ["own-folder", ".", "own folder/prepared"])
 def test_the_folder_that_is_meant_is_suggested(data_folder, capfd, monkeypatch, given):
     monkeypatch.chdir(data_folder.parent)
     assert train(given, "run") == 2

@@ -441,7 +441,7 @@ def test_data_own_and_its_error_messages(tmp_path, capfd):
     valid = (tmp_path / "out/valid.src").read_text().splitlines()
     assert len(valid) == 15  # only lines that are empty on both sides are dropped
     for arguments, message in (
-        (["data", "wmt15", "--out", "x"], "got 'wmt15'; try wmt14"),
+        (["data", "wmt15", "--out", "x"], "got 'wmt15'; try own"),
         ([*command, files[0]], "expected both sides of each text"),
         (["data", "multi30k", "--out", "x", *files], "text files are not accepted"),
         ([*command, *files, "--tokenizer", "spm"], "--tokenizer: expected one of bpe, wordpiece; got 'spm'"),

@@ -99,7 +99,10 @@ def copy(uninterrupted, tmp_path):
             "; try --set data.task=language\n",
         ),
         (["train", "tiny", "--out", "D", "--set", "train.peak_lr", "0.1"], "(0.1); try --set train.peak_lr=0.1\n"),
-        (["train", "", "--out", "D"], "'': expected a configuration file; got a path that does not exist; try a"),
+        (
+            ["train", "", "--out", "D"],
+            "'': expected a configuration file; got a path that does not exist; try tiny or a",
+        ),
         (["train", "tiny", "TEXTS", "--out", "D", "--set", "data.tokenizer="], "'': expected a Hugging Face tokenizer"),
         (["train", "tiny", "TEXTS", "--out", "D", "--set", "data.vocab_size=9"], "data.vocab_size: expected at least"),
         (
@@ -137,7 +140,28 @@ def copy(uninterrupted, tmp_path):
         (["train", "base", "TEXT", "--out", "D"], "; try --data /"),
         (["train", "RUN", "--out", "D"], "config.toml, or, instead of CONFIG, --init /"),
         (["train", "TEXT", "--out", "D"], "got a folder; try the path of a file inside it\n"),
-        (["score", "x.hyp", "x.ref"], "; try --hyp x.hyp\n"),
+        (["score", "x.hyp", "x.ref"], "; try --ref F --hyp F\n"),
+        (["score", "x.hyp", "--ref", "x.ref"], "; try --hyp x.hyp\n"),
+        (["data", "FILE", "FILE", "--out", "D"], "; try own --train-src <FILE> --train-tgt <FILE>\n"),
+        (["data", "own", "FILE", "FILE", "--out", "D"], "; try --train-src <FILE> --train-tgt <FILE>\n"),
+        (
+            ["data", "FILE", "--train-src", "x", "--out", "D"],
+            "; try own --train-src F --train-tgt F for your own text\n",
+        ),
+        (["data", "wmt14", "--out", "D"], "; try wmt14-en-"),
+        (["data", "tatoeba", "--out", "D"], "; try own --train-src F --train-tgt F for your own text\n"),
+        (["data", "own", "--tokenizer", "char", "--out", "D"], "expected one of bpe, wordpiece; got 'char'\n"),
+        (["train", "FILE", "FILE", "--out", "D"], "; try tiny --train-src <FILE> --train-tgt <FILE>\n"),
+        (["train", "tiny", "FILE", "FILE", "--out", "D"], "; try --train-src <FILE> --train-tgt <FILE>\n"),
+        (["translate", "RUN", "FILE"], "Missing option '--model'; try --model <RUN> --input <FILE>\n"),
+        (
+            ["translate", "--model", "<RUN>,<RUN>"],
+            "--model: expected one path; got <RUN>,<RUN>; try --model <RUN> --model <RUN>\n",
+        ),
+        (["score", "--ref=<FILE>:<FILE>", "--hyp", "x"], "got <FILE>:<FILE>; try --ref <FILE> --ref <FILE>\n"),
+        (["translate", "--model", "RUN", "--output", "o.de.gz"], "got the name of a compressed file; try o.de, which"),
+        (["train", "small", "--out", "D"], "got a path that does not exist; try tiny or another preset (base, big"),
+        (["translate", "RUN"], "Missing option '--model'; try --model <RUN>\n"),
         (["train", "tiny", "FILE", "--out", "D"], "; try --train-src /"),
         (["data", "own", "FILE", "--out", "D"], "; try --train-src /"),
         (["generate", "--model", "RUN", "A dog"], "(A dog); try --prompt 'A dog'\n"),
@@ -163,14 +187,15 @@ def copy(uninterrupted, tmp_path):
         (["data", "own", "--tokenizer", "sentencepiece", "--out", "D"], "got 'sentencepiece'; try bpe\n"),
         (["data", "own", "--tokenizer", "unigram", "--out", "D"], "got 'unigram'; try bpe\n"),
         (["train", "tiny", "--max-epoch", "3", "--out", "D"], "try --set train.max_steps=VALUE (Number of updates)\n"),
-        (["train", "tiny", "--set", "train.epochs=3", "--out", "D"], "key; try train.max_steps (Number of updates)\n"),
+        (["train", "tiny", "--set", "train.epochs=3", "--out", "D"], "]; try train.max_steps (Number of updates)\n"),
         (
             ["score", "--ref", "FILE", "--hyp", "FILE", "--metric", "comet"],
             "got 'comet'; try chrf, because neural metrics are out of scope\n",
         ),
-        (
-            ["score", "--ref", "FILE", "--hyp", "-"],
-            "-: expected a text file; got a path that does not exist; try /dev/stdin\n",
+        (["score", "--ref", "FILE", "--hyp", "FILE", "--metric", "bleu_lc"], "got 'bleu_lc'; try bleu_13a_lc\n"),
+        *(
+            (["train", "tiny", "--out", "D", "--set", f"train.csv={text}"], f"; try csv = {value}\n")
+            for text, value in {"True": "true", "yes": "true", "1": "true", "off": "false"}.items()
         ),
         (["train", "configs/my.toml", "--out", "D"], "try configs/ in a clone of the repository\n"),
         (["generate", "--model", "RUN", "--max-len", "5"], "--max-len: unknown option; try --tokens\n"),
@@ -191,6 +216,10 @@ def copy(uninterrupted, tmp_path):
             "; try --set 'data.tokenizer=runs/a b/tokenizer.json', because a value with a space needs quotes\n",
         ),
         (["train", "tiny", "--data", "FILE", "--out", "D"], "; got a file; try --train-src <FILE> --train-tgt F\n"),
+        (
+            ["train", "tiny", "--data", "TEXT", "--out", "D"],
+            "not empty; try `npx-transformer data own --train-src F --train-tgt F --out DIR`\n",
+        ),
         (["train", "FILE", "--out", "D"], ", or --train-src <FILE> of `train` if it is a text\n"),
         (["info", "FILE"], ", or --train-src <FILE> of `train` if it is a text\n"),
         *(
@@ -270,7 +299,10 @@ def test_suggested_paths_are_quoted_for_the_shell(uninterrupted, tmp_path, capfd
             ["train", run, "--out", "D"],
             f"'{run}/config.toml', or, instead of CONFIG, --init '{run}' or --resume --out '{run}'",
         ),
-        (["train", "tiny", "--data", run, "--out", "D"], f"--train-src F --train-tgt F --out '{run}'`"),
+        (
+            ["train", "tiny", "--data", run, "--out", "D"],
+            f"got a run; try the folder that the run was trained on, or, instead of CONFIG, --init '{run}'",
+        ),
         (
             ["translate", "--model", run, "--model", other],
             f"try training the model with --set data.tokenizer='{run}/tok",

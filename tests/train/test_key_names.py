@@ -136,13 +136,17 @@ def test_another_name_of_an_option_leads_to_the_option(capsys):
         ("translate", {"lenpen": "alpha", "length-penalty": "alpha", "path": "model", "checkpoint": "model"}),
         (
             "translate",
+            {"print-alignment": "alignments", "replace-unk": "input F alone; subwords spell unknown words"},
+        ),
+        (
+            "translate",
             {"src": "input", "out": "output", "sampling-topk": "top-k", "nbest": "n-best", "max-len": "max-extra"},
         ),
         (
             "score",
             {
                 "hypothesis": "hyp",
-                "tokenize": "metric",
+                "tokenize": "metric bleu_intl, or a BLEU with another tokenization",
                 "confidence": "bootstrap",
                 "input": "hyp",
                 "lowercase": "metric bleu_13a_lc",
@@ -212,7 +216,7 @@ def test_other_programs_names_of_a_value_lead_to_it_and_others_nowhere(key):
 
 def test_the_names_of_values_belong_to_existing_values_and_hide_none():
     choices = {f.name: tuple(f.metadata["choices"]) for table in SECTIONS for f in keys_of(table).values()}
-    choices |= {"link": LINK_NAMES, "to": TARGETS.choices}
+    choices |= {"bool": ("true", "false"), "link": LINK_NAMES, "to": TARGETS.choices}
     for key, values in OTHER_VALUES.items():
         expected = choices.get(key, DEVICES.choices)
         assert {*values} <= {*expected, ""} and not {*expected} & {*" ".join(values.values()).split()}

@@ -304,9 +304,9 @@ def test_the_formats_of_other_tasks_are_answered_with_safetensors(runs, target, 
     for task in TEXTS:
         command = ["export", str(runs / task), "--out", str(tmp_path / task), "--to"]
         assert main([*command, target]) == 2
-        expected = f" for --to {target}; got a model of the task {task}; try --to safetensors\n"
+        expected = f" for --to {target}; got {TASKS[task].model_kind}; try --to safetensors\n"
         error = capfd.readouterr().err
-        assert "expected a model of the task translation" in error and error.endswith(expected)
+        assert "expected a translation model" in error and error.endswith(expected)
         assert main([*command, "safetensors"]) == 0
 
 
@@ -333,6 +333,10 @@ def test_classify_prints_labels_and_scores(runs, tmp_path, capfd):
     assert main([*command, str(runs / "tagging"), "--gold", str(runs / "valid.tags")]) == 0
     report = capfd.readouterr().err.splitlines()
     assert report[0].startswith("accuracy (micro F1) ")
+    gold = ["--gold", str(runs / "valid.tags"), "--output", str(tmp_path / "tags")]
+    assert main([*command, str(runs / "tagging"), *gold]) == 0
+    printed = capfd.readouterr()
+    assert printed.out.splitlines() == report and not printed.err
     assert {line.split()[0] for line in report[2:]} == {"DT", "NN", "VB"}
 
 
@@ -371,13 +375,13 @@ def test_results_do_not_depend_on_the_batch(runs, monkeypatch):
         (
             "masking",
             "classify",
-            "expected a model of the task classification or tagging; got a model of the task masking; try `npx-",
+            "expected a classifier or a tagger; got a masked language model; try `npx-",
         ),
         ("masking", "embed --pooling max", '--pooling: expected one of "mean", "first"; got max'),
         ("tagging", "classify", "line 2: expected text; got an empty line; try removing the line"),
         ("masking", "embed", "line 2: expected text; got an empty line; try removing the line"),
-        ("masking", "generate", "expected a model of the task language; got a model of the task masking"),
-        ("masking", "draw confusion", "expected a classifier or a tagger; got a run for the task masking"),
+        ("masking", "generate", "expected a language model; got a masked language model"),
+        ("masking", "draw confusion", "expected a classifier or a tagger; got a masked language model"),
         (
             "masking",
             "draw beam --input=cat",
@@ -439,6 +443,12 @@ def test_labels_that_the_training_text_lacks_are_errors(folder, tmp_path, capfd,
     if find_spec("matplotlib"):
         assert main(["draw", str(out), "confusion", "--out", str(tmp_path / "c.svg")]) == 0
         assert f"{counts.split()[0]} as " in (tmp_path / "c.alt.txt").read_text()
+
+
+def test_a_file_of_tagged_words_is_answered_with_gold(runs, capfd):
+    assert main(["classify", "--model", str(runs / "tagging"), "--input", str(runs / "valid.tags")]) == 2
+    message = "'the\\tDT': expected words separated by spaces; got a tab; try --gold F for a file with lines word<TAB>"
+    assert message in capfd.readouterr().err
 
 
 def test_a_tagger_learns_from_a_file_of_words_and_a_file_of_tags(folder, runs, tmp_path, capfd):

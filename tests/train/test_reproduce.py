@@ -171,7 +171,7 @@ def test_a_claim_is_unclear_within_two_standard_errors(gap, trainings):
         ({"settings": [*SMALL, "train.seed=2"]}, "expected settings = .*train.seed=2.*; try a new --out"),
         ({"texts": {"train_src": "nowhere"}}, "nowhere: expected a text file"),
         ({"texts": {"valid_src": "", "valid_tgt": ""}}, "valid_src: missing validation text"),
-        ({"settings": ["train.sed=2"]}, "unknown key of [train]; try train.seed"),
+        ({"settings": ["train.sed=2"]}, r"unknown key of \[train\]; try train.seed"),
     ],
 )
 def test_invalid_arguments_raise_before_training(tmp_path, texts, monkeypatch, changes, message):
@@ -401,5 +401,5 @@ def test_measure_speed_takes_the_fastest_update(texts, monkeypatch):
     tokens_per_second = speed.measure_speed(config.transformer_config(300), config)
     assert tokens_per_second == 3 * 2 * 30 / 0.25  # 3 pairs of 30 tokens per side; the fastest step after the warmup
     language = RunConfig.from_dict({"model": {"architecture": "decoder"}, "data": {"task": "language"}})
-    with pytest.raises(UserError, match="expected a model of the task translation, not language"):
+    with pytest.raises(UserError, match="expected a translation model; got a language model"):
         speed.measure_speed(language.transformer_config(300), language)

@@ -78,6 +78,11 @@ def test_input_from_a_file_a_pipe_or_stdin_is_equivalent(model, capfd):
     translate = "translate", "--quiet", "--model", model
     assert run_command(*translate, stdin=lines) == (0, expected, "")
     assert run_command(*translate, "--input", "-", stdin=lines) == (0, expected, "")
+    (reference := model.parent / "reference").write_bytes(lines)
+    score = ["score", "--quiet", "--metric", "chrf"]
+    status, table, _ = run_command(*score, "--ref", reference, "--hyp", "-", stdin=lines)
+    assert status == 0 and "100.00" in table
+    assert run_command(*score, "--ref", "-", "--hyp", reference, stdin=lines) == (0, table, "")
     reader = pipe_with(lines)
     assert run_command(*translate, "--input", f"/proc/self/fd/{reader}") == (0, expected, "")
     assert run_command(*translate, "--input", "/dev/null") == (0, "", "") == run_command(*translate)
@@ -185,9 +190,9 @@ def test_every_command_that_loads_an_outdated_average_says_so(model, text, tmp_p
         assert main([*map(str, command)]) == 0
         assert capfd.readouterr().err.count(warning) == 1, command
     for command, expected in (
-        (["generate", "--model", run], "expected a model of the task language; got"),
-        (["embed", "--model", run, "--input", source], "expected a model of the task masking or classification or"),
-        (["parse", "--model", run, "--input", source], "expected a model of the task parsing; got"),
+        (["generate", "--model", run], "expected a language model; got"),
+        (["embed", "--model", run, "--input", source], "expected a masked language model or a classifier or a tagger; got"),
+        (["parse", "--model", run, "--input", source], "expected a parser; got"),
     ):
         assert main([*map(str, command)]) == 2
         shown = capfd.readouterr().err

@@ -152,7 +152,7 @@ def test_a_user_defined_task_is_trained_saved_and_loaded(tmp_path, monkeypatch, 
     state = load_checkpoint(summary.checkpoint).state
     assert state["task"] == "copying" and state["text_sha256"] is None
     assert load_model(tmp_path / "run", "copying")[2] == config
-    with pytest.raises(UserError, match="expected a model of the task translation; got a model of the task copying"):
+    with pytest.raises(UserError, match="expected a translation model; got a model of the task copying"):
         load_model(tmp_path / "run", "translation")
     assert main(["info", str(tmp_path / "run")]) == 0
     assert "120 text tokens" in (out := capsys.readouterr().out) and "perplexity  lines" in out

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 from npx.ranges import Range
 from train.cli.options import checked_option, warn
 from train.cli.streams import GuardedStream, raise_broken_output, stream_lines
-from train.errors import UserError
+from train.errors import UserError, quote
 from train.files import WOULD_REPLACE_A_FILE, atomic_write, open_for_reading
 from train.run.config import suggest_setting
 from train.run.key_names import resolve_name
@@ -42,10 +42,12 @@ OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, M
     "--train-src F --train-tgt F": "--trainpref --train-file",
     "--valid-src F --valid-tgt F": "--validpref",
     "--vocab-size": "--bpe-size --bpe-operations --nwordssrc --nwordstgt",
-    "--metric": "-m --metrics --tokenize",
+    "--metric": "-m --metrics",
+    "--metric bleu_intl, or a BLEU with another tokenization": "-tok --tokenize",
     "--model": "-m --path --checkpoint --ckpt --models --model-path",
     "--input": "--src --source -i --text",
     "--input F alone; the output has no subwords": "--detokenize --remove-bpe --post-process",
+    "--input F alone; subwords spell unknown words": "--replace-unk --replace-unknown",
     "--output": "-o --out --output-file --results-path",
     "--hyp": "-i --input --hypothesis --hypotheses --sys --predictions",
     "--ref": "--reference --references --refs --tgt --target",
@@ -53,6 +55,7 @@ OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, M
     "--bootstrap": "--confidence --confidence-n --paired-bs-n",
     "--baseline": "--paired-bs",
     "--beam": "--beam-size --beams --num-beams -b",
+    "--alignments": "--print-alignment --alignment --report-align",
     "--alpha": "--lenpen --length-penalty --normalize",
     "--n-best": "--nbest --num-return-sequences",
     "--samples": "--sampling --sample --do-sample",
@@ -118,6 +121,10 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
         path = value or next(iter(args[i + 1 : i + 2]), "")
         if option in ("--output", "--svg") and path.endswith("/"):  # Path would remove the slash
             raise UserError(f"{path}: expected a file to write; got the name of a folder; try another path")
+        parts = re.split("[,:]", path)
+        if len(parts) > 1 and options[option].multiple and not os.path.exists(path) and all(map(os.path.exists, parts)):
+            attempt = " ".join(f"{option} {quote(part)}" for part in parts)
+            raise UserError(f"{option}: expected one path; got {path}; try {attempt}")
         if name not in options or options[name].is_flag:
             continue
         n = options[name].nargs
@@ -275,3 +282,6 @@ def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) 
     if path.is_dir() or not path.parent.is_dir():
         got = "a folder" if path.is_dir() else f"a path in {path.parent}, which is not a folder"
         raise UserError(f"{path}: expected a file to write; got {got}; try another path")
+    if path.suffix.lower() in (".gz", ".bz2", ".xz", ".zst"):
+        got = f"the name of a compressed file; try {quote(path.with_suffix(''))}, which other programs can compress"
+        raise UserError(f"{path}: expected the name of a file without compression; got {got}")

@@ -1,6 +1,7 @@
 """`classify`: label texts with a trained classifier, or tag words with a trained tagger."""
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from train.cli.app import Device, Quiet, app, line_progress, open_input, open_output, use_device
+from train.cli.app import STDIO, Device, Quiet, app, line_progress, open_input, open_output, use_device
 from train.cli.options import Model, Output, check_single_input, number_option, warn
 from train.errors import UserError
 
@@ -28,7 +29,9 @@ def classify(
     gold: Annotated[
         Path | None,
         typer.Option(
-            metavar="F", help="Label the texts of this labeled file and report accuracy and F1 per label on stderr."
+            metavar="F",
+            help="Label the texts of this labeled file and print accuracy and F1 per label, on stderr unless"
+            " --output is given.",
         ),
     ] = None,
     gold_tags: Annotated[
@@ -63,7 +66,7 @@ def classify(
     check_single_input(input, gold)
     task: Any = task_of(read_state(find_checkpoint(model)))
     if task.name not in TASKS:
-        raise TaskError(model, " or ".join(TASKS), task)
+        raise TaskError(model, TASKS, task)
     if top is not None and task.name == "tagging":
         raise UserError("--top applies only to classifiers; for a tagger, try --json, which prints probabilities")
     if gold_tags is not None and task.name != "tagging":
@@ -90,7 +93,7 @@ def classify(
                     predicted.append(result.labels)
     if gold is not None:
         for line in score_labels(examples, predicted).table():
-            warn(line)
+            print(line, file=sys.stderr if output in (None, STDIO) else sys.stdout)
     elif not quiet:
         warn(f"labeled {work.result()}, with {origin.path}")
 

@@ -75,7 +75,7 @@ def data(
     from train.text.download.prepare import Settings, prepare_dataset
     from train.text.tokenizer import KINDS
 
-    check_choice("data", name, (*NAMES, OWN))
+    check_choice("data", name, (*NAMES, OWN), otherwise="own --train-src F --train-tgt F for your own text")
     if tokenizer is not None:
         check_choice("--tokenizer", tokenizer, KINDS)
     files = train_src, train_tgt, valid_src, valid_tgt

@@ -199,10 +199,11 @@ def open_corpus(run: Path, part: str, config: Any, tokenizer: Any) -> Any:
 def pairs_task(run: Path, config: Any) -> Any:
     """Return the task of a run. Raises UserError if it was not trained on pairs."""
     from train.tasks import TASKS
+    from train.tasks.task import describe_model
 
     task = TASKS[config.data.task]
     if task.data_kind != "pairs":
-        raise UserError(f"{run}: expected a run trained on pairs; got a run for the task {task.name}")
+        raise UserError(f"{run}: expected a run trained on pairs; got {describe_model(task.name)}")
     return task
 
 
@@ -224,13 +225,14 @@ def draw_confusion_of(run: Path, out: Path) -> None:
     from train.run.checkpoint import load_with_origin
     from train.tasks import TASKS
     from train.tasks.encoder_tasks import LabeledTask, LabelEvaluation
+    from train.tasks.task import describe_model
     from train.text.labeled_text import LabeledText
     from train.viewer.confusion import draw_confusion
 
     model, tokenizer, config, origin = load_with_origin(run, "", warn)
     task = TASKS[config.data.task]
     if not isinstance(task, LabeledTask):
-        raise UserError(f"{run}: expected a classifier or a tagger; got a run for the task {task.name}")
+        raise UserError(f"{run}: expected a classifier or a tagger; got {describe_model(task.name)}")
     text = open_corpus(run, "valid", config, tokenizer)
     labeled = LabeledText(text, task.one_label_per_text)
     evaluation = LabelEvaluation(tokenizer, labeled)

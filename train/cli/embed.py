@@ -52,7 +52,7 @@ def embed(
     use_device(device)
     task = task_of(read_state(find_checkpoint(model)))
     if task.data_kind != "labels":
-        raise TaskError(model, "masking or classification or tagging", task)
+        raise TaskError(model, ("masking", "classification", "tagging"), task)
     network, tokenizer, _, origin = load_with_origin(model, "", warn)
     as_array = output is not None and output.suffix.lower() == ".npy"
     with (

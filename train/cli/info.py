@@ -159,7 +159,7 @@ def describe(
     yield f"model        {preset}{' with changes' if is_changed else ''}: {sizes}"
     has_attention = c.architecture in ("encoder_decoder", "decoder", "encoder")
     details = f", norm {c.norm}, positions {c.positions}" if has_attention else ""
-    yield f"architecture {c.architecture}{details}, for {task.name}"
+    yield f"architecture {c.architecture}{details}, for the task {task.name}"
     yield f"vocabulary   {describe_vocabulary(model_config, sides)}"
     yield f"parameters   {n:,}{frozen}{paper_size}"
     yield f"operations   {update / tokens / len(sides):.3g} FLOPs per training token"

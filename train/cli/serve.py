@@ -82,7 +82,7 @@ def load_page(runs: list[Path]) -> Any:
         if config.data.task == "masking":
             raise UserError(
                 f"{runs[0]}: expected a translation model, a language model, a parser, a classifier or a tagger; got "
-                "a model for the task masking"
+                "a masked language model"
             )
         if model.data_kind == "pairs":
             check_heads(model)

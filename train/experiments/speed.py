@@ -14,6 +14,7 @@ from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.run.report import SilentReport
 from train.tasks import TASKS
+from train.tasks.task import describe_model
 from train.text.batches import Batch, Batches, Stream
 from train.text.corpus import Corpus
 
@@ -65,7 +66,9 @@ def first_update(model_config: TransformerConfig, config: RunConfig) -> tuple[Up
     """Return a new model's update, and a micro-batch of random sentences for it."""
     task = TASKS["translation"]
     if config.data.task != task.name:
-        raise UserError(f"--measure: expected a model of the task translation, not {config.data.task}; try a preset")
+        raise UserError(
+            f"--measure: expected a translation model; got {describe_model(config.data.task)}; try a preset"
+        )
     settings = replace(
         config.train, batch_tokens=max(SENTENCE_LENGTH, min(config.train.batch_tokens, MAX_BATCH_TOKENS)), accumulate=1
     )

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
 
 from train.errors import UserError, one_line, pip_install
 from train.files import open_for_reading
 from train.formats import marian
+from train.formats.archive import open_archive, open_untrusted
 from train.formats.huggingface import SENTENCEPIECE, UNKNOWN, Imported, make_model_config
 from train.formats.marian_folder import PADDING_BIAS
 from train.formats.settings import UNSUPPORTED
@@ -43,6 +43,11 @@ TEXT_SETTINGS = {
     "transformer-postprocess-top", "transformer-ffn-activation",
 }  # fmt: skip
 PLACEMENTS = {("", "dan", ""): "post", ("n", "da", "n"): "pre"}  # preprocess, postprocess, postprocess-top
+HEADER = re.compile(  # matches the header of a .npy file in version 1.0
+    rb"\x93NUMPY\x01\x00..\{'descr': '([<|][fiub]\d)', 'fortran_order': (True|False), "
+    rb"'shape': \(([\d, ]{,99})\), \} *\n",
+    re.DOTALL,
+)
 LAYER = re.compile(r"(encoder|decoder)_l(\d+)_(self|context|ffn)_(\w+)")
 NORM = re.compile(r"(?:Wo|ffn)_ln_(scale|bias)(?:_pre)?")
 SUBLAYERS = {"self": "self_attn", "context": "encoder_attn", "ffn": "final"}
@@ -68,7 +73,7 @@ def read_npz(path: Path, on_warning: Callable[[str], object]) -> Imported:
     arrays = read_arrays(path)
     if SETTINGS not in arrays:
         raise UserError(f"{path}: {SETTINGS}, which Marian writes, is missing; try a model that Marian has saved")
-    text = arrays.pop(SETTINGS).astype(np.uint8).tobytes().rstrip(b"\0").decode("utf-8", "replace")
+    text = arrays.pop(SETTINGS).tobytes().rstrip(b"\0").decode("utf-8", "replace")
     config = read_yaml(text, f"{path}: {SETTINGS}")
     keys = read_settings(config, f"{path}: {SETTINGS}")
     is_shared = "Wemb" in arrays
@@ -92,20 +97,24 @@ def read_npz(path: Path, on_warning: Callable[[str], object]) -> Imported:
 
 def read_arrays(path: Path) -> dict[str, Any]:
     """Return the arrays of a .npz file by name. Raises UserError for a damaged file."""
-    try:
-        with open_for_reading(path, "a Marian model") as file:
-            with ZipFile(file) as archive:  # a small compressed file could expand to fill the memory
-                if any(member.compress_type != ZIP_STORED for member in archive.infolist()):
-                    raise ValueError("compressed arrays")
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as arrays:
-                content = {name: arrays[name] for name in arrays.files}
-    except (BadZipFile, ValueError, EOFError, KeyError, OverflowError) as error:
-        raise UserError(f"{path}: expected a Marian model; got '{one_line(error)}'; try a new download") from None
+    with open_untrusted(path, "a Marian model") as file, open_archive(file) as archive:
+        content = {name.removesuffix(".npy"): decode_npy(archive.read(name)) for name in archive.namelist()}
     for name, array in content.items():
         if name != SETTINGS and array.dtype.kind != "f":
             raise UserError(f"{path}: {name}: expected floats; got {array.dtype}; try the unquantized model")
     return content
+
+
+def decode_npy(content: bytes) -> Any:
+    """Return the array of numbers in a .npy file as a view of its bytes. Raises ValueError or TypeError for others.
+
+    np.load evaluates the header as Python and allocates the shape that it names, before it reads any values.
+    """
+    if not (header := HEADER.match(content)):
+        raise ValueError("a file that is not an array of numbers")
+    dtype, order, shape = (group.decode() for group in header.groups())
+    sizes = [int(size) for size in shape.split(",") if size.strip()]
+    return np.frombuffer(content, dtype, offset=header.end()).reshape(sizes, order="F" if order == "True" else "C")
 
 
 def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import npx
+from npx.messages import suggest_arguments
 from train.errors import NoCheckpoint, UserError, quote
 from train.files import digest as checksum
 from train.files import disk_errors
@@ -278,6 +279,7 @@ def task_of(state: Mapping[str, Any]) -> Task:
     return TASKS[name]
 
 
+@suggest_arguments
 def load_model(
     path: str | Path, task: str = "", on_warning: Callable[[str], object] = warnings.warn
 ) -> tuple[Any, Any, RunConfig]:
@@ -309,16 +311,15 @@ def load_with_origin(
     tokenizer_file, config_file = run_files(folder)
     model_task = task_of(checkpoint.state)
     if task not in ("", model_task.name):
-        raise TaskError(path, task, model_task)
+        raise TaskError(path, [task], model_task)
     tokenizer = model_task.load_tokenizer(tokenizer_file)
     check_tokenizer(tokenizer, checkpoint.state, tokenizer_file)
     if not config_file.exists() and owner_of(folder).metrics_file.exists():
         on_warning(f"{config_file}: missing; using the defaults of [search]")
     config = RunConfig.load(config_file, complete=True) if config_file.exists() else RunConfig()
     if config_file.exists() and isinstance(original := checkpoint.state.get("config"), dict):
-        tokenizer_path = {
-            "data.tokenizer": config.data.tokenizer
-        }  # the file may have moved; `check_tokenizer` has compared it
+        # the file of the tokenizer may have moved; `check_tokenizer` has compared it
+        tokenizer_path = {"data.tokenizer": config.data.tokenizer}
         resumed = config.resumed(model_config(checkpoint.state))
         resumed.check_frozen(original | tokenizer_path, folder / STATE, str(config_file))
     model = model_config(checkpoint.state).outline()  # generates no random weights

@@ -87,12 +87,11 @@ class RunConfig:
         if not os.path.exists(path):
             files = {file.name: str(file) for file in Path(path).parent.glob("*.toml")}
             similar = difflib.get_close_matches(Path(path).name, [*files, *PRESETS], n=1, cutoff=0.7)
-            presets = f"a preset ({', '.join(PRESETS)}) or `npx-transformer info base --config > my.toml`"
+            presets = f"tiny or another preset ({', '.join(PRESETS)}) or `npx-transformer info base --config > my.toml`"
             attempt = quote(files.get(similar[0], similar[0])) if similar else presets
             if Path(path).parent.name == "configs" and not Path(path).parent.exists():
                 attempt = "configs/ in a clone of the repository"
-            path = str(path) or "''"
-            raise UserError(f"{path}: expected a configuration file; got {MISSING}; try {attempt}")
+            raise UserError(f"{str(path) or repr('')}: expected a configuration file; got {MISSING}; try {attempt}")
         with open_for_reading(path, "a configuration file") as file:
             raw = file.read(MAX_BYTES + 1)
         attempt = "" if str(path).endswith(".toml") else f"--train-src {quote(path)} of `train` if it is a text"
@@ -294,7 +293,9 @@ def checked_value(table: str, f: Field[Any], value: Any, source: str = "config")
         value = float(value)
     if fits(f, value):
         return value
-    if choices and isinstance(value, str | bool):
+    if value_type(f) is bool and (meant := suggest_value("bool", value, ("true", "false"))):
+        attempt = f"{f.name} = {meant}"
+    elif choices and isinstance(value, str | bool):
         similar = suggest_value(f.name, value, choices)
         attempt = similar and f'{f.name} = "{similar}"'
     elif digits := range_of(f).normalize_number(value):

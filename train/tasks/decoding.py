@@ -20,9 +20,11 @@ from models.search import (
     beam_search,
     check_alignable,
     check_sampling,
+    check_search,
     forced_log_probabilities,
     sample_outputs,
 )
+from npx.messages import check_arguments
 from train.errors import UserError
 from train.tasks.pairs import Line, encode_lines, length_batches, pad_sources, search_lines
 from train.tasks.protocols import SourceModel
@@ -75,6 +77,7 @@ def decode_stream(
     UserError for unequal numbers of lines and prefixes, for a prefix that is too long for the model, and if alignments
     are requested from a model without attention to the source.
     """
+    check_arguments(options, decode_stream, search_lines, check_search)
     if sampling is not None:
         check_sampling(**{name: value for name, value in sampling.items() if name != "seed"})
         options["width"] = sampling.get("samples", 1)

@@ -83,6 +83,7 @@ class MaskedLanguageModeling(EncoderTask[AffixTokenizer, MaskedText]):
     """Predict randomly masked tokens of a text from the tokens on both sides."""
 
     name = "masking"
+    model_kind = "a masked language model"
     command = "embed"
     keys = MaskingKeys
     files = {"train": ("text",), "valid": ("valid_text",)}
@@ -269,6 +270,7 @@ class Classification(LabeledTask):
     """Predict the label of a text, or of a pair of texts, from its first token."""
 
     name = "classification"
+    model_kind = "a classifier"
     command = "classify"
     keys = ClassificationKeys
     files = {"train": ("train_labeled",), "valid": ("valid_labeled",)}
@@ -311,6 +313,7 @@ class Tagging(LabeledTask):
     """Predict the tag of each word of a sentence from its first subword."""
 
     name = "tagging"
+    model_kind = "a tagger"
     command = "classify"
     keys = TaggingKeys
     files = {"train": ("train_tagged",), "valid": ("valid_tagged",)}

@@ -26,6 +26,7 @@ class LanguageModeling(Task[PlainTokenizer, PlainText, Windows]):
     """Predict each token of a text from at most data.max_length tokens before it."""
 
     name = "language"
+    model_kind = "a language model"
     command = "generate"
     keys = LanguageKeys
     files = {"train": ("text",), "valid": ("valid_text",)}

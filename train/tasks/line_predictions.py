@@ -49,7 +49,8 @@ def label_lines(
         task: "classification" or "tagging".
         on_progress: called after every batch with the number of its lines.
 
-    Raises UserError for an empty line and for a line with more tokens than the model has positions.
+    Raises UserError for an empty line, for a line with more tokens than the model has positions, and, for a tagger, for
+    a line with a tab.
     """
     names = label_names(tokenizer)
     first_label = len(SPECIALS)
@@ -59,6 +60,10 @@ def label_lines(
     def encode(texts: Sequence[str]) -> tuple[Rows, list[Any]]:
         if task == "classification":
             return encode_texts(tokenizer.source, [line.split("\t") for line in texts]), [[] for _ in texts]
+        for text in texts:
+            if "\t" in text:
+                got = "a tab; try --gold F for a file with lines word<TAB>tag"
+                raise UserError(f"{text[:60]!r}: expected words separated by spaces; got {got}")
         sentences = [split_words(line) for line in texts]
         ids, positions = encode_words(sentences)
         return ids, list(zip(sentences, positions, strict=True))

@@ -105,8 +105,10 @@ def search_lines(
             by rank i modulo the number of ranks, and all ranks yield the same results.
         search: options of `beam_search`: beam, alpha, penalty, max_extra and n_best.
 
-    Raises ValueError for an invalid option, before the first line is read.
+    Raises ValueError for an invalid option, and TypeError if `lines` is a string, before the first line is read.
     """
+    if isinstance(lines, str):
+        raise TypeError(f"lines: expected a list of sentences; got a string; try [{lines[:60]!r}]")
     check_search(**search)
     for name, value, minimum in (
         ("batch_tokens", batch_tokens, 1),

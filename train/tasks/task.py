@@ -43,6 +43,7 @@ class Task(Generic[T, C, B]):
     """
 
     name: ClassVar[str]
+    model_kind: ClassVar[str] = ""  # the name of a trained model in messages, such as "a parser"
     command: ClassVar[str] = ""  # the command that applies a trained model
     # A dataclass with the task's own keys of [data] (see models/fields.py). `train` gets an option for each of them.
     keys: ClassVar[type]
@@ -179,13 +180,18 @@ def missing_texts_error(files: Mapping[str, str], prepared: str) -> UserError:
 
 
 class TaskError(UserError):
-    """The model `path` is of the task `task`, but one of the task `expected` is required."""
+    """The model `path` is of the task `task`, but one of the tasks `expected` is required."""
 
-    def __init__(self, path: object, expected: str, task: Task[Any, Any, Any], attempt: str = "") -> None:
+    def __init__(self, path: object, expected: Sequence[str], task: Task[Any, Any, Any], attempt: str = "") -> None:
         self.path, self.expected, self.task = path, expected, task
         attempt = attempt or (f"`npx-transformer {task.command}`" if task.command else "")
-        got = f"a model of the task {task.name}{attempt and f'; try {attempt}'}"
-        super().__init__(f"{path}: expected a model of the task {expected}; got {got}")
+        got = f"{describe_model(task.name)}{attempt and f'; try {attempt}'}"
+        super().__init__(f"{path}: expected {describe_model(*expected)}; got {got}")
+
+
+def describe_model(*tasks: str) -> str:
+    """Describe a model of one of these tasks, for a message."""
+    return " or ".join(TASKS[name].model_kind or f"a model of the task {name}" for name in tasks)
 
 
 def option(name: str) -> str:

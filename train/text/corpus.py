@@ -90,7 +90,7 @@ def prepare_pairs(
                 raise UserError(
                     f"{', '.join(map(str, paths.values()))}: expected at least one pair; got {pairs['empty']:,} pairs "
                     f"with an empty side and {pairs['too_long']:,} over max_length {max_length}; try other files or a "
-                    "larger data.max_length"
+                    "larger maximum length (data.max_length, or --max-length of `data`)"
                 )
             sources = {name: str(path) for name, path in paths.items()}
             digests = {name: sha256.hexdigest() for name, sha256 in hashes.items()}

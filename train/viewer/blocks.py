@@ -232,15 +232,10 @@ def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: i
     gradient = zeros_if_none(outgoing.get(sublayer), f)  # also the gradient of the sum before a norm
     scaled = "x" if residual.alpha == 1 else "α x"
     alpha = "" if residual.alpha == 1 else f",  α = {residual.alpha:.4g}"
+    formula = "f(x)" if residual.is_post_norm else "f(norm(x))"
     shown = [
         matrix("x, the residual stream", x, zeros_if_none(outgoing.get(skip), x), rows["rows"], "dimension"),
-        matrix(
-            f"{'f(x)' if residual.is_post_norm else 'f(norm(x))'}, the sub-layer",
-            f,
-            gradient,
-            rows["rows"],
-            "dimension",
-        ),
+        matrix(f"{formula}, the sub-layer", f, gradient, rows["rows"], "dimension"),
     ]
     if residual.is_post_norm:
         normalized = np.float32(residual.alpha) * x + f

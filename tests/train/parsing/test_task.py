@@ -259,7 +259,7 @@ def test_invalid_options_are_reported_on_one_line(run, folder, tmp_path, capfd):
         ([*model, "--n-best", "9"], "--n-best: expected at most the beam size, 3; got 9"),
         (
             ["translate", "--model", str(run)],
-            "expected a model of the task translation; got a model of the task parsing; try `npx-tr",
+            "expected a translation model; got a parser; try `npx-tr",
         ),
     ):
         assert main(options) == 2, options

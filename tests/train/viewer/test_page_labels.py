@@ -153,7 +153,7 @@ def test_a_masked_language_model_has_no_model_view(run, monkeypatch):
     model, tokenizer, config, origin = checkpoint.load_with_origin(run)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, task="masking"))
     monkeypatch.setattr(checkpoint, "load_with_origin", lambda *args: (model, tokenizer, config, origin))
-    assert "got a model for the task masking" in load_page([run]).unavailable_reason
+    assert "got a masked language model" in load_page([run]).unavailable_reason
 
 
 def test_words_of_a_vocabulary_of_affixes_begin_without_a_dot():

@@ -265,10 +265,15 @@ def test_serve_prints_its_address_and_ends_with_ctrl_c(run):
         lines = ["POST /api/translate HTTP/1.1", f"Host: localhost:{port}", f"Origin: http://localhost:{port}"]
         lines += [f"Cookie: npx-{port}={printed.split('=')[-1]}", "Content-Type: application/json"]
         lines += [f"Content-Length: {len(question)}", "", question]
+        request = "\r\n".join(lines).encode()
         try:
-            with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
-                connection.sendall("\r\n".join(lines).encode())
-                assert connection.recv(65536).startswith(b"HTTP/1.1 200")  # and keeps streaming
+            with ExitStack() as stack:
+                half, complete = (
+                    stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20)) for _ in range(2)
+                )
+                half.sendall(request[:-5])
+                complete.sendall(request)
+                assert complete.recv(65536).startswith(b"HTTP/1.1 200")  # and keeps streaming
                 process.send_signal(signal.SIGINT)
                 assert process.wait(30) in (0, 130, -2)
         finally:
@@ -321,6 +326,18 @@ def test_a_refusal_closes_the_connection(address):
         while block := client.recv(65536):
             answer += block
     assert answer.startswith(b"HTTP/1.1 403") and b"connection: close" in answer.lower()
+
+
+@pytest.mark.parametrize("text", ["\\\\" * 15_000, "\\a" * 15_000, "; " * 15_000, "=" * 30_000, '"; a="' * 5000])
+def test_a_long_cookie_does_not_block_the_server(text):
+    start = time.monotonic()
+    assert Guard(None, 1).cookies({"cookie": [b'a="' + text.encode() + b'"']}) == []
+    assert time.monotonic() - start < 0.5
+
+
+def test_our_cookie_is_found_among_others():
+    headers = {"cookie": [b'a="x; y=";npx-1=one ; npx-10=two', b"npx-1=three"]}
+    assert Guard(None, 1).cookies(headers) == ["one", "three"]
 
 
 @pytest.mark.parametrize(("descriptors", "limit"), [(32, 8), (1024, 64), (4, 2)])

@@ -6,7 +6,7 @@ from typing import Any
 
 from npx.ranges import Range
 from train.errors import UserError, quote
-from train.files import describe_path, text_digest
+from train.files import MISSING, describe_path, text_digest
 from train.json_files import Schema, read_json, reject_links, schema_error
 from train.text.download.prepare import MARKER_FILE
 
@@ -24,15 +24,22 @@ def data_keys(folder: Path) -> dict[str, Any]:
     not written the folder or if a file has changed since then.
     """
     file = folder / "manifest.json"
-    data_command = f"`npx-transformer data own --train-src F --train-tgt F --out {quote(folder)}`"
+    out = folder if describe_path(folder) in (MISSING, "an empty folder") else "DIR"
+    data_command = f"`npx-transformer data own --train-src F --train-tgt F --out {quote(out)}`"
     if not file.is_file():
-        is_unfinished = (folder / MARKER_FILE).is_file()
-        got = "an unfinished folder" if is_unfinished else describe_path(folder)
-        attempt = "the same `data` command again" if is_unfinished else data_command
+        subfolders, siblings = ([str(p.parent) for p in f.glob("*/manifest.json")] for f in (folder, folder.parent))
+        parents = [str(folder.parent)] if (folder.parent / "manifest.json").is_file() else []
+        got, attempt = describe_path(folder), data_command
         if folder.is_file():
             attempt = f"--train-src {quote(folder)} --train-tgt F"
-        subfolders, siblings = ([str(p.parent) for p in f.glob("*/manifest.json")] for f in (folder, folder.parent))
-        if not is_unfinished and (similar := subfolders or difflib.get_close_matches(str(folder), siblings)):
+        if (folder / MARKER_FILE).is_file():
+            got, attempt = "an unfinished folder", "the same `data` command again"
+        elif (folder / "config.toml").is_file():
+            got, attempt = (
+                "a run",
+                f"the folder that the run was trained on, or, instead of CONFIG, --init {quote(folder)}",
+            )
+        elif similar := parents or subfolders or difflib.get_close_matches(str(folder), siblings):
             attempt = quote(similar[0])
         raise UserError(f"{folder}: expected a folder written by `npx-transformer data`; got {got}; try {attempt}")
     reject_links(folder / "prepared")
