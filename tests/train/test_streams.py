@@ -191,7 +191,10 @@ def test_every_command_that_loads_an_outdated_average_says_so(model, text, tmp_p
         assert capfd.readouterr().err.count(warning) == 1, command
     for command, expected in (
         (["generate", "--model", run], "expected a language model; got"),
-        (["embed", "--model", run, "--input", source], "expected a masked language model or a classifier or a tagger; got"),
+        (
+            ["embed", "--model", run, "--input", source],
+            "expected a masked language model or a classifier or a tagger; got",
+        ),
         (["parse", "--model", run, "--input", source], "expected a parser; got"),
     ):
         assert main([*map(str, command)]) == 2

@@ -149,10 +149,8 @@ def load_weights(path: str | Path, on_warning: Callable[[str], object]) -> tuple
     folder = find_checkpoint(path)
     is_step = original_name(folder).startswith("step-")
     if is_step and folder != Path(path) and (newest := load_newest(owner_of(folder), on_warning, False)):
-        folder, checkpoint = newest
-    else:
-        checkpoint = load_checkpoint(folder, optimizer=False)
-    return folder, checkpoint
+        return newest
+    return folder, load_checkpoint(folder, optimizer=False)
 
 
 def newest_state(run: RunFolder) -> RunState | None:
