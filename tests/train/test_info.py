@@ -161,7 +161,7 @@ def test_info_estimates_the_activations_of_a_batch(monkeypatch, capfd):
     assert main(["info", "base", *settings, "--vocab-size=300", "--measure"]) == 0
     lines = capfd.readouterr().out.splitlines()
     line = next(line for line in lines if line.startswith("activations"))
-    assert line == f"activations  about {sizes[1] / 2**20:,.0f} MiB for a batch of 1,500 source and 1,500 target tokens"
+    assert line == f"activations  about {sizes[1] / 2**10:,.0f} KiB for a batch of 1,500 source and 1,500 target tokens"
     assert main(["info", "base", *settings]) == 0
     text = capfd.readouterr().out
     assert "; activations not included\n" in text and "\nactivations" not in text

@@ -1,6 +1,7 @@
 """Masked language models, classifiers and taggers: their files, batches, training, and commands."""
 
 import json
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -402,20 +403,52 @@ def test_a_wrong_request_is_answered_in_one_line(runs, tmp_path, capfd, task, co
     assert message in error[-1] and "Traceback" not in "".join(error)
 
 
+@pytest.mark.parametrize("task", ["tagging", "classification"])
+def test_labels_that_the_training_text_lacks_are_errors(folder, tmp_path, capfd, task):
+    """The scores of validations are those of `classify --gold`. The labels do not change the validation loss."""
+    if task == "tagging":
+        text = "the\tPDT\ncats\tNNS\n\nthe\tDT\ncat\tNN\ncats\tNNS\n\ncats\tNNS\n"
+        n_known, kind, listed = 2, "tagged", "2 labels that the training text lacks, counted as errors in 4 places"
+        counts = "NNS 3, PDT 1"
+    else:
+        text = f"sees\t{SENTENCES[1]}\nfinds\tthe cat finds the dog\n"
+        n_known, kind, listed = 1, "labeled", "1 label that the training text lacks, counted as errors in 1 place"
+        counts = "finds 1"
+    gold = tmp_path / "valid"
+    gold.write_text(text)
+    out = tmp_path / "run"
+    command = ["train", f"{folder}/small.toml", "--set", f"data.task={task}", "--quiet"]
+    files = f"--train-{kind}={folder}/train.{TEXTS[task][0]}", f"--valid-{kind}={gold}"
+    assert main([*command, *files, "--out", str(out)]) == 0
+    expected = f"warning: {gold}: {listed} and left out of the loss: {counts}\n"
+    assert expected in capfd.readouterr().err and expected in (out / "log.txt").read_text()
+    assert main(["classify", "--model", f"{out}/checkpoints/step-12", "--gold", str(gold)]) == 0
+    entry = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
+    scores = f"accuracy (micro F1) {entry['accuracy']:.2f}  macro F1 {entry['macro_f1']:.2f}  labels "
+    assert scores in capfd.readouterr().err
+
+    model, tokenizer, config = load_model(f"{out}/checkpoints/step-12", task)
+    corpus = TASKS[task].prepare((str(gold),), tokenizer, out / "data" / "valid", 32)
+    assert corpus.n_target_tokens == n_known
+    batches = [batch for _, batch in TASKS[task].validation_batches(corpus, 1)]
+    assert sum(batch.n_target_tokens for batch in batches) == n_known and not all(b.n_target_tokens for b in batches)
+    losses = [model.loss(batch.ids, batch.labels, loss_normalizer=1.0).item() for batch in batches]
+    assert sum(losses) / n_known == pytest.approx(entry["loss"], rel=1e-5)
+    with pytest.raises(UserError, match="training text: expected only labels that the tokenizer of the run has; got "):
+        TASKS[task].training_batches(corpus, config, tokenizer, 1)
+    (tmp_path / "other").write_text("PDT\tthe\n")
+    others = [*files[:1], f"--valid-{kind}={tmp_path}/other", "--out", str(tmp_path / "new")]
+    assert main([*command, *others]) == 2 and not (tmp_path / "new").exists()
+    assert f"{tmp_path}/other: expected labels that the training text has; got " in capfd.readouterr().err
+    if find_spec("matplotlib"):
+        assert main(["draw", str(out), "confusion", "--out", str(tmp_path / "c.svg")]) == 0
+        assert f"{counts.split()[0]} as " in (tmp_path / "c.alt.txt").read_text()
+
+
 def test_a_file_of_tagged_words_is_answered_with_gold(runs, capfd):
     assert main(["classify", "--model", str(runs / "tagging"), "--input", str(runs / "valid.tags")]) == 2
     message = "'the\\tDT': expected words separated by spaces; got a tab; try --gold F for a file with lines word<TAB>"
     assert message in capfd.readouterr().err
-
-
-def test_labels_that_the_training_text_lacks_are_named(folder, tmp_path, capfd):
-    (folder / "odd.tags").write_text("the\tDT\ncat\tNNS\n")
-    files = "--train-tagged", f"{folder}/train.tags", "--valid-tagged", f"{folder}/odd.tags"
-    command = ["train", f"{folder}/small.toml", "--set", "data.task=tagging", "--out", str(tmp_path / "run"), "--quiet"]
-    assert main([*command, *files]) == 2
-    message = capfd.readouterr().err
-    assert "odd.tags, line 2: expected a label that the training text has; got 'NNS'; try NN" in message
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_tagger_learns_from_a_file_of_words_and_a_file_of_tags(folder, runs, tmp_path, capfd):

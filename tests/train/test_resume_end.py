@@ -22,9 +22,9 @@ def test_a_run_with_no_step_left_stays_unchanged(uninterrupted, tmp_path, capfd,
     before = contents(out)
     assert main(["train", "--resume", "--out", str(out), f"--set=train.max_steps={max_steps}", *options]) == 0
     err = capfd.readouterr().err
-    beyond = f", beyond train.max_steps = {max_steps}" if max_steps < 12 else ""
-    assert err.count("after step 12") == 1, "one line says that the run has ended"
-    assert f"{out}: nothing left to do, because the run ended after step 12{beyond}; " in err
+    position = f"is at step 12, beyond train.max_steps = {max_steps}" if max_steps < 12 else "ended after step 12"
+    assert err.count("step 12") == 1, "one line says that the run has no step left"
+    assert f"{out}: nothing left to do, because the run {position}; " in err
     assert "--set train.max_steps=N with N > 12 continues" in err
     assert contents(out) == before
 

@@ -174,8 +174,8 @@ def test_every_command_that_loads_an_outdated_average_says_so(model, text, tmp_p
     log = (run / "log.txt").read_text(encoding="utf-8")
     assert f"until `average` runs again or {averaged} is deleted" in log
     warning = (
-        f"the loaded {averaged} is older than step-13; try `npx-transformer average` again, {newest} instead of "
-        f"{run}, or deleting {averaged}\n"
+        f"the loaded {averaged} is older than step-13; try `npx-transformer average {run} --last 2`, {newest} instead "
+        f"of {run}, or deleting {averaged}\n"
     )
     new = tmp_path / "new"
     for command in (
@@ -189,6 +189,17 @@ def test_every_command_that_loads_an_outdated_average_says_so(model, text, tmp_p
     ):
         assert main([*map(str, command)]) == 0
         assert capfd.readouterr().err.count(warning) == 1, command
+    for command, expected in (
+        (["generate", "--model", run], "expected a language model; got"),
+        (
+            ["embed", "--model", run, "--input", source],
+            "expected a masked language model or a classifier or a tagger; got",
+        ),
+        (["parse", "--model", run, "--input", source], "expected a parser; got"),
+    ):
+        assert main([*map(str, command)]) == 2
+        shown = capfd.readouterr().err
+        assert expected in shown and "older than" not in shown
     assert main(["translate", "--model", str(newest), "--input", str(source)]) == 0
     assert "older than" not in capfd.readouterr().err
     assert warning.strip() in (new / "log.txt").read_text(encoding="utf-8")

@@ -391,3 +391,24 @@ def test_a_loss_far_above_that_of_uniform_probabilities_is_reported_once(text, t
     assert [log.count("times that of uniform probabilities") for log in logs] == [1, 0]
     assert "; try train.peak_lr=0.0056, a larger train.warmup_steps" in logs[0]
     assert "times that of uniform probabilities (5.67); try" in capfd.readouterr().err  # even without progress
+
+
+def test_a_start_reports_dropped_pairs_and_a_smaller_vocabulary(text, tmp_path, capsys):
+    changed = tables(text, max_steps=1)
+    changed["data"] |= {"vocab_size": 5000, "valid_src": changed["data"]["train_src"]}
+    changed["data"] |= {"valid_tgt": changed["data"]["train_tgt"]}
+    for max_length in (2, 3, 9):
+        changed["data"]["max_length"] = max_length
+        out = tmp_path / str(max_length)
+        train(RunConfig.from_dict(changed), out, progress=False)
+        kept = Corpus.open(out / "data" / "train")
+        assert kept.meta["pairs"]["read"] == 40 and (len(kept) < 20) == (max_length == 2)
+        log = (out / "log.txt").read_text(encoding="utf-8")
+        size = f"{load_model(out)[1].vocab_size:,} subwords"
+        assert f"{size} (data.vocab_size = 5,000, but the training text yields no more)" in log
+        assert "training text yields" not in capsys.readouterr().err
+        warning = (
+            f"{text}/train.en, {text}/train.de: {40 - len(kept)} of 40 examples are left out, because they are longer "
+            "than data.max_length = 2 tokens; try a larger data.max_length"
+        )
+        assert log.count(warning) == (2 if max_length == 2 else 0)

@@ -226,7 +226,7 @@ def draw_confusion_of(run: Path, out: Path) -> None:
     from train.tasks import TASKS
     from train.tasks.encoder_tasks import LabeledTask, LabelEvaluation
     from train.tasks.task import describe_model
-    from train.text.labeled_text import LabeledText, label_names
+    from train.text.labeled_text import LabeledText
     from train.viewer.confusion import draw_confusion
 
     model, tokenizer, config, origin = load_with_origin(run, "", warn)
@@ -234,10 +234,9 @@ def draw_confusion_of(run: Path, out: Path) -> None:
     if not isinstance(task, LabeledTask):
         raise UserError(f"{run}: expected a classifier or a tagger; got {describe_model(task.name)}")
     text = open_corpus(run, "valid", config, tokenizer)
-    evaluation = LabelEvaluation(label_names(tokenizer))
-    for examples, batch in task.validation_batches(
-        LabeledText(text, task.one_label_per_text), config.train.batch_tokens
-    ):
+    labeled = LabeledText(text, task.one_label_per_text)
+    evaluation = LabelEvaluation(tokenizer, labeled)
+    for examples, batch in task.validation_batches(labeled, config.train.batch_tokens):
         evaluation.add(model, examples, batch)
     draw_confusion(evaluation.scores(), out, origin.caption)
 

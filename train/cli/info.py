@@ -146,7 +146,9 @@ def describe(
     precision = npx.precision_named(t.precision)
     n_trained = count_trained(model_config, t.freeze)
     memory = training_memory(n, n_trained, precision, bool(t.ema_decay))
-    parts = ", ".join(f"{name} {size / 2**20:,.0f}" for name, size in memory.items())
+    total = sum(memory.values())
+    unit, unit_size = memory_unit(total)
+    parts = ", ".join(f"{name} {size / unit_size:,.0f}" for name, size in memory.items())
     frozen = f", {n - n_trained:,} of them frozen" if n_trained < n else ""
     c = model_config
     sizes = f"N {c.n_layers}, d_model {c.d_model}, d_ff {c.d_ff}, heads {c.n_heads}, "
@@ -165,15 +167,21 @@ def describe(
     all_updates = plural(t.max_steps, "update")
     in_updates = f"{done:,} of {all_updates}" if done < t.max_steps else plural(done, "update")
     yield f"training     {update * done:.2g} FLOPs in {in_updates}{paper_cost}"
-    yield f"memory       {sum(memory.values()) / 2**20:,.0f} MiB: {parts}; activations not included"
+    yield f"memory       {total / unit_size:,.0f} {unit}: {parts}; activations not included"
     if activations is not None:
         batch = " and ".join(f"{t.batch_tokens:,} {side}" for side in sides)
-        yield f"activations  about {activations / 2**20:,.0f} MiB for a batch of {batch} tokens"
+        unit, unit_size = memory_unit(activations)
+        yield f"activations  about {activations / unit_size:,.0f} {unit} for a batch of {batch} tokens"
     if paper:
         yield (f"quality      the paper on newstest2013 English-German: perplexity {paper['ppl']:.2f},"
                f" BLEU {paper['bleu']:.1f}")  # fmt: skip
     for pair in pairs:
         yield f"quality      the paper on newstest2014 {LANGUAGES[pair]}: BLEU {tested[pair]}"
+
+
+def memory_unit(n_bytes: float) -> tuple[str, int]:
+    """Return the unit for this much memory, MiB from 10 MiB on and otherwise KiB, and its number of bytes."""
+    return ("MiB", 2**20) if n_bytes >= 10 * 2**20 else ("KiB", 2**10)
 
 
 def describe_vocabulary(model_config: Any, sides: tuple[str, ...]) -> str:

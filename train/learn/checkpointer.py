@@ -86,6 +86,7 @@ class Checkpointer:
                     self.folder.prepare(self.config, self.tokenizer, keep_config=is_complete)
                     if not state.best_step:  # the best weights belong to an earlier run in this folder
                         remove_partial(str(self.folder.best))
+                    self._copy_best(state)
                     self._prune_best(state)
                     # The program may have been killed just before pruning.
                     store.prune(
@@ -169,6 +170,23 @@ class Checkpointer:
                     self._prune_best(state)
         except WriteError as error:
             self.report.write_line(f"{error.problem}; training continues; the best weights are not saved")
+
+    def _copy_best(self, state: RunState) -> None:
+        """Copy checkpoints/best to best-N if the ranking contains it but train.keep_best was 1 when it was written."""
+        target = self.folder.best_step(state.best_step)
+        if str(state.best_step) not in state.ranking or existing_folder(target).is_dir() or not self._has_best(state):
+            return
+        try:
+            best = store.load_checkpoint(self.folder.best)
+            identity = {key: best.state[key] for key in self._identity(state) if key in best.state}
+            write_folder(target, {store.MODEL: best.model}, identity)
+        except UserError as error:
+            self.warnings.append(f"{error}; training continues; {target.name} is not saved")
+
+    def _has_best(self, state: RunState) -> bool:
+        """Return whether checkpoints/best has the weights of the best validation of `state`."""
+        folders = store.readable_states([existing_folder(self.folder.best)])
+        return any(content["step"] == state.best_step for _, content in folders)
 
     def _prune_best(self, state: RunState) -> None:
         for path in self.folder.best_steps():
@@ -266,19 +284,19 @@ class Checkpointer:
             return
         name = metric or "loss"
         is_loss = metric in ("", "loss")
-        entries = {str(entry["step"]): entry.get(name) for entry in self.folder.metrics() if entry["kind"] == "valid"}
-        values = {step: float(value) for step, value in entries.items() if isinstance(value, int | float)}
-        best = values.get(str(state.best_step)) if existing_folder(self.folder.best).is_dir() else None
+        measured = {
+            str(entry["step"]): [float(entry["loss"]), None if is_loss else float(entry[name])]
+            for entry in self.folder.metrics()
+            if entry["kind"] == "valid" and all(isinstance(entry.get(key), int | float) for key in ("loss", name))
+        }
+        best = measured.get(str(state.best_step)) if self._has_best(state) else None
         state.stale_validations = 0
-        state.best_score = None if is_loss else best
-        state.best_loss = None if best is None else state.best_loss
-        ranked = sorted(
-            state.ranking.keys() & values, key=lambda step: (values[step] if is_loss else -values[step], int(step))
-        )
-        state.ranking = {step: values[step] for step in ranked}
+        state.best_loss, state.best_score = best or (None, None)
+        state.ranking = {step: measured[step] for step in state.ranking.keys() & measured}
         effect = "the next validation counts as the best so far"
         if best is not None:
-            effect = f"checkpoints/best keeps step {state.best_step:,}, {name} {best:.4g}, until a validation is better"
+            value = f"{name} {best[0 if is_loss else 1]:.4g}"
+            effect = f"checkpoints/best keeps step {state.best_step:,}, {value}, until a validation is better"
         self.warnings.append(
             f"warning: train.best_metric is now {name} instead of {previous or 'unset'}: {effect}; the count for "
             "train.patience restarts here"
@@ -332,8 +350,10 @@ class Checkpointer:
             self._update_metric(content, state)
         if not self.final_reason(state):  # a run that has ended keeps its best checkpoints
             keep_best = self.config.train.keep_best  # may have changed
-            n_ranked = keep_best if keep_best > 1 else 0
-            state.ranking = dict([*state.ranking.items()][:n_ranked])
+            if state.best_loss is not None and self._has_best(state):  # the ranking is empty if keep_best was 1
+                state.ranking |= {str(state.best_step): [state.best_loss, state.best_score]}
+            by_loss = self._metric(self.config.train.best_metric) in ("", "loss")
+            state.sort_ranking(by_loss, keep_best if keep_best > 1 else 0)
         self.update.load_optimizer_state({**checkpoint.optimizer, "step": content["adam_steps"]})
         if "loss_scale" in content:
             self.update.scale.load_state_dict(content["loss_scale"])

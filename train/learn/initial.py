@@ -15,7 +15,7 @@ from models.architectures.base import SequenceModel
 from models.config import TransformerConfig
 from models.layers.positions import resolve_rates
 from train.errors import UserError, nearest
-from train.run.checkpoint import MODEL, check_peer, load_weights, run_files, task_of
+from train.run.checkpoint import MODEL, check_peer, load_weights, run_files, task_of, warn_of_old_average
 from train.run.config import to_toml
 from train.run.storage import mismatches, model_config
 from train.tasks.protocols import TextTokenizer
@@ -113,6 +113,7 @@ def initialize(
         )
     for name in names:
         parameters[name].assign(npx.from_host(weights[name]))
+    warn_of_old_average(source, folder, checkpoint.state, on_warning)
     return f"starting from {len(names)} of {len(parameters)} parameters of {folder}"
 
 

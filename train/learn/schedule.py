@@ -68,13 +68,15 @@ class Schedule:
     def warning(self) -> str:
         """Return a warning if training ends before the warmup, or "".
 
-        The warning suggests a shorter warmup, and names the present peak if a shorter warmup would raise it.
+        The warning suggests a warmup of a tenth of the training, but at least 5 updates if possible. It names the
+        present peak if a shorter warmup would raise it.
         """
         if self.warmup_steps <= self.max_steps:
             return ""
+        shorter = min(self.max_steps, max(5, self.max_steps // 10))
         same_peak = "" if self.has_own_peak else f" and train.peak_lr={self.peak:.3g}"
         return (
             f"warning: train.warmup_steps = {self.warmup_steps:,} is more than train.max_steps = "
             f"{self.max_steps:,}: the learning rate rises to {self(self.max_steps):.3g}, not to its peak "
-            f"{self.peak:.3g}, and never decays; try train.warmup_steps={max(1, self.max_steps // 10)}{same_peak}"
+            f"{self.peak:.3g}, and never decays; try train.warmup_steps={shorter}{same_peak}"
         )

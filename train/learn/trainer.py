@@ -24,7 +24,7 @@ from train.learn.validation import Validation, patience_warning
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.run.replace import existing_folder
-from train.run.report import RunReport, SilentReport, nonfinite_origin
+from train.run.report import RunReport, SilentReport, nonfinite_origin, vocabulary_sizes
 from train.run.state import RunState, Summary
 from train.tasks import TASKS
 from train.tasks.protocols import Batch, Corpus, TextTokenizer, TrainableModel
@@ -256,10 +256,10 @@ class Trainer:
         metric = t.best_metric or self.task.selection_metric
         value = result.get(metric)
         previous_state = copy(s)
-        is_best = s.add_validation(result["loss"], value if metric != "loss" else None)
+        is_best = s.add_validation(result["loss"], score := None if metric == "loss" else value)
         if value is None:  # there is no metric, or this validation has not measured it
             return
-        is_ranked = t.keep_best > 1 and s.rank(value, metric == "loss", t.keep_best)
+        is_ranked = t.keep_best > 1 and s.rank(result["loss"], score, t.keep_best)
         if is_best or is_ranked:
             # Write a checkpoint first: a folder with best weights but no checkpoint is then known to be damaged.
             if self.checkpoints.newest is None:
@@ -285,12 +285,10 @@ class Trainer:
         n_frozen = self.model.n_parameters() - self.update.flat.size
         frozen = f" ({n_frozen:,} of them frozen)" if n_frozen else ""
         initial = f", weights of {t.init}" if t.init and not s.step else ""
-        tokenizer = self.checkpoints.tokenizer
-        n_sources = tokenizer.src_vocab_size
-        sizes = f"{n_sources:,} + {tokenizer.vocab_size:,}" if n_sources else f"{tokenizer.vocab_size:,}"
+        sizes = vocabulary_sizes(self.checkpoints.tokenizer, self.config.data, self.task.tokenizers)
         batches = plural(len(self.stream.epoch(s.epoch)), "batch", "batches")
         setup = (
-            f"{self.model.n_parameters():,} parameters{frozen}, {sizes} subwords, "
+            f"{self.model.n_parameters():,} parameters{frozen}, {sizes}, "
             f"{batches} in epoch {s.epoch + 1} of at most {t.batch_tokens:,} tokens"
             f"{' per side' if len(self.task.sides) > 1 else ''}, {self.checkpoints.micro_batches} per update"
             f"{f' on {ranks} ranks' if ranks > 1 else ''}, seed {t.seed}{initial}"
@@ -337,8 +335,7 @@ class Trainer:
         return self._summarize(reason, result)
 
     def _report_unsaved_best(self, result: Mapping[str, float]) -> None:
-        """Report that the last validation is the best, although its weights are not saved as the best ones, or that
-        there are no best weights yet.
+        """Report if the last validation is the best but its weights are not saved, or if there are no best weights.
 
         Best weights are saved only at multiples of train.validate_every. Until then, commands load the newest weights.
         """
@@ -350,7 +347,10 @@ class Trainer:
         line = ""
         if not existing_folder(self.checkpoints.folder.best).is_dir():
             first = (s.step // t.validate_every + 1) * t.validate_every
-            line = f"checkpoints/best is missing; step {first:,} can be saved next, a multiple of train.validate_every"
+            line = (
+                "checkpoints/best is missing, because only validations at multiples of train.validate_every = "
+                f"{t.validate_every:,} count; try a smaller train.validate_every, or --resume until step {first:,}"
+            )
         elif copy(s).add_validation(result["loss"], value if metric != "loss" else None):
             line = (
                 f"the validation after step {s.step:,} has the best {metric}, but checkpoints/best keeps step "
@@ -380,8 +380,8 @@ class Trainer:
         for text in self.checkpoints.warnings:
             self.report.show(text, always=True)
         end = f"the run ended{' by early stopping' if reason == 'patience' else ''} after step {s.step:,}"
-        if s.step > t.max_steps:
-            end += f", beyond train.max_steps = {t.max_steps:,}"
+        if s.step > t.max_steps:  # a signal may have stopped the run
+            end = f"the run is at step {s.step:,}, beyond train.max_steps = {t.max_steps:,}"
         elif s.step < t.max_steps:
             end += f" of {t.max_steps:,}"
         folder = self.checkpoints.folder

@@ -132,6 +132,8 @@ def train(
             if t.init and not (resume and run.steps()):  # before the text is encoded, which can take much longer
                 display.write(initialize(model, t.init, t.init_only, tokenizer, warnings.append))
             corpora = prepare_corpora(run, config, texts, tokenizer, display)
+            for part, corpus in corpora.items():
+                warnings += left_out_warnings(corpus, texts[part]) + task.warnings(corpus, texts[part])
             with display.work("comparing the training and validation texts"):
                 if world.rank == 0 and not resume:
                     warnings += equal_sides_warnings(texts) + shared_lines_warnings(texts)
@@ -197,7 +199,8 @@ def prepare_tokenizer(
         display.write(f"training the {data.tokenizer} tokenizer with at most {data.vocab_size:,} subwords")
         with display.work(f"training the {data.tokenizer} tokenizer") as work:
             tokenizer = task.learn_tokenizer(data, texts["train"])
-        display.write(f"trained a tokenizer with {tokenizer.vocab_size:,} subwords in {work.seconds:.1f} s")
+        n_subwords = tokenizer.src_vocab_size or tokenizer.vocab_size
+        display.write(f"trained a tokenizer with {n_subwords:,} subwords in {work.seconds:.1f} s")
     return tokenizer
 
 
@@ -259,6 +262,18 @@ def check_shared_arrays(
             f"{folder} made with a different {different}; try {original}--set data.prepared=, "
             "which stores the arrays of the current text in the run folder"
         )
+
+
+def left_out_warnings(corpus: Corpus, files: Iterable[str]) -> list[str]:
+    """Return a warning if most of a text was left out because it is longer than data.max_length."""
+    meta = getattr(getattr(corpus, "pairs", corpus), "meta", {})
+    counts = meta.get("pairs", {"too_long": 0, "read": 0})
+    if 2 * counts["too_long"] <= counts["read"]:
+        return []
+    return [
+        f"warning: {', '.join(files)}: {counts['too_long']:,} of {counts['read']:,} examples are left out, because "
+        f"they are longer than data.max_length = {meta['max_length']:,} tokens; try a larger data.max_length"
+    ]
 
 
 def equal_sides_warnings(texts: Texts) -> list[str]:

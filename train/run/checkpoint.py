@@ -149,17 +149,15 @@ def is_imported(run: RunFolder) -> bool:
 def load_weights(path: str | Path, on_warning: Callable[[str], object]) -> tuple[Path, Checkpoint]:
     """Return the folder that `find_checkpoint` chooses, and its checkpoint without the optimizer's arrays.
 
-    `on_warning` receives a message if an older checkpoint replaces a damaged one, or if an average is outdated.
+    `on_warning` receives a message if an older checkpoint replaces a damaged one.
     """
 
     def load(folder: Path) -> tuple[Path, Checkpoint]:
         is_newest = original_name(folder).startswith("step-") and folder != Path(path)
-        newest = load_newest(RunFolder(folder.parent.parent), on_warning, False) if is_newest else None
+        newest = load_newest(owner_of(folder), on_warning, False) if is_newest else None
         return newest or (folder, load_checkpoint(folder, optimizer=False))
 
-    _, (folder, checkpoint) = read_chosen(path, load)
-    warn_of_old_average(path, folder, checkpoint.state, on_warning)
-    return folder, checkpoint
+    return read_chosen(path, load)[1]
 
 
 def newest_state(run: RunFolder) -> RunState | None:
@@ -266,8 +264,10 @@ def warn_of_old_average(
     if folder == Path(path) or not isinstance(averaged, list):
         return
     if missing := [candidate.name for candidate in candidates if step_of(candidate) not in averaged]:
+        options = " --best" if state.get("averaged_best") else f" --last {len(averaged)}"
         on_warning(
-            f"the loaded {folder} is older than {missing[-1]}; try `npx-transformer average` again, "
+            f"the loaded {folder} is older than {missing[-1]}; try "
+            f"`npx-transformer average {quote(folder.parent.parent)}{options}`, "
             f"{quote(folder.with_name(missing[-1]))} instead of {quote(path)}, or deleting {quote(folder)}"
         )
 
@@ -348,6 +348,7 @@ def load_with_origin(
     for name, p in model.named_parameters():
         p.data = npx.from_host(checkpoint.model[name])
     model.eval()
+    warn_of_old_average(path, folder, checkpoint.state, on_warning)
     step = f"step {checkpoint.state.get('step', 'unknown')}"
     if isinstance(averaged := checkpoint.state.get("averaged_steps"), list):
         step = f"mean of {len(averaged)} checkpoints"

@@ -239,8 +239,7 @@ class RunConfig:
                 alternative = "a checkpoint of this run"
                 if command == "resume":
                     alternative = "a new run that starts from its weights (--init RUN --out NEW)"
-                    # the new model could not use the weights
-                    if name.startswith(("model.", "data.tokenizer")) and "dropout" not in name:
+                    if name.startswith(("model.", "data.tokenizer")) and "dropout" not in name:  # they would not fit
                         alternative = "a new run (--out NEW)"
                 raise UserError(
                     f"{command}: {name}: expected {expected} as in {source}; got {format_value(value)}; "

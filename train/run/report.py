@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from train.progress import Display, Work, format_duration, format_figure
 from train.run.folder import RunFolder
 from train.run.metric_files import LineFile, MetricCopy, csv_copy, tensorboard_copy
 from train.run.state import RunState
+from train.tasks.protocols import TextTokenizer
 
 # A loss has diverged if it exceeds that of uniform probabilities by this factor; an untrained model stays below 2.
 DIVERGENCE_FACTOR = 5
@@ -256,3 +257,15 @@ def nonfinite_origin(examples: str, operation: str) -> str:
 def network_percentage(network: float, seconds: float) -> str:
     """Return the percentage of `seconds` that ranks waited for the network, as text."""
     return f", network {100 * network / max(seconds, 1e-9):.0f}%"
+
+
+def vocabulary_sizes(tokenizer: TextTokenizer, data: Any, trained_kinds: Collection[str]) -> str:
+    """Return the sizes of the vocabularies as text, with data.vocab_size if a trained tokenizer is smaller.
+
+    `data` is the [data] table. data.tokenizer is one of `trained_kinds` if the run has trained the tokenizer.
+    """
+    n_sources = tokenizer.src_vocab_size
+    sizes = f"{n_sources:,} + {tokenizer.vocab_size:,}" if n_sources else f"{tokenizer.vocab_size:,}"
+    if data.tokenizer not in trained_kinds or (n_sources or tokenizer.vocab_size) >= data.vocab_size:
+        return f"{sizes} subwords"
+    return f"{sizes} subwords (data.vocab_size = {data.vocab_size:,}, but the training text yields no more)"

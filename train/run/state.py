@@ -1,6 +1,5 @@
 """The progress of a run, saved in its checkpoints and validated when read, and the summary of a finished run."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -49,8 +48,8 @@ class RunState:
     best_score: float | None = checked_field((NUMBER, None), None)  # best score, for tasks with a selection metric
     best_step: int = checked_field(COUNT)  # step of the best validation
     stale_validations: int = checked_field(COUNT, key="worse")  # number of validations since the best one
-    # Step -> loss or score of the retained checkpoints/best-N, best first; the steps are strings, like all JSON keys.
-    ranking: dict[str, float] = field(default_factory=dict, metadata={"kind": dict, "key": ""})
+    # Step -> [loss, score] of the retained checkpoints/best-N, best first; the steps are strings, like all JSON keys.
+    ranking: dict[str, list[Any]] = field(default_factory=dict, metadata={"kind": dict, "key": ""})
     window_loss: float = checked_field(NUMBER, 0.0)  # sum of loss x target tokens
     window_targets: int = checked_field(COUNT)  # target tokens
     window_tokens: int = checked_field(COUNT)  # tokens trained on
@@ -80,10 +79,12 @@ class RunState:
         ):
             if value > limit:
                 raise ValueError(f"run.{name}: expected at most {limit}; got {value}")
-        for key, score in state.ranking.items():
+        # Earlier versions stored only the loss or score that selected the checkpoint.
+        state.ranking = {key: value if isinstance(value, list) else [value] * 2 for key, value in state.ranking.items()}
+        for key, values in state.ranking.items():
             is_validated = key.isdecimal() and len(key) < 16 and int(key) <= state.valid_step
-            if not is_validated or type(score) is not float:
-                got = one_line(repr({key: score}))[:60]
+            if not is_validated or [*map(type, values)] not in ([float, float], [float, type(None)]):
+                got = one_line(repr({key: values}))[:60]
                 raise ValueError(f"run.ranking: expected validated steps and their values; got {got}")
         if state.step != step:
             raise ValueError(f"run.step: expected {step}; got {state.step}")
@@ -136,13 +137,10 @@ class RunState:
     def add_validation(self, loss: float, score: float | None = None) -> bool:
         """Record a validation's loss and, for a task with a selection metric, its score; return whether it is the
         best.
-
-        Of two scores of 0, as at the start of training, the one with the lower loss is better.
         """
         self.valid_step = self.step
-        better = loss < (math.inf if self.best_loss is None else self.best_loss)
-        if score is not None and not score == self.best_score == 0.0:
-            better = score > (-math.inf if self.best_score is None else self.best_score)
+        best_score = None if score is None else self.best_score
+        better = self.best_loss is None or quality(loss, score) > quality(self.best_loss, best_score)
         if better:
             self.best_loss, self.best_score = loss, score
             self.best_step = self.step
@@ -151,17 +149,30 @@ class RunState:
             self.stale_validations += 1
         return better
 
-    def rank(self, value: float, lowest_first: bool, keep: int) -> bool:
+    def rank(self, loss: float, score: float | None, keep: int) -> bool:
         """Insert this step into `ranking`, which holds at most `keep` steps; return whether it was inserted.
 
-        Of equal values, the earlier one ranks higher.
+        The other arguments are those of `add_validation`.
         """
-        candidates = sorted(
-            (self.ranking | {str(self.step): value}).items(),
-            key=lambda item: (item[1] if lowest_first else -item[1], int(item[0])),
-        )
-        self.ranking = dict(candidates[:keep])
+        self.ranking = self.ranking | {str(self.step): [loss, score]}
+        self.sort_ranking(score is None, keep)
         return str(self.step) in self.ranking
+
+    def sort_ranking(self, by_loss: bool, keep: int) -> None:
+        """Sort `ranking`, and keep only its best `keep` steps. Of equal validations, the earlier one ranks higher."""
+        in_order = sorted(self.ranking.items(), key=lambda item: int(item[0]))
+        in_order.sort(key=lambda item: quality(item[1][0], None if by_loss else item[1][1]), reverse=True)
+        self.ranking = dict(in_order[:keep])
+
+
+def quality(loss: float, score: float | None) -> tuple[float, float]:
+    """Return the key by which validations are compared: the highest score or, without scores, the lowest loss is best.
+
+    Of two scores of 0, as at the start of training, the one with the lower loss is better.
+    """
+    if score is None:
+        return -loss, 0.0
+    return score, 0.0 if score else -loss
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
@@ -9,7 +10,7 @@ import numpy as np
 
 import npx
 from models import Encoder
-from train.errors import UserError
+from train.errors import UserError, plural
 from train.metrics.classification import IntArray, LabelScores
 from train.tasks.language import LanguageKeys
 from train.tasks.protocols import Configuration
@@ -18,6 +19,8 @@ from train.text.affixes import AFFIXES, AffixTokenizer, affix_spec, split_words
 from train.text.bpe_dropout import EpochExamples
 from train.text.corpus import prepare_pairs
 from train.text.labeled_text import (
+    MAX_LISTED,
+    MAX_SHOWN,
     LabeledBatch,
     LabeledBatches,
     LabeledExample,
@@ -31,6 +34,7 @@ from train.text.labeled_text import (
     read_labeled,
     read_parallel_tags,
     read_tagged,
+    unseen_labels_error,
 )
 from train.text.lines import chunks_of, read_lines
 from train.text.masked import MaskedBatches, MaskedText
@@ -183,17 +187,37 @@ class LabeledTask(EncoderTask[PairTokenizer, LabeledText]):
         return chunks_of(examples, CHUNK, lambda example: sum(map(len, example.texts)))
 
     def prepare(self, files: Sequence[str], tokenizer: PairTokenizer, *args: Any) -> LabeledText:
-        encode_chunk = self.encode(tokenizer, LabelIds(files[-1], tokenizer, parallel=len(files) > 1))
+        label_ids = LabelIds(files[-1], tokenizer)
+        encode_chunk = self.encode(tokenizer, label_ids)
 
         def encode(*on_bytes: OnBytes) -> Iterator[tuple[list[list[int]], ...]]:
             return map(encode_chunk, self.chunks(files, on_bytes))
 
         sources = dict(zip(("labeled", "tags"), files, strict=False))
-        return LabeledText(prepare_pairs(sources, encode, tokenizer, *args), self.one_label_per_text)
+        pairs = prepare_pairs(sources, encode, tokenizer, *args, unseen_labels=label_ids.unseen)
+        text = LabeledText(pairs, self.one_label_per_text)
+        if not text.n_target_tokens:
+            raise unseen_labels_error(files[-1], text.unseen)
+        return text
+
+    def warnings(self, corpus: LabeledText, files: Sequence[str]) -> list[str]:
+        if not (counts := corpus.count_unseen()):
+            return []
+        listed = ", ".join(f"{name[:MAX_SHOWN]} {count:,}" for name, count in islice(counts.items(), MAX_LISTED))
+        more = f" and {len(counts) - MAX_LISTED:,} more" if len(counts) > MAX_LISTED else ""
+        return [
+            f"warning: {files[-1]}: {plural(len(counts), 'label')} that the training text lacks, counted as errors in "
+            f"{plural(sum(counts.values()), 'place')} and left out of the loss: {listed}{more}"
+        ]
 
     def training_batches(
         self, corpus: LabeledText, config: Configuration, tokenizer: PairTokenizer, order_version: int
     ) -> LabeledBatches:
+        if corpus.unseen:  # the text was changed before the first checkpoint
+            raise UserError(
+                f"training text: expected only labels that the tokenizer of the run has; got {corpus.unseen[0]!r}; "
+                "try a new run with --out"
+            )
         return LabeledBatches(corpus, config.train.batch_tokens, config.train.seed, order_version)
 
     def validation_batches(self, corpus: LabeledText, batch_tokens: int) -> Iterator[tuple[npx.Array, LabeledBatch]]:
@@ -203,20 +227,23 @@ class LabeledTask(EncoderTask[PairTokenizer, LabeledText]):
     def evaluation(
         self, config: Configuration, tokenizer: PairTokenizer, corpus: LabeledText
     ) -> "LabelEvaluation | None":
-        return LabelEvaluation(label_names(tokenizer)) if config.train.validate_bleu else None
+        return LabelEvaluation(tokenizer, corpus) if config.train.validate_bleu else None
 
 
 class LabelEvaluation:
     """Accuracy and F1 of the most probable labels."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = names
+    def __init__(self, tokenizer: PairTokenizer, text: LabeledText) -> None:
+        self.text = text
+        self.names = [*label_names(tokenizer), *text.unseen]
         self.records: list[tuple[IntArray, IntArray]] = []  # gold and predicted labels of each batch
 
     def add(self, model: Encoder, examples: npx.Array, batch: LabeledBatch) -> None:
-        gold, logits = model.label_logits(batch.ids, batch.labels)
-        first_label = len(SPECIALS)  # no text has the label <unk>
-        self.records.append((gold - first_label, logits[:, first_label:].argmax(axis=1)))
+        first_label = len(SPECIALS)
+        labels = self.text.labels(examples)  # unlike those of the batch, also the ones that the training text lacks
+        is_labeled = labels != batch.pad_id
+        _, logits = model.label_logits(batch.ids, np.where(is_labeled, first_label, batch.pad_id))
+        self.records.append((labels[is_labeled] - first_label, logits[:, first_label:].argmax(axis=1)))
 
     def scores(self) -> LabelScores:
         """Return the scores of all records."""

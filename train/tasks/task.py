@@ -111,6 +111,10 @@ class Task(Generic[T, C, B]):
         """
         raise NotImplementedError
 
+    def warnings(self, corpus: C, files: Sequence[str]) -> list[str]:
+        """Return warnings about the text `files` that was prepared as `corpus`, each a line for the log."""
+        return []
+
     def training_batches(self, corpus: C, config: Configuration, tokenizer: T, order_version: int) -> BatchSource:
         """Return the shuffled batches that a run trains on, each with at most `train.batch_tokens` tokens per side.
 

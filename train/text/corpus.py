@@ -67,11 +67,13 @@ def prepare_pairs(
     out_dir: str | PathLike[str],
     max_length: int = 256,
     on_progress: Callable[[int], object] = lambda n_read: None,
+    *,
+    unseen_labels: Mapping[str, int] | None = None,
 ) -> "Corpus":
     """Prepare pairs from files of any kind, as `prepare` does for text files.
 
     `encode` receives, for each of the `paths`, a function to call with all bytes that it reads, and yields chunks of
-    pairs as (source ids, target ids).
+    pairs as (source ids, target ids). It may fill `unseen_labels`, which is stored in meta.json.
     """
     if not 2 <= max_length <= MAX_LENGTH:
         raise UserError(f"max_length: expected 2 to {MAX_LENGTH} tokens per side; got {max_length}; try 256")
@@ -94,6 +96,7 @@ def prepare_pairs(
             digests = {name: sha256.hexdigest() for name, sha256 in hashes.items()}
             return identity | {
                 "sources": sources, "dtype": dtype.name, "sha256": digests, "pairs": pairs, "tokens": tokens,
+                **({"unseen_labels": unseen_labels} if unseen_labels else {}),
             }  # fmt: skip
 
         write_prepared(out_dir, ARRAYS, write_files)
