@@ -129,7 +129,7 @@ def tanh(x: Array) -> Result:
 @differentiable
 def sigmoid(x: Array) -> Result:
     """Return y = 1 / (1 + e^-x); dy/dx = y (1 - y)."""
-    y = logistic(x) if x.dtype.kind in "iu" else npx.elementwise(logistic, x)  # keeps the dtype
+    y = logistic(x) if x.dtype.kind in "iu" else npx.elementwise(logistic, x)  # elementwise keeps the dtype
     return y, lambda g: (g * y * (1 - y),)
 
 
