@@ -18,7 +18,7 @@ TIMEOUT = 1.0  # seconds after which a thread continues without its turn, becaus
 
 
 class Turns:
-    """Wraps the body of `parallel_ranges`: the first range of each thread is interleaved with those of the others.
+    """A wrapper of the body of `parallel_ranges`: the first range of each thread runs interleaved with the others.
 
     Each of the `threads` threads must call it for at least one range.
     """
