@@ -61,8 +61,9 @@ def check_gradient(name: str, like: Any, gradient: Any) -> None:
 def reject_constant_result() -> NoReturn:
     """Raise RuntimeError because `backward` was called on a Tensor that no gradient reaches."""
     raise RuntimeError(
-        "backward: expected the result of operations on a Tensor with requires_grad; got a Tensor that no operation "
-        "recorded; try creating its inputs with requires_grad=True, and computing it outside no_grad and without detach"
+        "backward: expected the result of operations on a Tensor with requires_grad; got a Tensor with "
+        "requires_grad=False; try creating its inputs with requires_grad=True, and computing it outside no_grad and "
+        "without detach"
     )
 
 
@@ -102,7 +103,7 @@ def check_ids(name: str, ids: Array, n_classes: int | None = None, ndim: int | N
     if not is_integer or ndim not in (None, ids.ndim):
         shape = "" if ndim is None else f"a {ndim}-D array of "
         actual = ids.dtype if ndim is None else f"{ids.ndim}-D {ids.dtype}"
-        advice = "padding the tokenizer's output" if is_integer else ".astype('int64')"
+        advice = "shape (B, T), such as ids[None, :] for a single sentence" if is_integer else ".astype('int64')"
         raise ValueError(f"{name}: expected {shape}integer ids; got {actual}; try {advice}")
     if n_classes is not None and isinstance(ids, npx.host.ndarray) and ids.size:
         if not 0 <= ids.min() <= ids.max() < n_classes:
@@ -123,20 +124,20 @@ def check_targets(name: str, x: Array, targets: Array, n_classes: int) -> None:
 
 
 def check_attention(spec: AttentionSpec, q: Array, k: Array, v: Array) -> None:
-    """Raise ValueError unless q (B, T, H, d_k), k (B, S, kv_heads, d_k) and v (B, S, kv_heads, d_v) fit together."""
+    """Raise ValueError unless q (B, T, H, d_k), k (B, S, H_kv, d_k) and v (B, S, H_kv, d_v) fit together."""
     packed = spec.q_packing is not None or spec.kv_packing is not None
     heads = q.shape[-2]
-    kv_heads = k.shape[-2]
-    error = ""
+    n_kv_heads = k.shape[-2]
+    expected = ""
     if q.shape[-1] != k.shape[-1]:
-        error = "queries and keys of the same size"
-    elif heads != kv_heads and (not kv_heads or heads % kv_heads):
-        error = f"the number of heads to be a multiple of the {kv_heads} key and value heads"
+        expected = "queries and keys of the same size"
+    elif heads != n_kv_heads and (not n_kv_heads or heads % n_kv_heads):
+        expected = f"the number of heads to be a multiple of the {n_kv_heads} key and value heads"
     elif k.shape[:-1] != v.shape[:-1]:
-        error = "a value for each key"
+        expected = "v to have the batch size, length and number of heads of k"
     elif not (packed or len(q) == len(k)):
-        error = "keys for each sentence"
-    if error:
-        raise ValueError(f"attention: expected {error}; got q {q.shape}, k {k.shape} and v {v.shape}")
+        expected = "the same batch size for q and k"
+    if expected:
+        raise ValueError(f"attention: expected {expected}; got q {q.shape}, k {k.shape} and v {v.shape}")
     if spec.bias is not None and spec.bias.dtype == bool:
         raise ValueError("attention: expected a floating-point bias; got bool; try npx.mask_bias(mask)")

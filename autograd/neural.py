@@ -227,13 +227,13 @@ def attention(
     check_attention(spec, q, k, v)
     if bias is not None:
         spec = spec._replace(bias=bias if spec.bias is None else spec.bias + bias)
-    heads, kv_heads = q.shape[-2], k.shape[-2]
+    heads, n_kv_heads = q.shape[-2], k.shape[-2]
     y, saved = npx.attention(q, repeat_heads(k, heads), repeat_heads(v, heads), spec, drop)
 
     def vjp(g: Array) -> tuple[Array | None, ...]:
         gq, gk, gv, *gz = npx.attention_grad(g, saved, **({} if bias is None else {"bias": True}))
         gb = None if bias is None else ops.unbroadcast(gz[0], bias).astype(bias.dtype, copy=False)
-        return gq, sum_groups(gk, kv_heads), sum_groups(gv, kv_heads), None, None, gb
+        return gq, sum_groups(gk, n_kv_heads), sum_groups(gv, n_kv_heads), None, None, gb
 
     return y, vjp
 
@@ -275,16 +275,16 @@ def self_attention(
     spec: AttentionSpec = AttentionSpec(),
     drop: DropoutSpec | None = None,
     *,
-    kv_heads: int | None = None,
+    n_kv_heads: int | None = None,
 ) -> Result:
     """Attention of a sequence to itself, computed from a merged projection to queries, keys and values.
 
-    qkv (B, T, H * d_k + kv_heads * (d_k + d_v)) begins with the queries of all heads; result (B, T, H * d_v). Packed
-    arrays are (R, ...). `kv_heads` is the number of key and value heads (default: `heads`).
+    qkv (B, T, H * d_k + n_kv_heads * (d_k + d_v)) begins with the queries of all heads; result (B, T, H * d_v). Packed
+    arrays are (R, ...). `n_kv_heads` is the number of key and value heads (default: `heads`).
     """
-    kv_heads = kv_heads or heads
-    d_v = (qkv.shape[-1] - heads * d_k) // kv_heads - d_k
-    return merged_attention([qkv], [[(heads, d_k), (kv_heads, d_k), (kv_heads, d_v)]], spec, drop)
+    n_kv_heads = n_kv_heads or heads
+    d_v = (qkv.shape[-1] - heads * d_k) // n_kv_heads - d_k
+    return merged_attention([qkv], [[(heads, d_k), (n_kv_heads, d_k), (n_kv_heads, d_v)]], spec, drop)
 
 
 @differentiable
@@ -297,17 +297,17 @@ def cross_attention(
     drop: DropoutSpec | None = None,
     *,
     recompute_inputs: tuple[Recompute | None, Recompute | None] = (None, None),
-    kv_heads: int | None = None,
+    n_kv_heads: int | None = None,
 ) -> Result:
     """Attention of one sequence to another, whose keys and values are a merged projection.
 
-    queries (B, T, H * d_k); keys_values (B, S, kv_heads * (d_k + d_v)) begins with all keys; result (B, T, H * d_v).
+    queries (B, T, H * d_k); keys_values (B, S, n_kv_heads * (d_k + d_v)) begins with all keys; result (B, T, H * d_v).
     Packed arrays are (R, ...). `recompute_inputs` contains, for each input, a function that recomputes it in backward
-    (`Tensor.recompute_fn`), or None. An input with such a function is not saved. `kv_heads` is the number of key and
+    (`Tensor.recompute_fn`), or None. An input with such a function is not saved. `n_kv_heads` is the number of key and
     value heads (default: `heads`).
     """
-    kv_heads = kv_heads or heads
-    shapes = [[(heads, d_k)], [(kv_heads, d_k), (kv_heads, keys_values.shape[-1] // kv_heads - d_k)]]
+    n_kv_heads = n_kv_heads or heads
+    shapes = [[(heads, d_k)], [(n_kv_heads, d_k), (n_kv_heads, keys_values.shape[-1] // n_kv_heads - d_k)]]
     return merged_attention([queries, keys_values], shapes, spec, drop, recompute_inputs)
 
 
@@ -383,15 +383,15 @@ def composed_cross_attention(
     d_k: int,
     *args: Any,
     recompute_inputs: Any = None,
-    kv_heads: int | None = None,
+    n_kv_heads: int | None = None,
     **kwargs: Any,
 ) -> Tensor:
     """`cross_attention` from elementary operations, which save both inputs and ignore `recompute_inputs`.
 
     Other arguments: see `composed_attention`.
     """
-    kv_heads = kv_heads or heads
-    d_v = keys_values.shape[-1] // kv_heads - d_k
+    n_kv_heads = n_kv_heads or heads
+    d_v = keys_values.shape[-1] // n_kv_heads - d_k
     (q,) = split_columns(queries, (heads, d_k))
-    k, v = split_columns(keys_values, (kv_heads, d_k), (kv_heads, d_v))
+    k, v = split_columns(keys_values, (n_kv_heads, d_k), (n_kv_heads, d_v))
     return composed_attention(q, k, v, *args, **kwargs).reshape(*queries.shape[:-1], -1)

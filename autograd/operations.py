@@ -129,7 +129,7 @@ def tanh(x: Array) -> Result:
 @differentiable
 def sigmoid(x: Array) -> Result:
     """Return y = 1 / (1 + e^-x); dy/dx = y (1 - y)."""
-    y = logistic(x) if x.dtype.kind in "iu" else npx.elementwise(logistic, x)  # 16-bit floats in float32
+    y = logistic(x) if x.dtype.kind in "iu" else npx.elementwise(logistic, x)  # elementwise keeps the dtype
     return y, lambda g: (g * y * (1 - y),)
 
 
@@ -166,6 +166,7 @@ def minimum(a: Operand, b: Operand) -> Result:
 
 
 def _choice_grad(g: Array, a: Operand, b: Operand, a_wins: Array) -> tuple[Array | None, ...]:
+    """Return the gradients (ga, gb) of a choice between a and b: g where `a_wins`, else 0, or g/2 where a == b."""
     ga = g * npx.where(a == b, 0.5, a_wins).astype(g.dtype)
     return unbroadcast(ga, a), unbroadcast(g - ga, b)
 

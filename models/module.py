@@ -66,7 +66,7 @@ class Module:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the output; subclasses must define this."""
-        raise NotImplementedError(f"{type(self).__name__}: missing `forward` method; try defining this method")
+        raise NotImplementedError(f"{type(self).__name__} must define forward()")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.hook:

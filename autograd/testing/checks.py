@@ -97,7 +97,7 @@ def check_operation(
         if reference is not None:
             check.compare_value = partial(compare_value, reference=arguments.adapt(reference))
         check.compare_value(problem, tolerance=1e-9, given=True)
-        expected = check.at_given_inputs(problem)
+        expected = check.check_given_inputs(problem)
     note_unchecked_tensors(stray_tensors(expected.problem), report.notes)
     if check.declared is not None:
         report.notes.append(check.declared.describe_difference(problem, seed))
@@ -112,8 +112,8 @@ def check_operation(
             y, gradients = arguments.with_options(problem, {option: size}).output_and_gradients(expected.c)
             expected.compare("block size", f"with {option}={size}", y, gradients)
     if derive:
-        check.at_derived_inputs(problem)
-        check.at_other_options(arguments.with_other_floats(problem, operation))
+        check.check_derived_inputs(problem)
+        check.check_other_options(arguments.with_other_floats(problem, operation))
     report.notes += getattr(operation, "notes", [])  # an operation from another framework has notes
     return report
 
@@ -214,15 +214,15 @@ def check_layer(
             check = ProblemCheck(report, directions, float32, domain, None, seed)
             check.save_buffers = partial(buffer_state, layer)
             check.warm_up(problem)
-            expected = check.at_given_inputs(problem, first)
+            expected = check.check_given_inputs(problem, first)
             require_registered(expected.problem, layer, options, report.notes)
             mode_rules.check_backward_in_other_mode(expected, leave, enter)
             if mode == "eval" and len(modes) > 1:
                 others = [other for name, other in variants.values(problem) if name.endswith("in the parameters")]
                 mode_rules.check_mode_after_update(expected, others, restore_buffers, layer.train, layer.eval)
             if derive and not (first and first.equals(expected)):
-                check.at_derived_inputs(problem)
-                check.at_other_options(arguments.with_other_floats(problem, getattr(layer, "forward", layer)))
+                check.check_derived_inputs(problem)
+                check.check_other_options(arguments.with_other_floats(problem, getattr(layer, "forward", layer)))
             first = first or expected
             entered.append((enter, expected if mode == "eval" else None))  # calls in training mode update buffers
             restore_buffers()

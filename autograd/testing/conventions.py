@@ -114,7 +114,7 @@ class Neighborhood:
 
     @cached_property
     def scattered(self) -> Points:
-        """Points in random directions. Near a degenerate matrix, each has the gradient of another eigenbasis."""
+        """Points in random directions. Near a matrix with equal eigenvalues, each selects a different eigenbasis."""
         points = []
         for k in range(MAX_NEIGHBORS):
             point = []
@@ -140,6 +140,7 @@ class Neighborhood:
             for a, g, unit, n in zip(self.arrays, self.at_point, self.units, counts, strict=True):
                 offsets = npx.zeros_like(a, dtype="float64")
                 entries = npx.host.arange(n)
+                # a fixed pattern of signs and ranks that changes with k
                 mixed_signs = npx.sign(npx.host.sin(k // 4 + 2.5 * entries + 1))
                 signs = (-1.0) ** k * (mixed_signs if k // 2 % 2 else 1.0)
                 offsets[g != 0] = signs * ((entries + k // 4) % max(1, n) + 0.5) / max(1, n)

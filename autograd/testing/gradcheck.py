@@ -29,6 +29,8 @@ MAX_ENTRIES = 1500  # up to this many entries, each is perturbed separately
 SAMPLED_ENTRIES = 12  # entries to perturb separately if there are more
 DIRECTIONS = 3  # random directions through all arrays, in addition to sampled entries
 CHUNK = 16  # entries of a large array that are perturbed together first
+# The random directions of two checks, apart from those of `check_directions` and directions.py
+ALL_ENTRIES, CHUNKS = 10**6 + 2, 10**6 + 3
 MAX_CONFIRMED = 3  # wrong entries to confirm in full; the rest get a quick estimate for the printed table
 
 
@@ -112,7 +114,7 @@ class GradientCheck(Directions):
 
         This reveals a wrong entry unless its error is only about 1e-6 of the sum over its chunk.
         """
-        offsets = self.steps[i] * self.random_direction(10**6 + 3)[i]
+        offsets = self.steps[i] * self.random_direction(CHUNKS)[i]
         for start in range(0, len(positions), CHUNK):
             chunk = npx.zeros_like(offsets)
             entries = npx.host.asarray(positions[start : start + CHUNK])
@@ -137,9 +139,14 @@ class GradientCheck(Directions):
             reason = "" if is_quick else self.convention({i: offsets}, analytic, verdict)
             verdict = verdict._replace(kind="convention" if reason else "wrong", reason=reason)
             self.n_wrong += not reason
-        step = self.units[i] * float(offsets[index])  # from derivatives along the direction to those of the entry
-        numerical, bound, low, high = (x / step for x in verdict[1:5])
-        verdict = Verdict(verdict.kind, numerical, bound, low, high, verdict.reason)
+        # Dividing by this turns a derivative along the direction into one with respect to the entry.
+        step = self.units[i] * float(offsets[index])
+        verdict = verdict._replace(
+            numerical=verdict.numerical / step,
+            bound=verdict.bound / step,
+            low=verdict.low / step,
+            high=verdict.high / step,
+        )
         entry = f"{self.problem.labels[i]} {index}"
         if verdict.kind == "kink":
             jump = verdict.high - verdict.low
@@ -155,7 +162,7 @@ class GradientCheck(Directions):
 
         This reveals a wrong entry unless its error is only about 1e-6 of the sum.
         """
-        random = self.random_direction(10**6 + 2)
+        random = self.random_direction(ALL_ENTRIES)
         direction = {i: steps * random[i] for i, steps in enumerate(self.steps)}
         if self.quick_verdict(direction):
             return True

@@ -193,7 +193,8 @@ def hold_state(problem: Problem, subject: Any, notes: list[str]) -> None:
         is_varying = varies(restores)
         restore_buffers()
         problem.output_value()
-        notes.append(f"buffers that each call changes: held fixed ({', '.join(sorted(set(restore_buffers())))})")
+        changed = restore_buffers()
+        notes.append(f"buffers that each call changes: held fixed ({', '.join(sorted(set(changed)))})")
     if is_varying:
         advice = "try a fixed key for random numbers (npx.Key, or `with npx.keyed(...)` inside the function)"
         text = f"expected the same output for the same input; repeated calls differ; {advice}"

@@ -22,7 +22,16 @@ from typing import Any, NoReturn
 
 from autograd.testing.mutation.mutator import Mutant, mutants
 from autograd.testing.mutation.operators import KINDS
-from autograd.testing.mutation.runner import CRASHED, ENDLESS, FOUND, NOT_RUN, UNNOTICED, Outcome, Runner, UsageError
+from autograd.testing.mutation.runner import (
+    CRASHED,
+    ENDLESS,
+    FOUND,
+    NOT_RUN,
+    UNNOTICED,
+    MutantResult,
+    Runner,
+    UsageError,
+)
 from npx.messages import plural
 
 
@@ -124,33 +133,33 @@ def listing(mutants: list[Mutant], file: Path) -> str:
     return "\n".join(lines[1:])
 
 
-def table(outcomes: list[Outcome]) -> str:
-    """Format the number of mutants by kind and outcome."""
+def table(results: list[MutantResult]) -> str:
+    """Format the number of mutants by kind and status."""
     rows: list[tuple[Any, ...]] = [("kind", "planted", "found", "unnoticed", "not run")]
-    for kind in [*(k for k in KINDS if any(o.mutant.kind == k for o in outcomes)), "all"]:
-        group = [o for o in outcomes if kind in (o.mutant.kind, "all")]
-        count = Counter("found" if o.detected else o.outcome for o in group)
+    for kind in [*(k for k in KINDS if any(r.mutant.kind == k for r in results)), "all"]:
+        group = [r for r in results if kind in (r.mutant.kind, "all")]
+        count = Counter("found" if r.detected else r.status for r in group)
         rows.append((kind, len(group), count["found"], count[UNNOTICED], count[NOT_RUN]))
     return "\n".join(f"{row[0]:<24}" + "".join(f"{cell:>11}" for cell in row[1:]) for row in rows)
 
 
-def summary(outcomes: list[Outcome], file: Path) -> str:
+def summary(results: list[MutantResult], file: Path) -> str:
     """Format the table and the survivors: first the mutants that tests execute, then those that no test executes."""
-    parts = [table(outcomes)]
-    crashed = sum(o.outcome in (CRASHED, ENDLESS) for o in outcomes)
+    parts = [table(results)]
+    crashed = sum(r.status in (CRASHED, ENDLESS) for r in results)
     if crashed:
         verbs, them = ("crashes or does", "it") if crashed == 1 else ("crash or do", "them")
         parts.append(f"{crashed} of the detected mutants {verbs} not end, so any test that executes {them} fails.")
-    if not any(o.outcome == FOUND for o in outcomes):
+    if not any(r.status == FOUND for r in results):
         parts.append("No assertion failed for any mutant: the tests do not check the results of the backward code.")
-    unnoticed = [o.mutant for o in outcomes if o.outcome == UNNOTICED]
+    unnoticed = [r.mutant for r in results if r.status == UNNOTICED]
     if unnoticed:
         parts.append(
             f"{plural(len(unnoticed), 'mutant')} passed every test that executes the mutated code. Inspect each: it is "
             "equivalent to the original, or a test is missing."
         )
         parts.append(listing(unnoticed, file))
-    not_run = [o.mutant for o in outcomes if o.outcome == NOT_RUN]
+    not_run = [r.mutant for r in results if r.status == NOT_RUN]
     for function in dict.fromkeys(mutant.function for mutant in not_run):
         group = [mutant for mutant in not_run if mutant.function == function]
         lines = list(dict.fromkeys(str(mutant.line) for mutant in group))
@@ -162,21 +171,21 @@ def summary(outcomes: list[Outcome], file: Path) -> str:
     return "\n\n".join(parts)
 
 
-def as_json(outcomes: list[Outcome], file: Path, arguments: list[str], seconds: float) -> str:
+def as_json(results: list[MutantResult], file: Path, arguments: list[str], seconds: float) -> str:
     """Return all results as JSON."""
     hidden = ("start", "end", "statement", "gradient", "overwritten")
     entries = []
-    for outcome in outcomes:
-        fields = asdict(outcome)
+    for result in results:
+        fields = asdict(result)
         mutant = {name: value for name, value in fields.pop("mutant").items() if name not in hidden}
-        entries.append(mutant | fields)
+        entries.append(mutant | {"outcome": fields.pop("status")} | fields)
     kinds = {
-        kind: dict(Counter(o.outcome for o in outcomes if o.mutant.kind == kind))
+        kind: dict(Counter(r.status for r in results if r.mutant.kind == kind))
         for kind in KINDS
-        if any(o.mutant.kind == kind for o in outcomes)
+        if any(r.mutant.kind == kind for r in results)
     }
-    result = {"file": str(file), "tests": arguments, "seconds": round(seconds, 1), "n_mutants": len(outcomes)}
-    return json.dumps(result | {"kinds": kinds, "mutants": entries}, indent=1)
+    content = {"file": str(file), "tests": arguments, "seconds": round(seconds, 1), "n_mutants": len(results)}
+    return json.dumps(content | {"kinds": kinds, "mutants": entries}, indent=1)
 
 
 class Parser(argparse.ArgumentParser):
@@ -227,25 +236,25 @@ def mutate(arguments: list[str]) -> int:
     runner = Runner(file, text, tests)
     start = time.perf_counter()
     print_line(f"{plural(len(selected), 'mutant')} of {relative_path(file)}; tests: {shlex.join(tests)}")
-    outcomes: list[Outcome] = []
+    results: list[MutantResult] = []
     try:
         first = runner.first_run(selected)
         no_effect = len(selected) - len(first.reached)
         skipped = f"; skipping {plural(no_effect, 'mutant')} without effect" if no_effect else ""
         print_line(f"the tests pass in {first.seconds:.1f} s{skipped}")
-        for outcome in runner.run_on_all(selected, first, options.limit or 4 * first.seconds + 5, options.jobs):
-            outcomes.append(outcome)
-            m = outcome.mutant
-            progress = f"{len(outcomes)}/{len(first.reached)}"
-            print_line(f"{progress:>9}  {outcome.outcome:<12}  line {m.line:<4}  {m.function}: {m.kind}")
+        for result in runner.run_on_all(selected, first, options.limit or 4 * first.seconds + 5, options.jobs):
+            results.append(result)
+            m = result.mutant
+            progress = f"{len(results)}/{len(first.reached)}"
+            print_line(f"{progress:>9}  {result.status:<12}  line {m.line:<4}  {m.function}: {m.kind}")
     finally:
         runner.stop()
-    outcomes.sort(key=lambda outcome: selected.index(outcome.mutant))
+    results.sort(key=lambda result: selected.index(result.mutant))
     seconds = time.perf_counter() - start
     if options.json:
-        options.json.write_text(as_json(outcomes, file, tests, seconds), encoding="utf-8")
-    print_line(f"\n{summary(outcomes, file)}\n\n{seconds:.0f} s")
-    return int(any(not outcome.detected for outcome in outcomes))
+        options.json.write_text(as_json(results, file, tests, seconds), encoding="utf-8")
+    print_line(f"\n{summary(results, file)}\n\n{seconds:.0f} s")
+    return int(any(not result.detected for result in results))
 
 
 def main(arguments: list[str]) -> int:

@@ -96,7 +96,7 @@ class ProblemCheck:
                     output.backward(npx.ones_like(output.data))
             break
 
-    def at_given_inputs(self, problem: Problem, already_checked: Expected | None = None) -> Expected:
+    def check_given_inputs(self, problem: Problem, already_checked: Expected | None = None) -> Expected:
         """Compare gradients and test every rule; return the output and gradients.
 
         Args:
@@ -117,7 +117,7 @@ class ProblemCheck:
         rules.independent_inputs(expected)
         rules.accumulation(expected)
         rules.aliased_inputs(expected)
-        rules.independent_calls(expected, list(self.others(problem)))
+        rules.independent_calls(expected, list(self.evaluate_others(problem)))
         precision.float64_precision(expected)
         for dtype in precision.NARROW:
             self.with_buffers_restored(precision.accuracy_in_16_bits, expected, dtype)
@@ -142,7 +142,7 @@ class ProblemCheck:
         finally:
             restore_buffers()
 
-    def others(self, problem: Problem) -> Iterator[Expected]:
+    def evaluate_others(self, problem: Problem) -> Iterator[Expected]:
         """Yield outputs and gradients at a few other inputs: other values, other parameters, and a batch of one."""
         names = "positive numbers", "positive numbers in the parameters", "1 row"
         for name, other in (*variants.values(problem, self.domain), *islice(variants.shapes(problem, self.domain), 1)):
@@ -159,26 +159,26 @@ class ProblemCheck:
                 gradients = [g.copy() for g in other.protected_gradients(output, leaves, c)]
                 yield Expected(other, y, c, gradients)
 
-    def at_derived_inputs(self, problem: Problem) -> None:
+    def check_derived_inputs(self, problem: Problem) -> None:
         """Compare gradients, and test the rules that depend on values, at inputs derived from the given ones."""
         for name, other in variants.values(problem, self.domain):
-            self.at_variant(name, other, 0 if name.startswith(variants.MAGNITUDES) else MAX_DERIVED_ENTRIES)
+            self.check_variant(name, other, 0 if name.startswith(variants.MAGNITUDES) else MAX_DERIVED_ENTRIES)
         for name, other in variants.undeclared_values(problem):
-            self.at_variant(name, other, MAX_DERIVED_ENTRIES, False)
+            self.check_variant(name, other, MAX_DERIVED_ENTRIES, False)
         declared = ((name, other, True) for name, other in variants.shapes(problem, self.domain))
         undeclared = ((name, other, False) for name, other in variants.undeclared_shapes(problem))
         for shapes in (declared, undeclared):
             for name, other, is_declared in shapes:
                 other.reproduce = lambda _: problem.reproduce(problem)  # it derives all shapes from the given inputs
                 guessed = variants.guessed_shapes(problem, other) if is_declared else "all"
-                self.at_variant(name, other, 0, is_declared, guessed)
+                self.check_variant(name, other, 0, is_declared, guessed)
 
-    def at_other_options(self, problems: Iterable[tuple[str, Problem]]) -> None:
+    def check_other_options(self, problems: Iterable[tuple[str, Problem]]) -> None:
         """Compare gradients for other values of the float options; the reference does not apply to them."""
         for name, other in problems:
-            self.at_variant(name, other, MAX_DERIVED_ENTRIES, False)
+            self.check_variant(name, other, MAX_DERIVED_ENTRIES, False)
 
-    def at_variant(
+    def check_variant(
         self, name: str, problem: Problem, limit: int, in_declared_domain: bool = True, guessed: str = ""
     ) -> None:
         """Check a derived problem.

@@ -158,7 +158,7 @@ def make_layers(make_layer: Callable[[], L], c: TransformerConfig) -> list[L]:
             layer.attention.score_bias = layers[0].attention.score_bias
         for module in layer.modules():
             if isinstance(module, Residual):
-                module.skip.rate = c.stochastic_depth * depth / c.n_layers
+                module.drop_path.rate = c.stochastic_depth * depth / c.n_layers
     return layers
 
 

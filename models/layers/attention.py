@@ -62,16 +62,16 @@ class Attention(Module):
         self.score_bias = score_bias
 
     def make_projections(self, d_model: int, gain: float, value_gain: float, bias: bool) -> None:
-        """Create the projections to queries, keys and values."""
-        raise NotImplementedError
+        """Create the projections to queries, keys and values; subclasses must define this."""
+        raise NotImplementedError(f"{type(self).__name__} must define make_projections()")
 
     @property
-    def query_columns(self) -> tuple[int, int]:
+    def query_shape(self) -> tuple[int, int]:
         """The number of heads and the head size of the queries."""
         return self.n_heads, self.d_k
 
     @property
-    def key_value_columns(self) -> tuple[tuple[int, int], tuple[int, int]]:
+    def key_value_shapes(self) -> tuple[tuple[int, int], tuple[int, int]]:
         """The number of heads and the head size of the keys, and those of the values."""
         return (self.n_kv_heads, self.d_k), (self.n_kv_heads, self.d_v)
 
@@ -89,12 +89,12 @@ class Attention(Module):
 
     def split_queries(self, x: Tensor) -> Tensor:
         """Split the projection x (..., H d_k) into queries (..., H, d_k), normalized if configured."""
-        (q,) = neural.split_columns(x, self.query_columns)
+        (q,) = neural.split_columns(x, self.query_shape)
         return self.query_norm(q) if self.query_norm else q
 
     def split_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Split the projection x (..., n_kv_heads * (d_k + d_v)) into keys, normalized if configured, and values."""
-        k, v = neural.split_columns(x, *self.key_value_columns)
+        k, v = neural.split_columns(x, *self.key_value_shapes)
         return (self.key_norm(k) if self.key_norm else k), v
 
     def add_score_bias(self, q: Tensor, k: Tensor, spec: npx.AttentionSpec) -> tuple[npx.AttentionSpec, Tensor | None]:
@@ -127,7 +127,7 @@ class SelfAttention(Attention):
     """
 
     def make_projections(self, d_model: int, gain: float, value_gain: float, bias: bool) -> None:
-        columns = [heads * size for heads, size in (self.query_columns, *self.key_value_columns)]
+        columns = [heads * size for heads, size in (self.query_shape, *self.key_value_shapes)]
         self.query_key_value = Linear(d_model, *columns, bias=bias, gain=(gain, gain, value_gain))
 
     def forward(
@@ -142,7 +142,8 @@ class SelfAttention(Attention):
         qkv = self.query_key_value(x)
         options = self.draw_options(spec)
         if cache is None and self.can_run_merged:
-            y = neural.self_attention(qkv, self.n_heads, self.d_k, **options, kv_heads=self.n_kv_heads)  # (B, T, H d_v)
+            sizes = self.n_heads, self.d_k
+            y = neural.self_attention(qkv, *sizes, **options, n_kv_heads=self.n_kv_heads)  # (B, T, H d_v)
         elif cache is None:
             y = self.attend(*self.split(qkv), **options)
         else:
@@ -158,7 +159,7 @@ class SelfAttention(Attention):
 
     def new_cache(self, rows: int, dtype: Any, capacity: int = INITIAL_CAPACITY) -> KeyValueCache:
         """Return an empty cache for `rows` sequences."""
-        k, v = (npx.empty((rows, capacity, *columns), dtype) for columns in self.key_value_columns)
+        k, v = (npx.empty((rows, capacity, *shape), dtype) for shape in self.key_value_shapes)
         return KeyValueCache(k, v, 0)
 
     def weights(self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec()) -> npx.Array:
@@ -175,7 +176,7 @@ class CrossAttention(Attention):
 
     def make_projections(self, d_model: int, gain: float, value_gain: float, bias: bool) -> None:
         self.query = Linear(d_model, self.n_heads * self.d_k, bias=bias, gain=gain)
-        columns = [heads * size for heads, size in self.key_value_columns]
+        columns = [heads * size for heads, size in self.key_value_shapes]
         self.key_value = Linear(d_model, *columns, bias=bias, gain=(gain, value_gain))
 
     def forward(
@@ -201,7 +202,7 @@ class CrossAttention(Attention):
             # Keys and values are recomputed: those of N layers would take 2 N times as much space as `memory`.
             recompute = q.recompute_fn, kv.recompute_fn
             sizes = self.n_heads, self.d_k
-            y = neural.cross_attention(q, kv, *sizes, **options, recompute_inputs=recompute, kv_heads=self.n_kv_heads)
+            y = neural.cross_attention(q, kv, *sizes, **options, recompute_inputs=recompute, n_kv_heads=self.n_kv_heads)
         else:
             rows = len(cache.keys)
             # The hypotheses of one source become query positions, so that they share its keys and values.

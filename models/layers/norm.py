@@ -73,9 +73,9 @@ class Residual(Module):
         alpha: factor on x with "deepnorm" (`deep_norm_factors`). Default 1.
 
     Attributes:
-        skip: stochastic depth (Huang et al., 2016). In training mode, f(x) is replaced by 0 with probability
-            `skip.rate`, for all sentences of a micro-batch at once, and otherwise scaled by 1 / (1 - rate). The rate is
-            initially 0.
+        drop_path: stochastic depth (Huang et al., 2016). In training mode, f(x) is replaced by 0 with probability
+            `drop_path.rate`, for all sentences of a micro-batch at once, and otherwise scaled by 1 / (1 - rate). The
+            rate is initially 0.
     """
 
     def __init__(
@@ -90,19 +90,19 @@ class Residual(Module):
         self.norm: Norm = NORMS[normalization](d_model, eps)
         self.output_norm: Norm | None = NORMS[normalization](d_model, eps) if placement == "sandwich" else None
         self.dropout = Dropout(dropout)
-        self.skip = Dropout(0.0)
+        self.drop_path = Dropout(0.0)
         self.is_post_norm = placement in ("post", "deepnorm")
         self.alpha = alpha
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         if self.is_post_norm:
-            y = self.skip_randomly(f(x))
+            y = self.apply_drop_path(f(x))
             return self.norm.residual_norm(x if self.alpha == 1 else x * self.alpha, y, self.dropout)
         y = f(self.norm(x))
-        return x + self.dropout(self.skip_randomly(self.output_norm(y) if self.output_norm else y))
+        return x + self.dropout(self.apply_drop_path(self.output_norm(y) if self.output_norm else y))
 
-    def skip_randomly(self, y: Tensor) -> Tensor:
+    def apply_drop_path(self, y: Tensor) -> Tensor:
         """Multiply the output of f by 0 or 1 / (1 - rate), at random, in training mode."""
-        drop = self.skip.draw()
+        drop = self.drop_path.draw()
         # a factor instead of a branch, so that a CUDA graph makes a new decision in each step
         return y * npx.dropout(npx.ones(1, y.dtype), drop)[0] if drop else y

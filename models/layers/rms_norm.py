@@ -15,7 +15,7 @@ def rms_norm(x, gain, eps=1e-6):
 
     With z = x / rms and h = g gain: gx = (h - z mean(h z)) / rms, and the gradient of the gain is the sum of g z.
     """
-    check_norm_inputs(x)
+    check_norm_inputs("rms_norm", x)
     wide = x.astype(npx.accumulation_dtype(x.dtype), copy=False)
     scale = 1 / npx.sqrt((wide * wide).mean(axis=-1, keepdims=True) + eps)  # (..., 1)
 

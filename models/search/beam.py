@@ -7,8 +7,8 @@ from models.module import evaluation_mode
 from models.search.protocol import Hypothesis, SearchModel, length_penalty, prepare_search, top_continuations
 from npx import host
 
-ROOT = -1  # the node of the empty prefix
-ENDED, BEAM_FULL = -1, -2  # in place of a node, for candidates that do not stay live
+ROOT = -1  # in `SearchStep.parent`: the node of the empty prefix
+ENDED, BEAM_FULL = -1, -2  # in `SearchStep.node`, where ROOT does not occur: candidates that do not stay live
 
 
 class SearchStep(NamedTuple):

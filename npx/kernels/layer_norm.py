@@ -17,7 +17,7 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[
 
     x (..., D); gamma, beta (D,); var is the biased variance. Saved: gamma, xhat (..., D), rstd (..., 1).
     """
-    check_norm_inputs(x)
+    check_norm_inputs("layer_norm", x)
     xp = array_module(x)
     centered = x - xp.mean(x, axis=-1, keepdims=True)
     rstd = 1 / xp.sqrt(xp.mean(centered * centered, axis=-1, keepdims=True) + eps)
@@ -46,26 +46,24 @@ def layer_norm_grad(
     return gx, *accumulate((ggamma, gbeta), accumulate_into)
 
 
-def check_norm_inputs(x: Array, residual: Array | None = None) -> None:
+def check_norm_inputs(name: str, x: Array, residual: Array | None = None) -> None:
     """Raise ValueError unless x has a floating-point dtype and the residual has the shape of x."""
     if x.dtype.kind in "iub":
-        raise ValueError(
-            f"layer_norm: expected x to have a floating-point dtype; got {x.dtype}; try x.astype('float32')"
-        )
+        raise ValueError(f"{name}: expected x to have a floating-point dtype; got {x.dtype}; try x.astype('float32')")
     if residual is not None and residual.shape != x.shape:
-        raise ValueError(f"layer_norm: expected a residual of shape {x.shape}, like x; got {residual.shape}")
+        raise ValueError(f"{name}: expected a residual of shape {x.shape}, like x; got {residual.shape}")
 
 
 def norm_rows(x: Array, gamma: Array, beta: Array, eps: float, xhat: Array, y: Array, rstd: Array) -> None:
     """Normalize the rows x (n, D); write xhat (n, D) (possibly to x itself), y (n, D) and rstd (n, 1)."""
-    z = np.subtract(x, row_means(x), out=xhat)
-    np.vecdot(z, z, out=rstd[:, 0])
-    rstd /= z.shape[-1]
+    np.subtract(x, row_means(x), out=xhat)
+    np.vecdot(xhat, xhat, out=rstd[:, 0])  # until it is complete, rstd holds the variance, then its root
+    rstd /= xhat.shape[-1]
     rstd += eps
     np.sqrt(rstd, out=rstd)
     np.reciprocal(rstd, out=rstd)
-    z *= rstd
-    np.multiply(z, gamma, out=y)
+    xhat *= rstd
+    np.multiply(xhat, gamma, out=y)
     y += beta
 
 
@@ -99,7 +97,7 @@ def layer_norm_numpy(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> 
 
 @layer_norm_grad.fast("numpy", "float32", "float64")
 def layer_norm_grad_numpy(g: Array, *saved: Any, **options: Any) -> tuple[Array, ...]:
-    """Return the gradients of `residual_norm_numpy` except gx."""
+    """Return (gx, ggamma, gbeta). Without dropout, gx equals gresidual, so the first of the four results is omitted."""
     return residual_norm_grad_numpy(g, *saved, **options)[1:]
 
 
@@ -111,7 +109,7 @@ def residual_norm_numpy(
     Saves y, which the next operation saves anyway, instead of xhat = (y - beta) / gamma. For columns from which xhat
     cannot be recovered accurately, xhat is saved. The dropout mask takes one bit per value.
     """
-    check_norm_inputs(x, residual)
+    check_norm_inputs("layer_norm" if residual is None else "dropout_residual_norm", x, residual)
     y = np.empty(x.shape, x.dtype)
     rstd = np.empty((*x.shape[:-1], 1), x.dtype)
     keep = drop and drop.keep_mask(x.shape)
@@ -158,7 +156,10 @@ def residual_norm_grad_numpy(
     keep: Array | None,
     accumulate_into: GradientTargets = NO_TARGETS,
 ) -> tuple[Array, ...]:
-    """Return the gradients (gx, gresidual, ggamma, gbeta) of `residual_norm_numpy`; sums follow the block order."""
+    """Return the gradients (gx, gresidual, ggamma, gbeta) of `residual_norm_numpy`.
+
+    The sums over rows are added in the order of the blocks, so they do not depend on the number of threads.
+    """
     d = g.shape[-1]
     gresidual = np.empty(g.shape, g.dtype)
     gx = gresidual if keep is None else np.empty(g.shape, g.dtype)
@@ -186,7 +187,7 @@ def residual_norm_grad_numpy(
 
 
 def as_rows(x: Array | None) -> Any:
-    """Reshape a non-empty x (..., D) to (R, D), in variables such as x2; None stays None."""
+    """Return x (..., D) as rows (R, D); x must not be empty, and None stays None. The result has a name such as x2."""
     return None if x is None else x.reshape(-1, x.shape[-1])
 
 
@@ -204,7 +205,7 @@ def layer_norm_cuda(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> O
 
 @layer_norm_grad.fast("cupy", "float32", "float16", "bfloat16")
 def layer_norm_grad_cuda(g: Array, *saved: Any, **options: Any) -> tuple[Array, ...]:
-    """Return the gradients of `residual_norm_cuda` except gx."""
+    """Return (gx, ggamma, gbeta). Without dropout, gx equals gresidual, so the first of the four results is omitted."""
     return residual_norm_grad_cuda(g, *saved, **options)[1:]
 
 
@@ -216,7 +217,7 @@ def residual_norm_cuda(
     Each row is read and written once, by one warp or, if it is long, by several. Saved: gamma, xhat, rstd (R,) in
     float32, and `drop`, from which the gradient regenerates the mask.
     """
-    check_norm_inputs(x, residual)
+    check_norm_inputs("layer_norm" if residual is None else "dropout_residual_norm", x, residual)
     xp = array_module(x)
     x, residual, gamma, beta = (contiguous(a) for a in (x, residual, gamma, beta))
     d = x.shape[-1]

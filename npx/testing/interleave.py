@@ -12,13 +12,13 @@ from threading import Condition
 from types import FrameType
 from typing import Any
 
-# Bytecode instructions before which a thread hands over
+# A thread yields its turn before each of these bytecode instructions.
 HANDOVERS = {code for name, code in dis.opmap.items() if name.startswith(("CALL", "BINARY_OP"))}
 TIMEOUT = 1.0  # seconds after which a thread continues without its turn, because another one waits for a lock
 
 
 class Turns:
-    """A body of `parallel_ranges` whose first ranges, one of each thread, are computed in turns.
+    """A wrapper of the body of `parallel_ranges`: the first range of each thread runs interleaved with the others.
 
     Each of the `threads` threads must call it for at least one range.
     """

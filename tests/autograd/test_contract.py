@@ -176,9 +176,9 @@ def test_targets_may_be_a_list():
 @pytest.mark.parametrize(
     ("shapes", "expected"),
     [
-        (((1, 2, 1, 2), (3, 2, 1, 2), (3, 2, 1, 2)), "keys for each sentence"),
-        (((2, 2, 1, 2), (3, 2, 1, 2), (3, 2, 1, 2)), "keys for each sentence"),
-        (((2, 2, 1, 2), (2, 3, 1, 2), (2, 2, 1, 2)), "a value for each key"),
+        (((1, 2, 1, 2), (3, 2, 1, 2), (3, 2, 1, 2)), "the same batch size for q and k"),
+        (((2, 2, 1, 2), (3, 2, 1, 2), (3, 2, 1, 2)), "the same batch size for q and k"),
+        (((2, 2, 1, 2), (2, 3, 1, 2), (2, 2, 1, 2)), "v to have the batch size, length and number of heads of k"),
         (((2, 2, 3, 2), (2, 3, 2, 2), (2, 3, 2, 2)), "the number of heads to be a multiple of the 2 key"),
         (((2, 2, 1, 2), (2, 3, 1, 4), (2, 3, 1, 2)), "queries and keys of the same size"),
     ],
@@ -189,7 +189,7 @@ def test_attention_names_the_shapes_that_do_not_fit(shapes, expected):
 
 
 def test_cross_attention_needs_equal_numbers_of_sentences():
-    with pytest.raises(ValueError, match="attention: expected keys for each sentence; got q"):
+    with pytest.raises(ValueError, match="attention: expected the same batch size for q and k; got q"):
         neural.cross_attention(leaf(1, 2, 4), leaf(3, 2, 8), 2, 2)
 
 
@@ -230,16 +230,16 @@ def test_a_residual_of_another_shape_raises(mode, shape):
 def test_a_norm_of_integers_raises(kind):
     x = np.arange(3).astype(kind)
     gain = np.ones(3)
-    calls = (
-        lambda: npx.layer_norm(x, gain, gain),
-        lambda: npx.dropout_residual_norm(x, x, gain, gain),
-        lambda: rms_norm(x, gain),
-    )
-    for call in calls:
-        with pytest.raises(
-            ValueError, match=f"layer_norm: expected x to have a floating-point dtype; got {kind}; try x.astype"
-        ):
-            call()
+    calls = {
+        "layer_norm": lambda: npx.layer_norm(x, gain, gain),
+        "dropout_residual_norm": lambda: npx.dropout_residual_norm(x, x, gain, gain),
+        "rms_norm": lambda: rms_norm(x, gain),
+    }
+    for name, call in calls.items():
+        message = f"^{name}: expected x to have a floating-point dtype; got {kind}; try x.astype"
+        for mode in ("fast", "reference"):
+            with npx.kernel_mode(mode), pytest.raises(ValueError, match=message):
+                call()
 
 
 # Changed weights

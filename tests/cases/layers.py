@@ -83,7 +83,7 @@ def layer_Experts(draw):
 def layer_Residual(draw):
     x, _, _ = norm_inputs(draw)
     layer = draw_layer(draw, models.Residual, x.shape[-1], rates(draw), draw(st.sampled_from(PLACEMENTS)), 1e-1)
-    layer.skip.rate = rates(draw)
+    layer.drop_path.rate = rates(draw)
     return Call((x, ops.tanh), layer=layer)
 
 
@@ -232,7 +232,7 @@ def residual_edges():
                 yield Call((sample(2, 2, 3), ops.tanh), layer=layer, directions=None if rate == RATES[0] else 3)
     for place in PLACEMENTS:
         layer = make_layer(models.Residual, 3, 0.5, place, 1e-2, alpha=1.5)
-        layer.skip.rate = 0.3
+        layer.drop_path.rate = 0.3
         yield Call((sample(2, 2, 3), ops.tanh), layer=layer)
 
 

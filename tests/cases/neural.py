@@ -355,7 +355,7 @@ def self_attention_edges():
     yield Call((sample(1, 1, 3), 1, 1, npx.AttentionSpec()), saved=PACKED_BYTES)  # only the values are rounded
     for t, _, spec in packed_edges([(n, n) for n in (0, 1, 3, 1)]):
         yield Call((sample(t, 2 * (2 + 2 + 1)), 2, 2, spec), saved=PACKED_BYTES)
-        yield Call((sample(t, 4 * 2 + 2 * (2 + 1)), 4, 2, spec), {"kv_heads": 2}, saved=PACKED_BYTES)
+        yield Call((sample(t, 4 * 2 + 2 * (2 + 1)), 4, 2, spec), {"n_kv_heads": 2}, saved=PACKED_BYTES)
 
 
 @edges("operation cross_attention", REAL)
@@ -368,7 +368,7 @@ def cross_attention_edges():
     yield Call((sample(1, 1, 1), sample(1, 1, 2, seed=1), 1, 1, npx.AttentionSpec()), saved=PACKED_BYTES)
     for t, source, spec in packed_edges(PACKED):
         yield Call((sample(t, 4), sample(source, 2 * (2 + 1), seed=1), 2, 2, spec), saved=PACKED_BYTES)
-        yield Call((sample(t, 4), sample(source, 2 + 1, seed=1), 2, 2, spec), {"kv_heads": 1}, saved=PACKED_BYTES)
+        yield Call((sample(t, 4), sample(source, 2 + 1, seed=1), 2, 2, spec), {"n_kv_heads": 1}, saved=PACKED_BYTES)
 
 
 def smoothing_edges(classes):

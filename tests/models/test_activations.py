@@ -31,11 +31,11 @@ def test_gelu_erf_is_exact_in_both_tails():
     np.testing.assert_allclose(gelu_erf(Tensor(x)).data, x * exact, rtol=3e-13)
 
 
-def test_silu_is_the_gate():
+def test_silu_equals_its_formula():
     np.testing.assert_allclose(silu(Tensor(X)).data, X / (1 + np.exp(-X)), rtol=1e-13)
 
 
-def test_the_gate_is_silu():
+def test_gated_silu_equals_silu_times_b():
     a, b = X, X[::-1] * 0.5
     y = gated_silu(Tensor(np.concatenate([a, b]))).data
     assert np.allclose(y, a / (1 + np.exp(-a)) * b)

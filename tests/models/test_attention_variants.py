@@ -168,11 +168,11 @@ def test_deep_norm_scales_the_initialization_of_values_and_networks():
 def test_sub_layers_are_skipped_at_their_rate_in_training_only():
     c = TransformerConfig(9, d_model=4, d_ff=4, n_heads=1, n_layers=4, stochastic_depth=0.4)
     layers = Transformer(c).encoder
-    rates = [layer.attention_residual.skip.rate for layer in layers]
-    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4]) and rates[3] == layers[3].feed_forward_residual.skip.rate
+    rates = [layer.attention_residual.drop_path.rate for layer in layers]
+    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4]) and rates[3] == layers[3].feed_forward_residual.drop_path.rate
     residual = Residual(4, 0.0, "pre")
     x = Tensor(np.ones((2, 3, 4), "float32"))
-    residual.skip.rate = 0.4
+    residual.drop_path.rate = 0.4
     outputs = []
     for step in range(400):
         with npx.keyed(0, step):

@@ -190,7 +190,11 @@ VALID_IDS = np.array([[3, 4, EOS]])
     [
         (np.array([[3, V]]), VALID_IDS, f"source ids: expected ids from 0 to {V - 1}; got 3 to {V}; try the tokenizer"),
         (VALID_IDS, np.array([[-1, 3]]), f"target ids: expected ids from 0 to {V - 1}; got -1 to 3"),
-        (VALID_IDS[0], VALID_IDS, "source ids: expected a 2-D array of integer ids; got 1-D int64"),
+        (
+            VALID_IDS[0],
+            VALID_IDS,
+            "source ids: expected a 2-D array of integer ids; got 1-D int64; try shape (B, T), such as ids[None, :]",
+        ),
         (VALID_IDS, VALID_IDS.astype(float), "target ids: expected a 2-D array of integer ids; got 2-D float64"),
         (np.array([[3, PAD, EOS]]), VALID_IDS, "source ids: expected padding (0) at the end of a row only; got row 0"),
         (VALID_IDS, np.repeat(VALID_IDS, 2, axis=0), "target ids: expected 1 rows, one per source; got 2"),

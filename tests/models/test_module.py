@@ -59,7 +59,7 @@ def test_a_module_without_forward_raises():
     class Empty(Module):
         pass
 
-    with pytest.raises(NotImplementedError, match="Empty: missing `forward`"):
+    with pytest.raises(NotImplementedError, match=r"^Empty must define forward\(\)$"):
         Empty()()
 
 

@@ -65,21 +65,21 @@ def joined(parts):
 def keys_detached(self, x, memory, spec=npx.AttentionSpec(), cache=None):
     kv, keys = self.key_value(memory), self.n_kv_heads * self.d_k
     kv = joined([kv[..., :keys].detach(), kv[..., keys:]])
-    options = self.draw_options(spec) | {"kv_heads": self.n_kv_heads}
+    options = self.draw_options(spec) | {"n_kv_heads": self.n_kv_heads}
     return self.output(neural.cross_attention(self.query(x), kv, self.n_heads, self.d_k, **options))
 
 
 def queries_detached(self, x, spec=npx.AttentionSpec(), cache=None):
     qkv, queries = self.query_key_value(x), self.n_heads * self.d_k
     qkv = joined([qkv[..., :queries].detach(), qkv[..., queries:]])
-    options = self.draw_options(spec) | {"kv_heads": self.n_kv_heads}
+    options = self.draw_options(spec) | {"n_kv_heads": self.n_kv_heads}
     return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **options))
 
 
 def in_float16(self, x, spec=npx.AttentionSpec(), cache=None):
     qkv = self.query_key_value(x)
     qkv = qkv.astype("float16").astype("float32") if qkv.dtype == npx.float32 else qkv
-    options = self.draw_options(spec) | {"kv_heads": self.n_kv_heads}
+    options = self.draw_options(spec) | {"n_kv_heads": self.n_kv_heads}
     return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **options))
 
 

@@ -197,13 +197,13 @@ def open_corpus(run: Path, part: str, config: Any, tokenizer: Any) -> Any:
 
 
 def pairs_task(run: Path, config: Any) -> Any:
-    """Return the task of a run. Raises UserError if it was not trained on pairs."""
+    """Return the task of a run. Raises UserError unless it is translation or parsing."""
     from train.tasks import TASKS
     from train.tasks.task import describe_model
 
     task = TASKS[config.data.task]
     if task.data_kind != "pairs":
-        raise UserError(f"{run}: expected a run trained on pairs; got {describe_model(task.name)}")
+        raise UserError(f"{run}: expected a translation or parsing run; got {describe_model(task.name)}")
     return task
 
 

@@ -161,7 +161,7 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
         print(f"{number:>7,}  {english(number)}\n{'':9}{line}{wrong}")
     seconds = time.perf_counter() - started
     print(f"\n{exact:.1f}% of 1,000 test numbers translated correctly, {seconds:.0f} s in total")
-    print(f"BLEU of characters {score['score']:.2f} ({score['signature']})")
+    print(f"character-level BLEU {score['score']:.2f} ({score['signature']})")
     print(f"{out / 'attention.png'} shows the decoder's attention: it looks at the units before the tens")
     print(f"try: echo 'six hundred and seventy-eight' | npx-transformer translate --model {quote(out / 'run')}")
     return {"exact": exact, "bleu": score["score"], "seconds": seconds}

@@ -43,7 +43,7 @@ def run_tasks(tasks: Tasks, jobs: int) -> Iterator[tuple[str, str]]:
                     arguments = task, threads, npx.device(), sender
                     process: Any = context.Process(target=run_in_process, args=arguments, name=name, daemon=True)
                     process.start()
-                    sender.close()  # the pipe must end when the process ends
+                    sender.close()  # so that the receiver sees the end of the pipe when the process ends
                     running[receiver] = process
                 for connection in wait([*running], timeout=0.5):
                     process = running.pop(connection)

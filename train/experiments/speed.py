@@ -1,4 +1,4 @@
-"""Measures the speed and the memory of training on this machine with a few updates on random sentences."""
+"""Measure the speed and the memory of training on this machine with a few updates on random sentences."""
 
 import time
 from dataclasses import replace

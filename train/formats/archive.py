@@ -1,4 +1,4 @@
-"""Reads zip files of uncompressed members, as PyTorch and Marian write them, with memory limited by the file's size."""
+"""Read zip files of uncompressed members, as PyTorch and Marian write them, with memory limited by the file's size."""
 
 import os
 import struct

@@ -1,4 +1,4 @@
-"""Reads PyTorch's weight files without PyTorch, with an unpickler that cannot run code.
+"""Read PyTorch's weight files without PyTorch, with an unpickler that cannot run code.
 
 A pickle names functions to call. This unpickler has its own implementations of the few functions that build tensors,
 and rejects any other name before anything is called. It also rejects opcodes that tensors do not need, and modifies
@@ -107,7 +107,7 @@ def rebuild_parameter(tensor: Any, grad: Any = None, hooks: Any = None) -> Any:
 
 
 def ordered_dict(items: Any = ()) -> Any:
-    """Return a dictionary of [key, value] lists, like collections.OrderedDict, and empty `items`."""
+    """Build an OrderedDict from [key, value] pairs, as unpickling collections.OrderedDict does, and empty `items`."""
     pairs = [(key, value) for key, value in items]
     if pairs:
         items.clear()

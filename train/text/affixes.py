@@ -1,4 +1,4 @@
-"""Encodes each word as two tokens. The first is the word itself if the vocabulary contains it, otherwise its shape. The
+"""Encode each word as two tokens. The first is the word itself if the vocabulary contains it, otherwise its shape. The
 second is the ending of the word.
 
 In a small text, most subwords of a rare word are rare as well, but its shape and its ending are not.

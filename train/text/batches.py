@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train.errors import UserError
+from train.errors import UserError, plural
 from train.text.corpus import Corpus, IntArray
 
 ORDER_VERSION = 2  # version of the batch order (see `Batches`); a resumed run keeps the one that it started with
@@ -45,7 +45,8 @@ class Batch:
 
     def describe(self) -> str:
         """Return the shape as text."""
-        return "{} pairs of {} + {} tokens".format(*self.shape)
+        n_pairs, src_length, tgt_length = self.shape
+        return f"{plural(n_pairs, 'pair')} of {src_length} + {tgt_length} tokens"
 
     def halves(self) -> list["Batch"]:
         """Return the two halves of the batch, or the batch itself if it has only one pair."""

@@ -202,7 +202,7 @@ TEXT_SIGNS = {"␣": "a space", "⏎": "a line break"}
 
 
 def notation(task: str, is_shared: bool, size: int) -> dict[str, Any]:
-    """Return a text about the vocabulary, and the symbols used in tokens, each with its meaning."""
+    """Describe the vocabulary, and list the symbols used in tokens with their meanings."""
     text, signs = {
         "text": (TEXT_TOKENS, TEXT_SIGNS),
         "classification": (SUBWORDS + LABELED, LABELED_SIGNS),
@@ -245,8 +245,8 @@ BROADCAST = "An input that is broadcast to the shape of the other receives the s
 ELEMENTWISE = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "where")
 
 
-def has_name(equation: str) -> bool:
-    """Return whether an equation is not for the gradient of a constant, as in ∂2 = g."""
+def is_for_variable(equation: str) -> bool:
+    """Return False for the gradient of a constant, such as ∂2 = g."""
     return not re.match(r"∂(?![^\W\d])", equation)
 
 
@@ -262,5 +262,5 @@ def operation_formulas(name: str, inputs: Sequence[str], repeats: bool) -> list[
         re.sub(r"(?<![A-Za-z])[ab](?![A-Za-z])", lambda match: named.get(match[0], match[0]), line).replace("ᵀᵀ", "")
         for line in OPERATIONS.get(name, ())
     ]
-    lines = ["  ".join(filter(has_name, re.split(r"(?<=[,;])  ", line))).rstrip(",;") for line in lines]
+    lines = ["  ".join(filter(is_for_variable, re.split(r"(?<=[,;])  ", line))).rstrip(",;") for line in lines]
     return [*lines, *([BROADCAST] if repeats and name in ELEMENTWISE else [])]

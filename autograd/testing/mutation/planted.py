@@ -28,7 +28,7 @@ class planted:
 
     last_vjp: Callable[..., Any]
     previous: Any = None
-    test = ""  # id of the running test; "" between tests
+    test = ""  # id of the running test; "" outside of tests (COLLECTION in runner.py)
     reached_by: dict[int, set[str]] = {}  # index of a place -> ids of the tests that reach it
     can_change: set[int] = set()  # indices of places where the mutant differs from the original
 

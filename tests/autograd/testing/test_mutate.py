@@ -21,7 +21,7 @@ from autograd.testing.mutation.backward_code import BackwardCode, Source
 from autograd.testing.mutation.mutator import instrumented, mutants
 from autograd.testing.mutation.operators import KINDS
 from autograd.testing.mutation.planted import planted
-from autograd.testing.mutation.runner import Outcome, Runner
+from autograd.testing.mutation.runner import MutantResult, Runner
 from tests import ROOT
 
 PATH = {"PYTHONPATH": str(ROOT)}
@@ -253,7 +253,7 @@ def test_backward_code_of_other_frameworks():
 
 @pytest.mark.parametrize(("outcome", "is_said"), [("crashed", True), ("unnoticed", True), ("found", False)])
 def test_it_is_said_that_no_assertion_failed(outcome, is_said):
-    outcomes = [Outcome(m, outcome) for m in mutants(SMALL)]
+    outcomes = [MutantResult(m, outcome) for m in mutants(SMALL)]
     assert ("No assertion failed for any mutant" in mutate.summary(outcomes, Path("small.py"))) == is_said
 
 
@@ -359,7 +359,7 @@ def test_a_mutant_that_does_not_end_is_detected(folder):
     (folder / "test_small.py").write_text(WEAK.replace("square", "twice"))
     (mutant,) = [m for m in mutants(SMALL) if (m.old, m.new) == ("n += 1", "pass")]
     outcome = Runner(folder / "small.py", SMALL, ["test_small.py"]).run_on(mutant, [], [], 1.0)
-    assert outcome.detected and outcome.outcome == "does not end" and outcome.error == "did not end after 1 s"
+    assert outcome.detected and outcome.status == "does not end" and outcome.error == "did not end after 1 s"
 
 
 def test_list_runs_no_tests(run):
@@ -433,7 +433,7 @@ def test_a_module_that_the_checker_imports():
     assert len(first.reached) == 3 and all("test_unary[exp]" in names[0] for names in first.reached.values())
     first = first._replace(reached={n: first.reached[n] for n in (0, 1)})
     outcomes = list(runner.run_on_all(selected, first, 60, 2))
-    assert sorted((o.mutant.kind, o.outcome) for o in outcomes) == [("rounded", "unnoticed"), ("sign", "found")]
+    assert sorted((o.mutant.kind, o.status) for o in outcomes) == [("rounded", "unnoticed"), ("sign", "found")]
     assert next(o.test for o in outcomes if o.detected).endswith("test_unary[exp]")
 
 
