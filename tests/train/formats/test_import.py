@@ -319,8 +319,8 @@ BAD = {
     ),
     "dropout": (lambda f: change(f, dropout="0.1"), "dropout: expected a number; got '0.1'"),
     "no list": (
-        lambda f: write_json(f / "generation_config.json", {"suppress_tokens": "</s>"}),
-        "suppress_tokens: expected single token ids; got '</s>'; try removing this setting",
+        lambda f: write_json(f / "generation_config.json", {"suppress_tokens": 5}),
+        "suppress_tokens: expected single token ids; got 5; try removing this setting",
     ),
     "sequences": (
         lambda f: write_json(f / "generation_config.json", {"bad_words_ids": [[3, 4]]}),
